@@ -1,0 +1,69 @@
+"""Tokenises a training set once: rows of texts become rows of token id lists."""
+
+from datasets import Dataset
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Tokens a text may have at most, special tokens included; None where the encoder sets no bound.
+
+    RoBERTa and its relatives count positions from `pad_token_id + 1`, so the embedding table holds fewer than its rows.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    if not isinstance(rows, int) or rows <= 0:
+        return None
+    offset = config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS and config.pad_token_id is not None else 0
+    return rows - offset
+
+
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "mpnet", "longformer"}
+
+
+def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
+    """Raises ValueError where texts of `max_seq_length` tokens would outrun the encoder's positions."""
+    positions = max_positions(config)
+    if positions is not None and max_seq_length > positions:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} positions. "
+            f"Use max_seq_length {positions} or less."
+        )
+
+
+def tokenize_dataset(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, num_proc: int | None = None
+) -> Dataset:
+    """Rows of texts -> rows of token ids, cut to `max_seq_length`, not padded.
+
+    Args:
+        dataset: columns `sent0`, `sent1`, ... in the order of the roles: anchor, positive, hard negatives.
+        tokenizer: adds its special tokens.
+        max_seq_length: tokens a text is cut to, special tokens included.
+        num_proc: processes to tokenise with.
+
+    Returns:
+        One column `input_ids`: a list of `num_sentences` lists of ids a row.
+    """
+    columns = dataset.column_names
+
+    def tokenize(rows: dict) -> dict:
+        by_column = [
+            tokenizer(rows[column], truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+            for column in columns
+        ]
+        longest = sum(len(ids) == max_seq_length for column in by_column for ids in column)
+        return {
+            "input_ids": [list(row) for row in zip(*by_column, strict=True)],
+            "at_limit": [longest] + [0] * (len(by_column[0]) - 1),
+        }
+
+    tokenized = dataset.map(
+        tokenize, batched=True, num_proc=num_proc, remove_columns=columns, desc="Tokenising", load_from_cache_file=False
+    )
+    at_limit = sum(tokenized.with_format("numpy")["at_limit"][:].tolist())
+    if at_limit:
+        total = len(dataset) * len(columns)
+        logger.info(f"{at_limit} of {total} texts fill max_seq_length = {max_seq_length} tokens: the longer ones are cut.")
+    return tokenized.remove_columns("at_limit")

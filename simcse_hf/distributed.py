@@ -1,0 +1,51 @@
+"""What several training processes share: gathered rows with their exact gradient, and sums."""
+
+import torch
+import torch.distributed as dist
+
+
+def world() -> tuple[int, int]:
+    """(rank, number of processes); (0, 1) outside a process group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
+        gathered = rows.new_empty(dist.get_world_size() * rows.shape[0], *rows.shape[1:])
+        dist.all_gather_into_tensor(gathered, rows.contiguous())
+        return gathered
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        # Every process scored its own anchors against our rows: our gradient is the sum of what they all found.
+        ours = grad.new_empty(grad.shape[0] // dist.get_world_size(), *grad.shape[1:])
+        dist.reduce_scatter_tensor(ours, grad.contiguous())
+        return ours
+
+
+def gather_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Stacks the rows of all processes in rank order, differentiably.
+
+    Each process takes the mean loss of its own anchors against the gathered rows; DistributedDataParallel's mean over
+    the processes is then exactly the gradient of one process with the whole batch. (Putting only the local rows back
+    into a detached gather, as the reference does, gives that gradient divided by the number of processes.)
+
+    Args:
+        rows: (n, ...), with the same n in every process (Accelerate's `even_batches`, its default, sees to that).
+
+    Returns:
+        (processes * n, ...); `rows` itself in a single process.
+    """
+    return rows if world()[1] == 1 else _GatherRows.apply(rows)
+
+
+def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor over all processes, without gradient; the tensor itself in a single process."""
+    if world()[1] == 1:
+        return value
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total

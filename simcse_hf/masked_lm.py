@@ -1,0 +1,82 @@
+"""The masked-LM auxiliary loss: random masking of token ids, and a stock head run on masked positions only."""
+
+import copy
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+IGNORED = -100
+
+
+def mask_tokens(
+    input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks a fresh copy of the batch: of the chosen tokens 80% become [MASK], 10% a random id, 10% stay.
+
+    Drawn from torch's global generator, like dropout, so a resumed run sees the masks an uninterrupted one would.
+
+    Args:
+        input_ids: of any shape; left as they are.
+        masker: transformers' collator, which holds the tokenizer and the probability.
+
+    Returns:
+        The masked ids and the targets: the original id where a token was chosen, -100 elsewhere. Special tokens and
+        padding are never chosen.
+    """
+    flat = input_ids.reshape(-1, input_ids.shape[-1])
+    special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids, device=flat.device))
+    masked, targets = masker.torch_mask_tokens(flat.clone(), special_tokens_mask=special)
+    return masked.view_as(input_ids), targets.view_as(input_ids)
+
+
+def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The stock `...ForMaskedLM` class of an encoder.
+
+    Raises:
+        ValueError: transformers has none for this encoder.
+    """
+    try:
+        return AutoModelForMaskedLM._model_mapping[type(config)]
+    except KeyError:
+        raise ValueError(
+            f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
+            "Train without do_mlm."
+        ) from None
+
+
+class StockMaskedLMHead:
+    """The head of the stock masked-LM class, run on hidden states that are already there.
+
+    Every stock class writes its head differently (`cls`, `lm_head`, `head` + `decoder`, `vocab_transform` + ...), so
+    its own forward is used, with the encoder inside it replaced by one that returns what it is given. That costs one
+    line where copying the heads would cost a file per architecture, and the checkpoint keeps the stock names, so
+    `AutoModelForMaskedLM` loads the trained head.
+
+    Not a module: the modules are registered by the model, under their stock names.
+    """
+
+    def __init__(self, config: PreTrainedConfig):
+        one_layer = copy.deepcopy(config)
+        one_layer.num_hidden_layers = 1  # its encoder is thrown away below
+        self._stock = masked_lm_class(config)(one_layer)
+        self._stock.config = config
+        self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
+        prefix = self._stock.base_model_prefix
+        setattr(self._stock, prefix, _GivenHiddenStates())
+        self.modules = {name: module for name, module in self._stock.named_children() if name != prefix}
+
+    def output_embeddings(self) -> nn.Module:
+        return self._stock.get_output_embeddings()
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(n, dim) hidden states -> (n, vocabulary)."""
+        return self._stock(hidden[None]).logits[0]
+
+
+class _GivenHiddenStates(nn.Module):
+    """Stands where the encoder was and returns the hidden states it is called with."""
+
+    def forward(self, hidden: torch.Tensor = None, *, input_ids: torch.Tensor = None, **_) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=hidden if hidden is not None else input_ids)

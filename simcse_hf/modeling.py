@@ -1,0 +1,277 @@
+"""Contrastive models: a stock encoder with SimCSE's head, objective and optional masked-LM loss."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoModel, BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
+from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
+from transformers.utils import ModelOutput, logging
+
+from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
+from .distributed import gather_rows, sum_over_processes, world
+from .head import SentenceHead, load_head, save_head
+from .masked_lm import IGNORED, StockMaskedLMHead
+from .objectives import InfoNCE
+from .poolers import needs_hidden_states, pool
+
+logger = logging.get_logger(__name__)
+
+HEAD_CHOICES = ("auto", "keep", "fresh")
+
+
+@dataclass
+class ContrastiveOutput(ModelOutput):
+    """What a contrastive model returns.
+
+    Args:
+        loss: contrastive loss + mlm_weight * masked-LM loss; None for a single sentence a row.
+        sentence_vectors: (batch, num_sentences, dim), or (batch, dim) for inputs of two axes. Not normalised.
+        contrastive_loss: the objective's share of the loss.
+        mlm_loss: the masked-LM loss before its weight; None without masked inputs.
+    """
+
+    loss: torch.FloatTensor | None = None
+    sentence_vectors: torch.FloatTensor | None = None
+    contrastive_loss: torch.FloatTensor | None = None
+    mlm_loss: torch.FloatTensor | None = None
+
+
+class ContrastiveModel:
+    """The contrastive head, mixed into an encoder family's `...PreTrainedModel` (see `BertForCL`).
+
+    The encoder keeps its stock name and layout, and where it has a pooler of its own (dense + tanh over [CLS]), that
+    pooler *is* SimCSE's head. So `AutoModel.from_pretrained` loads what `save_pretrained` writes, with nothing missing
+    and nothing unexpected, and its `pooler_output` is the trained head's.
+
+    Settings ([`ContrastiveSettings`]) are keyword arguments of the constructor and of `from_pretrained`:
+
+        model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
+    """
+
+    base_class: type | None = None  # the stock encoder; None: whatever AutoModel has for the config
+    _keys_to_ignore_on_load_missing = [r"^sentence_head\."]  # in a file of its own, see head.py
+    accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
+
+    def __init__(self, config: PreTrainedConfig, **settings):
+        super().__init__(config)
+        self._saved_section = getattr(config, SECTION, None)
+        self.settings = ContrastiveSettings.from_config(config, **settings)
+        setattr(config, SECTION, self.settings.to_dict())
+        base_class = self.base_class or AutoModel._model_mapping[type(config)]
+        setattr(self, self.base_model_prefix, base_class(config))
+        self.has_own_pooler = getattr(self.base_model, "pooler", None) is not None
+        if not self.has_own_pooler:
+            self.sentence_head = SentenceHead(config)
+        if self.settings.do_mlm:
+            stock_head = StockMaskedLMHead(config)
+            for name, module in stock_head.modules.items():
+                self.add_module(name, module)
+            self._tied_weights_keys = stock_head.tied_weights_keys
+            self._stock_mlm_head = stock_head
+        self.objective = InfoNCE(
+            temperature=self.settings.temperature,
+            similarity=self.settings.similarity,
+            hard_negative_weight=self.settings.hard_negative_weight,
+        )
+        self.post_init()
+        if self.settings.pooler_type != "cls":
+            # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it.
+            self.contrastive_head.requires_grad_(False)
+
+    @property
+    def contrastive_head(self) -> nn.Module:
+        """The dense + tanh head: the encoder's own pooler, or ours where it has none."""
+        return self.base_model.pooler if self.has_own_pooler else self.sentence_head
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
+
+    @torch.no_grad()
+    def reset_head(self) -> None:
+        """Draws the head anew: weights from N(0, initializer_range), 0.02 for BERT and RoBERTa, biases 0."""
+        for module in self.contrastive_head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
+                nn.init.zeros_(module.bias)
+
+    # --- text to vectors -------------------------------------------------------------------------------------------
+
+    def embed(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(n, length) token ids -> (n, dim) sentence vectors, by the pooler of this mode (training or evaluation)."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        pooler_type = self.settings.pooler_type if self.training else self.settings.inference_pooler
+        outputs = self._encode(input_ids, attention_mask, token_type_ids, needs_hidden_states(pooler_type))
+        if pooler_type == "cls" and self.has_own_pooler:
+            return outputs.pooler_output
+        hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
+        vectors = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
+        return self.sentence_head(vectors) if pooler_type == "cls" else vectors
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        mlm_input_ids: torch.Tensor | None = None,
+        mlm_targets: torch.Tensor | None = None,
+    ) -> ContrastiveOutput:
+        """One encoder pass over all sentences of the batch, and the loss.
+
+        Args:
+            input_ids: (batch, num_sentences, length): anchor, positive, then hard negatives. Unsupervised training
+                repeats the sentence: 2 columns, each row of the pass with a dropout mask of its own. (batch, length)
+                gives vectors and no loss.
+            attention_mask: like `input_ids`, 1 for a token and 0 for padding.
+            token_type_ids: like `input_ids`.
+            mlm_input_ids: like `input_ids`, masked for the auxiliary loss.
+            mlm_targets: like `input_ids`, the original ids where masked and -100 elsewhere.
+
+        Raises:
+            ValueError: inputs of another number of axes; masked inputs for a model without `do_mlm`; `fixed_mask` with
+                views of different text.
+        """
+        if input_ids.dim() == 2:
+            return ContrastiveOutput(sentence_vectors=self.embed(input_ids, attention_mask, token_type_ids))
+        if input_ids.dim() != 3:
+            raise ValueError(
+                "input_ids must be (batch, num_sentences, length) or (batch, length), "
+                f"got {input_ids.dim()} axes: {tuple(input_ids.shape)}"
+            )
+        vectors = self._embed_views(input_ids, attention_mask, token_type_ids)
+        contrastive_loss = self._contrastive_loss(vectors) if vectors.shape[1] > 1 else None
+        loss, mlm_loss = contrastive_loss, None
+        if mlm_input_ids is not None:
+            mlm_loss = self._masked_lm_loss(mlm_input_ids, attention_mask, token_type_ids, mlm_targets)
+            weighted = self.settings.mlm_weight * mlm_loss
+            loss = weighted if loss is None else loss + weighted
+        return ContrastiveOutput(
+            loss=loss, sentence_vectors=vectors, contrastive_loss=contrastive_loss, mlm_loss=mlm_loss
+        )
+
+    def _encode(self, input_ids, attention_mask, token_type_ids, all_layers: bool = False):
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:  # DistilBERT and others have no such argument
+            inputs["token_type_ids"] = token_type_ids
+        return self.base_model(**inputs, output_hidden_states=all_layers)
+
+    def _embed_views(self, input_ids, attention_mask, token_type_ids) -> torch.Tensor:
+        batch, num_sentences, _ = input_ids.shape
+        if self.settings.fixed_mask:
+            # Equal text under an equal mask gives equal vectors: one pass over the anchors is the exact computation.
+            if not (input_ids == input_ids[:, :1]).all():
+                raise ValueError("fixed_mask is for views of one sentence: the columns of a row hold different text")
+            anchors = self.embed(*(x if x is None else x[:, 0] for x in (input_ids, attention_mask, token_type_ids)))
+            return anchors.unsqueeze(1).expand(-1, num_sentences, -1)
+        flat = (x if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
+        return self.embed(*flat).view(batch, num_sentences, -1)
+
+    # --- losses ----------------------------------------------------------------------------------------------------
+
+    def _contrastive_loss(self, vectors: torch.Tensor) -> torch.Tensor:
+        anchors, candidates = vectors[:, 0], vectors[:, 1:]
+        first = 0
+        if self.training:
+            candidates = gather_rows(candidates)
+            first = world()[0] * len(anchors)
+        negatives = candidates[:, 1:] if candidates.shape[1] > 1 else None
+        return self.objective(anchors, candidates[:, 0], negatives, first_positive=first)
+
+    def _masked_lm_loss(self, masked_ids, attention_mask, token_type_ids, targets) -> torch.Tensor:
+        if not self.settings.do_mlm:
+            raise ValueError("mlm_input_ids were given to a model without masked-LM head: load it with do_mlm=True")
+        flat = (x if x is None else x.flatten(0, -2) for x in (masked_ids, attention_mask, token_type_ids))
+        hidden = self._encode(*flat).last_hidden_state
+        chosen = targets.view(hidden.shape[:2]) != IGNORED
+        logits = self._stock_mlm_head.logits(hidden[chosen])
+        total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
+        # Processes draw different numbers of masked tokens: the mean is over all of them, whoever holds them.
+        count = sum_over_processes(chosen.sum()) if self.training else chosen.sum()
+        processes = world()[1] if self.training else 1
+        return total * processes / count.clamp(min=1)
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *, state_dict: dict | None = None, **kwargs) -> None:
+        """As in transformers. Our head, where the encoder has none, goes to a file of its own beside the weights."""
+        if not self.has_own_pooler:
+            state_dict = dict(self.state_dict() if state_dict is None else state_dict)
+            head = {name: state_dict.pop(name) for name in list(state_dict) if name.startswith("sentence_head.")}
+            if kwargs.get("is_main_process", True):
+                save_head(save_directory, head)
+        super().save_pretrained(save_directory, state_dict=state_dict, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, *args, head: str = "auto", **kwargs):
+        """As in transformers, with the head's settings as further keyword arguments, in float32 unless told otherwise.
+
+        Args:
+            name_or_path: a directory or hub name: one of our checkpoints, a published SimCSE model (an encoder with
+                its pooler, nothing else), the reference's own training output (`mlp.*`), or a masked-LM checkpoint.
+            head: `"keep"` the checkpoint's dense + tanh head, draw a `"fresh"` one, or `"auto"`: keep it where
+                config.json has our section (with a `cls` pooler) or the checkpoint is a bare encoder with a pooler
+                and no masked-LM head, as the published models are; else draw it. Which was done is logged and stands
+                in `model.head_source`.
+            kwargs: settings ([`ContrastiveSettings`]), config values (`hidden_dropout_prob=0.2`) and transformers'
+                own arguments.
+
+        Raises:
+            ValueError: unknown `head`; `"keep"` where the checkpoint has none; a setting that is not valid.
+        """
+        if head not in HEAD_CHOICES:
+            raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
+        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        wants_info = kwargs.pop("output_loading_info", False)
+        kwargs.setdefault("dtype", torch.float32)
+        load = super().from_pretrained
+        model, info = load(name_or_path, *args, output_loading_info=True, **settings, **kwargs)
+        reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
+        if reference_head:
+            renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
+            model, info = load(
+                name_or_path, *args, output_loading_info=True, key_mapping=renames, **settings, **kwargs
+            )
+        found = model._find_head(name_or_path, info, kwargs)
+        keep = head == "keep" or (head == "auto" and found and (reference_head or model._is_trained_head(info)))
+        if keep and not found:
+            raise ValueError(f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'.")
+        if not keep:
+            model.reset_head()
+        model.head_source = "kept" if keep else "fresh"
+        if model.settings.pooler_type == "cls":
+            logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
+        return (model, info) if wants_info else model
+
+    def _find_head(self, name_or_path, info, kwargs) -> bool:
+        if not self.has_own_pooler:
+            return load_head(self.sentence_head, name_or_path, kwargs)
+        return not any(".pooler." in f".{key}" for key in info["missing_keys"])
+
+    def _is_trained_head(self, info) -> bool:
+        section = self._saved_section
+        if section is not None:
+            return section.get("pooler_type", "cls") == "cls"
+        extra = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
+        mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
+        mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
+        return not extra and mlm_missing
+
+
+class BertForCL(ContrastiveModel, BertPreTrainedModel):
+    """BERT with the contrastive head; `bert.pooler` is the head."""
+
+    base_class = BertModel
+
+
+class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
+    """RoBERTa with the contrastive head; `roberta.pooler` is the head."""
+
+    base_class = RobertaModel

@@ -1,0 +1,71 @@
+"""Arguments of a contrastive training run."""
+
+from dataclasses import dataclass, field
+
+from transformers import TrainingArguments
+
+VIEWS = ("identity", "fixed_mask")
+
+
+@dataclass
+class SimCSETrainingArguments(TrainingArguments):
+    """transformers' TrainingArguments with what contrastive training adds.
+
+    Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False` (every
+    trainable parameter is used), `dataloader_pin_memory` only where there is a GPU, and `metric_for_best_model`, where
+    a best model is asked for, is the dev set's Spearman correlation.
+
+    Args:
+        max_seq_length (`int`, *optional*, defaults to 32):
+            Tokens a text is cut to, special tokens included.
+        pad_to_max_length (`bool`, *optional*, defaults to `False`):
+            Pad every batch to `max_seq_length` instead of its longest text.
+        view (`str`, *optional*, defaults to `"identity"`):
+            How the positive of a single sentence comes about: `"identity"` (the sentence again, under another dropout
+            mask) or `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of the paper).
+        mlm_probability (`float`, *optional*, defaults to 0.15):
+            Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
+        preprocessing_num_workers (`int`, *optional*):
+            Processes to tokenise with.
+    """
+
+    max_seq_length: int = field(
+        default=32, metadata={"help": "Tokens a text is cut to, special tokens included."}
+    )
+    pad_to_max_length: bool = field(
+        default=False, metadata={"help": "Pad every batch to max_seq_length instead of its longest text."}
+    )
+    view: str = field(
+        default="identity",
+        metadata={
+            "help": "The positive of a single sentence: identity (another dropout mask) or fixed_mask (the same mask).",
+            "choices": VIEWS,
+        },
+    )
+    mlm_probability: float = field(
+        default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
+    )
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes to tokenise with."})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Remove columns the model's forward does not know."}
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.view not in VIEWS:
+            raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
+        if self.max_seq_length < 3:
+            raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
+        if self.n_gpu > 1:
+            raise ValueError(
+                f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "
+                "negatives. Start one process a GPU (accelerate launch --num_processes "
+                f"{self.n_gpu} ...) or show it one (CUDA_VISIBLE_DEVICES=0)."
+            )
