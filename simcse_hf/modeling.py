@@ -71,15 +71,28 @@ class ContrastiveModel:
                 self.add_module(name, module)
             self._tied_weights_keys = stock_head.tied_weights_keys
             self._stock_mlm_head = stock_head
+        self.update_settings()
+        self.post_init()
+        if self.settings.pooler_type != "cls":
+            # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it.
+            self.contrastive_head.requires_grad_(False)
+
+    def update_settings(self, **settings) -> None:
+        """Changes settings, in the model and in the config that is saved with it.
+
+        Raises:
+            ValueError: an unknown setting, a value that is not valid, or one that decides what the model is made of.
+        """
+        fixed = {"pooler_type", "do_mlm"} & settings.keys()
+        if fixed:
+            raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when the model is made")
+        self.settings = ContrastiveSettings.from_config(self.config, **settings)
+        setattr(self.config, SECTION, self.settings.to_dict())
         self.objective = InfoNCE(
             temperature=self.settings.temperature,
             similarity=self.settings.similarity,
             hard_negative_weight=self.settings.hard_negative_weight,
         )
-        self.post_init()
-        if self.settings.pooler_type != "cls":
-            # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it.
-            self.contrastive_head.requires_grad_(False)
 
     @property
     def contrastive_head(self) -> nn.Module:

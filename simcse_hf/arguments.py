@@ -1,0 +1,145 @@
+"""Arguments of the training scripts: the reference's names, a YAML file and the command line over it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+from transformers import HfArgumentParser, PreTrainedConfig
+
+from .modeling import HEAD_CHOICES
+from .objectives.info_nce import SIMILARITIES, log_weight
+from .poolers import POOLER_TYPES
+from .training_args import SimCSETrainingArguments
+
+
+@dataclass
+class ModelArguments:
+    """The model to start from, and its contrastive head. Names and defaults are the reference's where it has them."""
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Directory or hub name of an encoder to start from."}
+    )
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not the model's own."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the hub."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    head: str = field(
+        default="auto",
+        metadata={"help": "The dense + tanh head of the start: keep, fresh, or auto.", "choices": HEAD_CHOICES},
+    )
+    pooler_type: str = field(default="cls", metadata={"help": "Pooler.", "choices": POOLER_TYPES})
+    mlp_only_train: bool = field(default=False, metadata={"help": "Use the head in training only (pooler cls)."})
+    temp: float = field(default=0.05, metadata={"help": "Temperature of the contrastive softmax."})
+    similarity: str = field(
+        default="cosine", metadata={"help": "cosine, or dot for the dot product.", "choices": SIMILARITIES}
+    )
+    hard_negative_weight: float = field(
+        default=0.0, metadata={"help": "Log of alpha, the weight of a row's own hard negatives (Eq. 8)."}
+    )
+    hard_negative_alpha: float | None = field(
+        default=None, metadata={"help": "alpha itself, in place of hard_negative_weight."}
+    )
+    do_mlm: bool = field(default=False, metadata={"help": "Add the auxiliary masked-LM loss."})
+    mlm_weight: float = field(default=0.1, metadata={"help": "Weight of the auxiliary masked-LM loss."})
+    dropout: float | None = field(
+        default=None, metadata={"help": "Every dropout rate of the encoder (Table 3); default: as in its config."}
+    )
+
+    def settings(self) -> dict:
+        """The keyword arguments of a contrastive model's `from_pretrained`."""
+        return {
+            "head": self.head,
+            "pooler_type": self.pooler_type,
+            "mlp_only_train": self.mlp_only_train,
+            "temperature": self.temp,
+            "similarity": self.similarity,
+            "hard_negative_weight": log_weight(self.hard_negative_weight, self.hard_negative_alpha),
+            "do_mlm": self.do_mlm,
+            "mlm_weight": self.mlm_weight,
+        }
+
+
+@dataclass
+class DataArguments:
+    """Training texts and the dev set."""
+
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "Hub data set (id or id:config) of training texts."})
+    dataset_split: str = field(default="train", metadata={"help": "Split of the hub data set."})
+    columns: list[str] | None = field(
+        default=None, metadata={"help": "Columns of the texts: anchor, positive, hard negatives."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first rows only."})
+    dev_file: str | None = field(
+        default=None,
+        metadata={"help": "Scored pairs: SentEval's sts-dev.csv, or a table of sentence1, sentence2, score."},
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Start anew in an output_dir that holds an earlier run."}
+    )
+
+
+def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:
+    """Config values that set every dropout rate of an encoder (classifier heads aside) to `rate`; none for None.
+
+    Raises:
+        ValueError: `rate` is no probability.
+    """
+    if rate is None:
+        return {}
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {rate}")
+    return {
+        name: rate
+        for name, value in config.to_dict().items()
+        if "dropout" in name and "classifier" not in name and isinstance(value, (int, float))
+    }
+
+
+def parse_arguments(
+    argv: Sequence[str], defaults: dict | None = None
+) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
+    """The command line over a YAML file over `defaults`.
+
+    Args:
+        argv: arguments; a first one that ends in .yaml or .yml, or `--config FILE`, names a file of argument names and
+            values.
+        defaults: of a script, where they differ from the dataclasses'.
+
+    Raises:
+        ValueError: a file that is not a table of known arguments; values that do not go together.
+    """
+    kinds = (ModelArguments, DataArguments, SimCSETrainingArguments)
+    parser = HfArgumentParser(kinds)
+    argv = list(argv)
+    config_file = None
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        config_file = argv.pop(0)
+    elif "--config" in argv:
+        at = argv.index("--config")
+        if at + 1 == len(argv):
+            raise ValueError("--config needs the path of a YAML file")
+        config_file = argv[at + 1]
+        del argv[at : at + 2]
+    values = dict(defaults or {})
+    if config_file is not None:
+        known = {f.name for kind in kinds for f in fields(kind) if f.init}
+        values |= _read_yaml(config_file, known)
+    # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
+    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
+    return parser.parse_args_into_dataclasses(argv)
+
+
+def _read_yaml(path: str, known: set[str]) -> dict:
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a table of arguments (name: value)")
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
+    return values

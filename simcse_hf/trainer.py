@@ -1,0 +1,201 @@
+"""The Trainer of contrastive models."""
+
+import os
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+)
+from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import logging
+
+from .auto import AutoModelForCL
+from .callbacks import LossTracker, SimilarityEvalCallback
+from .data.collator import ContrastiveCollator
+from .data.tokenize import check_max_length, tokenize_dataset
+from .head import load_head
+from .masked_lm import mask_tokens
+from .modeling import ContrastiveModel
+from .training_args import SimCSETrainingArguments
+
+logger = logging.get_logger(__name__)
+
+
+class SimCSETrainer(Trainer):
+    """transformers' Trainer for contrastive models.
+
+    What it adds: the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss
+    in the log, dev evaluation by [`SimilarityEvalCallback`], and refusals of what silently spoils contrastive
+    training. Saving, resuming, mixed precision, several processes and tracking are transformers'.
+
+    Args:
+        model: a contrastive model, or a directory or hub name for `AutoModelForCL.from_pretrained`.
+        args: the arguments.
+        train_dataset: texts (columns `sent0`, `sent1`, ..., see `load_text_dataset`) or token ids (`tokenize_dataset`).
+        eval_dataset: of the same form, for `eval_loss`; the dev set of scored pairs is `dev_set`.
+        dev_set: scored pairs, or their file, for [`SimilarityEvalCallback`]; several are given as callbacks instead.
+        processing_class: the tokenizer; default: the model's own.
+        callbacks, others: as in transformers.
+
+    Raises:
+        ValueError: settings under which training would be without effect or wrong, each with what to change.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike | ContrastiveModel,
+        args: SimCSETrainingArguments | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        dev_set: object | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        **others,
+    ):
+        args = args or SimCSETrainingArguments(output_dir="outputs/simcse")
+        if not isinstance(model, nn.Module):
+            model = AutoModelForCL.from_pretrained(model)
+        if processing_class is None:
+            processing_class = AutoTokenizer.from_pretrained(model.name_or_path)
+        check_max_length(args.max_seq_length, model.config)
+        model.update_settings(max_seq_length=args.max_seq_length, fixed_mask=args.view == "fixed_mask")
+        train_dataset, eval_dataset = (
+            dataset if dataset is None or "input_ids" in dataset.column_names
+            else tokenize_dataset(dataset, processing_class, args.max_seq_length, args.preprocessing_num_workers)
+            for dataset in (train_dataset, eval_dataset)
+        )
+        self.loss_tracker = LossTracker()
+        callbacks = [*(callbacks or []), self.loss_tracker]
+        if dev_set is not None:
+            callbacks.append(SimilarityEvalCallback(dev_set))
+        self.similarity_evals = [callback for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
+        if self.similarity_evals:
+            if eval_dataset is None:
+                eval_dataset = Dataset.from_dict({"input_ids": []})  # the Trainer evaluates only where it has a data set
+            if args.load_best_model_at_end and args.metric_for_best_model in (None, "loss"):
+                args.metric_for_best_model = f"{self.similarity_evals[0].name}_spearman"
+                args.greater_is_better = True
+        self.masker = None
+        if model.settings.do_mlm:
+            self.masker = DataCollatorForLanguageModeling(processing_class, mlm_probability=args.mlm_probability)
+        collator = ContrastiveCollator(
+            processing_class, pad_to=args.max_seq_length if args.pad_to_max_length else None
+        )
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            data_collator=others.pop("data_collator", collator),
+            callbacks=callbacks,
+            **others,
+        )
+
+    # --- training --------------------------------------------------------------------------------------------------
+
+    def train(self, *args, **kwargs):
+        self._check_run()
+        return super().train(*args, **kwargs)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self.masker is not None and model.training:
+            masked, targets = mask_tokens(inputs["input_ids"], self.masker)
+            inputs = {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
+        loss, output = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        if model.training:
+            self.loss_tracker.add(output)
+        return (loss, output) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs = {**logs, **self.loss_tracker.means()}
+        super().log(logs, start_time)
+
+    def evaluation_loop(
+        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    ) -> EvalLoopOutput:
+        if self.similarity_evals and len(self.eval_dataset) == 0:
+            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=0)
+        else:
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        for callback in self.similarity_evals:
+            with self.compute_loss_context_manager():
+                found = callback.evaluate(self.model_wrapped, self.processing_class)
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
+        return output
+
+    # --- what is checked before the first step ---------------------------------------------------------------------
+
+    def _check_run(self) -> None:
+        if self.train_dataset is None or len(self.train_dataset) == 0:
+            raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
+        num_sentences = len(self.train_dataset[0]["input_ids"])
+        batch = self.args.train_batch_size * self.args.world_size
+        if batch == 1 and num_sentences < 3:
+            raise ValueError(
+                "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
+            )
+        if self.args.dataloader_drop_last and len(self.train_dataset) < batch:
+            raise ValueError(
+                f"train_dataset has {len(self.train_dataset)} rows, fewer than one batch of {batch}, and "
+                "dataloader_drop_last drops it: lower per_device_train_batch_size or unset dataloader_drop_last"
+            )
+        if not self.args.dataloader_drop_last and len(self.train_dataset) % batch == 1 and num_sentences < 3:
+            logger.warning(
+                f"the last batch of an epoch ({len(self.train_dataset)} rows, {batch} a batch) is a single text without "
+                "negatives and teaches nothing: 1 row an epoch. dataloader_drop_last=True leaves it out."
+            )
+        if self.args.gradient_accumulation_steps > 1:
+            logger.warning(
+                f"gradient_accumulation_steps = {self.args.gradient_accumulation_steps} adds no negatives: every "
+                f"forward pass contrasts its own {batch} texts. A larger batch, or more processes, does."
+            )
+        if num_sentences == 1 and self.args.view == "identity":
+            self._check_dropout()
+        if num_sentences > 1 and self.args.view == "fixed_mask":
+            raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
+
+    @torch.no_grad()
+    def _check_dropout(self) -> None:
+        """Two views of a text must differ, or unsupervised training pulls nothing together (Table 3, p = 0)."""
+        row = self.train_dataset[0]
+        batch = self._prepare_inputs(self.data_collator([row, row]))
+        training = self.model.training
+        with torch.random.fork_rng():
+            vectors = self.model.train()(batch["input_ids"], batch["attention_mask"]).sentence_vectors
+        self.model.train(training)
+        if torch.equal(vectors[:, 0], vectors[:, 1]):
+            names = sorted(n for n in self.model.config.to_dict() if "dropout" in n and "classifier" not in n)
+            found = ", ".join(f"{name} = {getattr(self.model.config, name)}" for name in names) or "no such setting"
+            raise ValueError(
+                "both views of a sentence give the same vector: without effective dropout there is nothing to learn "
+                f"from (SimCSE, Table 3). The encoder has {found}; attention is {self.model.config._attn_implementation}. "
+                "Set dropout above 0 when loading, e.g. from_pretrained(..., hidden_dropout_prob=0.1) for BERT or "
+                "attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT; or train on pairs."
+            )
+
+    # --- our head's own file, for encoders without a pooler ----------------------------------------------------------
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_own_head(resume_from_checkpoint)
+
+    def _load_best_model(self):
+        super()._load_best_model()
+        self._load_own_head(self.state.best_model_checkpoint)
+
+    def _load_own_head(self, checkpoint: str | os.PathLike) -> None:
+        # Sharded formats (FSDP, DeepSpeed) hold the whole state and no file of ours.
+        if not self.model.has_own_pooler and Path(checkpoint, "model.safetensors").exists():
+            load_head(self.model.sentence_head, checkpoint, {})
+

@@ -1,0 +1,154 @@
+"""A training run from parsed arguments to results.json, as the scripts in examples/ string it together."""
+
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import accelerate
+import datasets
+import torch
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging
+
+from .arguments import DataArguments, ModelArguments, dropout_settings
+from .auto import AutoModelForCL
+from .data.readers import load_text_dataset
+from .modeling import ContrastiveModel
+from .trainer import SimCSETrainer
+from .training_args import SimCSETrainingArguments
+from .version import __version__
+
+logger = logging.get_logger(__name__)
+
+RESULTS = "results.json"
+
+
+def load_model(model_args: ModelArguments) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
+    """The contrastive model and its tokenizer."""
+    if model_args.model_name_or_path is None:
+        raise ValueError("--model_name_or_path is missing: name the encoder to start from")
+    hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
+    config = AutoConfig.from_pretrained(model_args.model_name_or_path, **hub)
+    dropout = dropout_settings(config, model_args.dropout)
+    model = AutoModelForCL.from_pretrained(
+        model_args.model_name_or_path, **model_args.settings(), **dropout, **hub
+    )
+    logger.info(f"Head of {model_args.model_name_or_path}: {model.head_source}.")
+    name = model_args.tokenizer_name or model_args.model_name_or_path
+    return model, AutoTokenizer.from_pretrained(name, **hub)
+
+
+def load_training_texts(data_args: DataArguments, num_sentences: int | None = None) -> datasets.Dataset:
+    """The training texts.
+
+    Args:
+        data_args: names them.
+        num_sentences: columns there must be (1: single sentences); None takes them as they are.
+
+    Raises:
+        ValueError: none or two sources are named, or their texts do not fit (see `load_text_dataset`).
+    """
+    if (data_args.train_file is None) == (data_args.dataset_name is None):
+        raise ValueError("name the training texts by one of --train_file and --dataset_name")
+    return load_text_dataset(
+        data_args.train_file or data_args.dataset_name,
+        split=data_args.dataset_split,
+        columns=data_args.columns,
+        max_rows=data_args.max_train_samples,
+        expected_columns=num_sentences,
+    )
+
+
+def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) -> None:
+    """Sees to it that a run neither mixes with an earlier one nor silently continues or replaces it.
+
+    `--resume_from_checkpoint true` becomes the last checkpoint of `output_dir`.
+
+    Raises:
+        ValueError: `output_dir` holds a run, and neither resuming nor overwriting was asked for; nothing to resume.
+    """
+    directory = Path(training_args.output_dir)
+    resume = training_args.resume_from_checkpoint
+    if str(resume).lower() == "true":
+        training_args.resume_from_checkpoint = get_last_checkpoint(directory) if directory.is_dir() else None
+        if training_args.resume_from_checkpoint is None:
+            raise ValueError(f"{directory} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+    elif resume is not None and not Path(resume).is_dir():
+        raise ValueError(f"--resume_from_checkpoint {resume}: there is no such checkpoint directory")
+    if training_args.resume_from_checkpoint is None and training_args.process_index == 0 and directory.is_dir():
+        checkpoints = sorted(directory.glob("checkpoint-*"))
+        if not overwrite and (checkpoints or (directory / RESULTS).exists() or (directory / "config.json").exists()):
+            raise ValueError(
+                f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start anew with "
+                "--overwrite_output_dir, or choose another --output_dir."
+            )
+        for checkpoint in checkpoints:
+            shutil.rmtree(checkpoint)
+        (directory / RESULTS).unlink(missing_ok=True)
+
+
+def train_and_report(trainer: SimCSETrainer) -> dict:
+    """Trains, saves the model into `output_dir` and writes `results.json` beside it.
+
+    Returns:
+        What stands in `results.json`: `initial`, `best` and `final` dev metrics (with their step; 0-100 scale for
+        correlations), the headline `stsb_spearman` of each, and how the run was made. Without dev set the three are
+        None.
+    """
+    args = trainer.args
+    if trainer.similarity_evals:
+        args.eval_on_start = True
+    outcome = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    results = {
+        **_dev_results(trainer),
+        "model": str(Path(args.output_dir).resolve()),
+        "steps": trainer.state.global_step,
+        "epochs": trainer.state.epoch,
+        "train_loss": outcome.training_loss,
+        "train_seconds": outcome.metrics["train_runtime"],
+        "processes": args.world_size,
+        "seed": args.seed,
+        "command": sys.argv,
+        "settings": trainer.model.settings.to_dict(),
+        "versions": {
+            "simcse_hf": __version__,
+            "python": platform.python_version(),
+            **{module.__name__: module.__version__ for module in (torch, transformers, datasets, accelerate)},
+        },
+    }
+    if trainer.is_world_process_zero():
+        path = Path(args.output_dir, RESULTS)
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        _print_summary(results, args)
+    return results
+
+
+def _dev_results(trainer: SimCSETrainer) -> dict:
+    if not trainer.similarity_evals:
+        return {"initial": None, "best": None, "final": None}
+    name = f"{trainer.similarity_evals[0].name}_spearman"
+    evaluations = [
+        {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
+        for entry in trainer.state.log_history
+        if f"eval_{name}" in entry
+    ]
+    initial, after = evaluations[0], evaluations[1:] or evaluations
+    found = {"initial": initial, "best": max(after, key=lambda entry: entry[name]), "final": after[-1]}
+    return {name: {when: entry[name] for when, entry in found.items()}, **found}
+
+
+def _print_summary(results: dict, args: SimCSETrainingArguments) -> None:
+    name = next((key for key in results if key.endswith("_spearman")), None)
+    if name is not None:
+        print(f"\nDev {name.removesuffix('_spearman')}, Spearman x 100")
+        print(f"  before training   {results[name]['initial']:6.2f}")
+        print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
+        print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
+    which = "best" if args.load_best_model_at_end else "last"
+    print(f"The {which} model is saved in {args.output_dir}; its figures are in {Path(args.output_dir, RESULTS)}.")
