@@ -1,0 +1,278 @@
+"""What a user is promised of training text: the same dataset from any source, and no row lost without a word."""
+
+import gzip
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict, Features, Value
+
+from simcse_hf.data.readers import load_text_dataset
+
+TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
+AS_ROWS = [dict(zip(("sent0", "sent1", "sent2"), row, strict=True)) for row in TRIPLETS]
+
+
+@pytest.fixture
+def load(tmp_path):
+    return lambda source, **options: load_text_dataset(source, cache_dir=tmp_path / "cache", **options)
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def triplet_file(folder, suffix):
+    data = Dataset.from_list([dict(zip(("anchor", "positive", "negative"), row, strict=True)) for row in TRIPLETS])
+    path = folder / f"triplets{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(data.data.table, path)
+        return path
+    if suffix in (".json", ".jsonl"):
+        rows = [json.dumps(row) for row in data]
+        return write(path, "\n".join(rows) if suffix == ".jsonl" else f"[{','.join(rows)}]")
+    separator = "\t" if ".tsv" in suffix else ","
+    return write(path, "\n".join(separator.join(f'"{cell}"' for cell in row) for row in [list(data[0]), *TRIPLETS]))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_triplets_from_every_format(tmp_path, load, suffix, as_text):
+    path = triplet_file(tmp_path, suffix)
+    data = load(str(path) if as_text else path)
+    assert data.to_list() == AS_ROWS
+    assert data.features == Features({name: Value("string") for name in ("sent0", "sent1", "sent2")})
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_sentences_from_txt(tmp_path, load, suffix, caplog):
+    with caplog.at_level(logging.INFO, logger="simcse_hf"):
+        data = load(write(tmp_path / f"x{suffix}", "One  space.\n\n Two.\n\n"))
+    assert data.to_list() == [{"sent0": "One  space."}, {"sent0": " Two."}]
+    assert f"x{suffix}: skipped 2 blank line(s)." in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TRIPLETS,
+        [list(row) for row in TRIPLETS],
+        [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS],
+        Dataset.from_list([dict(zip(("hard_neg", "sent1", "sent0"), row[::-1], strict=True)) for row in TRIPLETS]),
+        DatasetDict(train=Dataset.from_list(AS_ROWS)),
+        Dataset.from_list(AS_ROWS, features=Features({f"sent{i}": Value("large_string") for i in range(3)})),
+    ],
+    ids=["tuples", "lists", "dicts", "dataset", "dataset_dict", "large_string"],
+)
+def test_triplets_from_memory(load, source):
+    data = load(source)
+    assert data.to_list() == AS_ROWS
+    assert data.features == Features({name: Value("string") for name in ("sent0", "sent1", "sent2")})
+    assert load(data).to_list() == AS_ROWS
+
+
+def test_sentences_from_memory(load):
+    assert load(["One.", "Two."]).to_list() == [{"sent0": "One."}, {"sent0": "Two."}]
+
+
+def test_several_files_become_one_dataset_and_may_differ_in_format(tmp_path, load):
+    paths = [triplet_file(tmp_path, ".csv"), str(triplet_file(tmp_path, ".jsonl"))]
+    assert load(paths).to_list() == AS_ROWS * 2
+
+
+def test_several_files_must_have_one_number_of_columns(tmp_path, load):
+    single = write(tmp_path / "x.txt", "One.\n")
+    with pytest.raises(ValueError, match=r"triplets\.csv has 3 text column.*x\.txt has 1 \(text\)"):
+        load([triplet_file(tmp_path, ".csv"), single])
+
+
+def test_a_list_that_mixes_paths_and_sentences(tmp_path, load):
+    with pytest.raises(ValueError, match=r"the list holds the file .*x\.txt among other things"):
+        load([str(write(tmp_path / "x.txt", "One.\n")), "A sentence."])
+
+
+def test_more_rows_than_one_batch_keep_their_order(tmp_path, load):
+    lines = [f"Sentence number {i}." for i in range(25_001)]
+    data = load(write(tmp_path / "x.txt", "\n".join(lines)))
+    assert data["sent0"][:] == lines
+    assert load(data.add_column("sent1", lines[::-1]))[25_000] == {"sent0": lines[-1], "sent1": lines[0]}
+
+
+def test_max_rows(tmp_path, load):
+    path = triplet_file(tmp_path, ".csv")
+    assert load([path, path], max_rows=3).to_list() == [*AS_ROWS, AS_ROWS[0]]
+    assert load([path, path], max_rows=1).to_list() == AS_ROWS[:1]
+    assert load(path, max_rows=9).to_list() == AS_ROWS
+    assert load(TRIPLETS, max_rows=1).to_list() == AS_ROWS[:1]
+    assert load(Dataset.from_list(AS_ROWS), max_rows=1).to_list() == AS_ROWS[:1]
+    with pytest.raises(ValueError, match="max_rows must be at least 1"):
+        load(path, max_rows=0)
+
+
+def test_columns_and_expected_columns_hold_for_every_source(tmp_path, load):
+    for source in (triplet_file(tmp_path, ".csv"), Dataset.from_csv(str(triplet_file(tmp_path, ".csv")))):
+        data = load(source, columns=["negative", "anchor"])
+        assert data.to_list() == [{"sent0": row[2], "sent1": row[0]} for row in TRIPLETS]
+        with pytest.raises(ValueError, match="no column 'text'; the columns are 'anchor', 'positive', 'negative'"):
+            load(source, columns=["text"])
+        with pytest.raises(ValueError, match="3 text column.* where 2 are expected"):
+            load(source, expected_columns=2)
+    with pytest.raises(ValueError, match=r"x\.txt: 1 text column\(s\) \('text'\) where 3 are expected"):
+        load(write(tmp_path / "x.txt", "One.\n"), expected_columns=3)
+
+
+EMPTY = "sent0,sent1\na,b\n,b\na,  \n" + "a,b\n" * 3 + "a,\n" * 6
+
+
+def test_rows_with_an_empty_cell_are_dropped_and_counted_at_every_load(tmp_path, load, caplog):
+    path = write(tmp_path / "x.csv", EMPTY)
+    for _ in range(2):
+        caplog.clear()
+        assert load(path).to_list() == [{"sent0": "a", "sent1": "b"}] * 4
+        assert "x.csv: dropped 8 of 12 rows for an empty cell: line 3, 4, 8, 9, 10, ..." in caplog.text
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("as_dataset", [True, False])
+def test_rows_with_an_empty_cell_in_memory(load, caplog, as_dataset):
+    rows = [{"sent0": a, "sent1": b} for a, b in [("a", "b"), (None, "b"), ("a", " \u00a0\t"), ("c", "None")]]
+    data = load(Dataset.from_list(rows) if as_dataset else rows)
+    assert data.to_list() == [rows[0], rows[3]]
+    assert "dropped 2 of 4 rows for an empty cell: row 2, 3." in caplog.text
+
+
+def test_all_rows_empty(tmp_path, load):
+    path = write(tmp_path / "x.csv", "sent0,sent1\na,\n,b\n")
+    with pytest.raises(ValueError, match=r"x\.csv: every one of the 2 row\(s\) has an empty cell in sent0, sent1"):
+        load(path)
+    assert not list((tmp_path / "cache/simcse_hf").iterdir())
+    with pytest.raises(ValueError, match="the dataset: every one of the 1 rows has an empty cell"):
+        load(Dataset.from_dict({"text": [" "]}))
+
+
+@pytest.mark.parametrize(("suffix", "text"), [(".csv", "a,b\n"), (".txt", "\n \n")])
+def test_file_without_rows(tmp_path, load, suffix, text):
+    with pytest.raises(ValueError, match=rf"x{suffix}: there are no rows"):
+        load(write(tmp_path / f"x{suffix}", text))
+
+
+def test_nothing_in_memory(load):
+    with pytest.raises(ValueError, match="no rows"):
+        load(Dataset.from_dict({"text": []}))
+    with pytest.raises(ValueError, match="empty"):
+        load([])
+
+
+def test_cell_that_is_no_string(tmp_path, load):
+    path = write(tmp_path / "x.jsonl", '{"sent0": "a", "sent1": "b"}\n{"sent0": "a", "sent1": ["b"]}\n')
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 2, column 'sent1': expected a string, got \['b'\]"):
+        load(path)
+    with pytest.raises(ValueError, match="column 'text' holds .*int64.*, not strings"):
+        load(Dataset.from_dict({"text": [1, 2]}), columns=["text"])
+
+
+def test_an_error_late_in_a_file_leaves_no_cache_behind(tmp_path, load):
+    path = write(tmp_path / "x.csv", "sent0,sent1\n" + "a,b\n" * 20_000 + "a\n")
+    with pytest.raises(ValueError, match=r"x\.csv, line 20002: 1 cells"):
+        load(path)
+    assert not list((tmp_path / "cache/simcse_hf").iterdir())
+
+
+def test_header_that_looks_like_a_sentence(tmp_path, load, caplog):
+    load(write(tmp_path / "x.csv", "A dog runs.,An animal moves.\nx,y\n"))
+    assert "x.csv: the first line is taken as the header, but 'A dog runs.' looks like a sentence" in caplog.text
+    caplog.clear()
+    load(write(tmp_path / "y.csv", "first sentence,second sentence\nx,y\n"))
+    assert not caplog.records
+
+
+def test_missing_file_list_of_files_and_name_that_is_neither_file_nor_dataset(tmp_path, load, monkeypatch):
+    def load_dataset(*_, **__):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("simcse_hf.data.readers.load_dataset", load_dataset)
+    with pytest.raises(FileNotFoundError, match=r"train\.csv: no such file"):
+        load("train.csv")
+    with pytest.raises(FileNotFoundError, match=r"b\.txt: no such file"):
+        load([write(tmp_path / "a.txt", "One.\n"), tmp_path / "b.txt"])
+    with pytest.raises(FileNotFoundError, match="data/train: no such file"):
+        load("./data/train")
+    with pytest.raises(
+        ValueError, match="'data/train' is no file here, and could not be loaded from the hub.*offline"
+    ):
+        load("data/train")
+    with pytest.raises(ValueError, match="source must be"):
+        load(3)
+    with pytest.raises(ValueError, match="no split 'test'; it has train"):
+        load(DatasetDict(train=Dataset.from_list(AS_ROWS)), split="test")
+
+
+def test_hub_id_with_configuration_goes_to_load_dataset(load, monkeypatch, tmp_path):
+    calls = []
+
+    def load_dataset(*args, **options):
+        calls.append((args, options))
+        return Dataset.from_dict({"idx": [0], "sentence": ["One."]})
+
+    monkeypatch.setattr("simcse_hf.data.readers.load_dataset", load_dataset)
+    assert load("org/name:config", split="validation[:10]").to_list() == [{"sent0": "One."}]
+    load("name")
+    cache_dir = str(tmp_path / "cache")
+    assert calls == [
+        (("org/name", "config"), {"split": "validation[:10]", "cache_dir": cache_dir}),
+        (("name", None), {"split": "train", "cache_dir": cache_dir}),
+    ]
+
+
+def test_result_is_mapped_from_cache_dir_and_not_read_twice(tmp_path, load, monkeypatch):
+    path = triplet_file(tmp_path, ".csv")
+    [file] = load(path).cache_files
+    assert file["filename"].startswith(str(tmp_path / "cache" / "simcse_hf"))
+    written = os.stat(file["filename"]).st_mtime_ns
+    assert load(path).cache_files == [file]
+    assert os.stat(file["filename"]).st_mtime_ns == written
+
+
+def test_fingerprint_follows_content_and_arguments(tmp_path, load):
+    path = triplet_file(tmp_path, ".csv")
+    fingerprint = load(path)._fingerprint
+    moved = tmp_path / "moved" / "elsewhere.csv"
+    moved.parent.mkdir()
+    moved.write_bytes(path.read_bytes())
+    os.utime(moved, (0, 0))
+    assert load(moved)._fingerprint == fingerprint
+    assert load(path, max_rows=1)._fingerprint != fingerprint
+    assert load(path, columns=["anchor"])._fingerprint != fingerprint
+    path.write_text(path.read_text().replace("Letters", "Lettres"))
+    assert load(path)._fingerprint != fingerprint
+    assert load(path)[1]["sent2"] == "Lettres."
+
+
+def test_fingerprint_is_the_same_in_another_process(tmp_path, load):
+    path = triplet_file(tmp_path, ".csv")
+    code = (
+        "import sys; from simcse_hf.data.readers import load_text_dataset as load;"
+        "print(load(sys.argv[1], cache_dir=sys.argv[2])._fingerprint)"
+    )
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "other")]
+    other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert other == load(path)._fingerprint
+
+
+def test_map_on_the_result_finds_its_cache_again(tmp_path, load):
+    path = triplet_file(tmp_path, ".csv")
+    first = load(path).map(lambda row: {"length": len(row["sent0"])})
+    again = load(path).map(lambda row: {"length": len(row["sent0"])})
+    assert first.cache_files and first.cache_files == again.cache_files
+
+
+def test_cache_that_cannot_be_written(tmp_path):
+    blocked = write(tmp_path / "file", "x")
+    with pytest.raises(ValueError, match=r"cannot write to the cache .*file.*pass another cache_dir"):
+        load_text_dataset(triplet_file(tmp_path, ".csv"), cache_dir=blocked)
