@@ -300,7 +300,7 @@ def _batches(
                 report.rows += 1
             else:
                 report.drop(number)
-            if len(batch) == _BATCH_ROWS or report.rows == left:
+            if len(batch) == _BATCH_ROWS:
                 yield _record_batch(batch, schema)
                 batch = []
             if report.rows == left:
