@@ -1,5 +1,6 @@
 """Arguments of the training scripts: the reference's names, a YAML file and the command line over it."""
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -66,7 +67,9 @@ class DataArguments:
     train_file: str | None = field(
         default=None, metadata={"help": "Training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "Hub data set (id or id:config) of training texts."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Hub data set (id or id:config) of training texts."}
+    )
     dataset_split: str = field(default="train", metadata={"help": "Split of the hub data set."})
     columns: list[str] | None = field(
         default=None, metadata={"help": "Columns of the texts: anchor, positive, hard negatives."}
@@ -127,6 +130,11 @@ def parse_arguments(
     if config_file is not None:
         known = {f.name for kind in kinds for f in fields(kind) if f.init}
         values |= _read_yaml(config_file, known)
+    typed = ArgumentParser(add_help=False, allow_abbrev=False)
+    typed.add_argument("--eval_steps", type=float)
+    eval_steps = typed.parse_known_args(argv)[0].eval_steps
+    if eval_steps is not None:  # the reference saves when it evaluates; --save_steps still wins
+        values["save_steps"] = eval_steps
     # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
     parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
     return parser.parse_args_into_dataclasses(argv)

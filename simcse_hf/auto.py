@@ -24,7 +24,11 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
     except KeyError:
         raise ValueError(f"transformers' AutoModel has no encoder for {config_class.__name__}") from None
     family = next(
-        (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel) and parent.base_model_prefix),
+        (
+            parent
+            for parent in base_class.__mro__[1:]
+            if issubclass(parent, PreTrainedModel) and parent.base_model_prefix
+        ),
         None,
     )
     if family is None:

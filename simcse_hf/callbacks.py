@@ -43,6 +43,11 @@ class SimilarityEvalCallback(TrainerCallback):
         self._positive = scores > POSITIVE_SHARE * scores.max()
         self._token_ids: list[list[int]] | None = None
 
+    @property
+    def num_texts(self) -> int:
+        """Distinct texts of the set."""
+        return len(self._texts)
+
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step >= state.max_steps and args.eval_strategy != "no":
             control.should_evaluate = True  # the last weights count, whether or not eval_steps divides the steps
@@ -64,9 +69,7 @@ class SimilarityEvalCallback(TrainerCallback):
         if self._token_ids is None:
             config = (model.module if hasattr(model, "module") else model).config
             self._token_ids = tokenize_texts(tokenizer, self._texts, max_positions(config))
-        vectors = encode_token_ids(
-            model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget
-        )
+        vectors = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
         first, second = vectors[self._first], vectors[self._second]
         metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}
         if self._positive.any():
@@ -107,7 +110,7 @@ class LossTracker(TrainerCallback):
             for part, total in self._sums.items():
                 if not torch.isfinite(total):
                     raise FloatingPointError(
-                        f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier are "
-                        f"untouched in {args.output_dir}. Lower the learning rate, raise the temperature, use bf16 "
-                        "in place of fp16, or look for broken weights in the starting checkpoint."
+                        f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier "
+                        f"are untouched in {args.output_dir}. Lower the learning rate, raise the temperature, use "
+                        "bf16 in place of fp16, or look for broken weights in the starting checkpoint."
                     )

@@ -51,7 +51,9 @@ class ContrastiveSettings:
                 object.__setattr__(self, field.name, float(value))
             elif not right:
                 raise ValueError(f"{field.name} must be {kind.__name__}, got {value!r}")
-        _require(self.pooler_type in POOLER_TYPES, "pooler_type", f"one of {', '.join(POOLER_TYPES)}", self.pooler_type)
+        _require(
+            self.pooler_type in POOLER_TYPES, "pooler_type", f"one of {', '.join(POOLER_TYPES)}", self.pooler_type
+        )
         _require(self.similarity in SIMILARITIES, "similarity", f"one of {', '.join(SIMILARITIES)}", self.similarity)
         _require(0 < self.temperature < math.inf, "temperature", "a number above 0", self.temperature)
         _require(math.isfinite(self.hard_negative_weight), "hard_negative_weight", "finite", self.hard_negative_weight)

@@ -114,8 +114,8 @@ class SimCSE:
     name. A model whose head was not trained is refused rather than used with a random head.
 
     Args:
-        name_or_path: directory or hub name of one of our checkpoints, a published SimCSE model, a sentence-transformers
-            model (transformer + pooling), or any encoder together with `pooler`.
+        name_or_path: directory or hub name of one of our checkpoints, a published SimCSE model, a
+            sentence-transformers model (transformer + pooling), or any encoder together with `pooler`.
         pooler: overrides what the checkpoint says; one of [`POOLER_TYPES`].
         device: default: a GPU where there is one.
         dtype: default: float32.

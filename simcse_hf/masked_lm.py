@@ -10,9 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput
 IGNORED = -100
 
 
-def mask_tokens(
-    input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
-) -> tuple[torch.Tensor, torch.Tensor]:
+def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks a fresh copy of the batch: of the chosen tokens 80% become [MASK], 10% a random id, 10% stay.
 
     Drawn from torch's global generator, like dropout, so a resumed run sees the masks an uninterrupted one would.

@@ -255,7 +255,9 @@ class ContrastiveModel:
         found = model._find_head(name_or_path, info, kwargs)
         keep = head == "keep" or (head == "auto" and found and (reference_head or model._is_trained_head(info)))
         if keep and not found:
-            raise ValueError(f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'.")
+            raise ValueError(
+                f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
+            )
         if not keep:
             model.reset_head()
         model.head_source = "kept" if keep else "fresh"

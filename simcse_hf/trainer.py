@@ -38,7 +38,8 @@ class SimCSETrainer(Trainer):
     Args:
         model: a contrastive model, or a directory or hub name for `AutoModelForCL.from_pretrained`.
         args: the arguments.
-        train_dataset: texts (columns `sent0`, `sent1`, ..., see `load_text_dataset`) or token ids (`tokenize_dataset`).
+        train_dataset: texts (columns `sent0`, `sent1`, ..., see `load_text_dataset`) or token ids, one column
+            `input_ids` (see `tokenize_dataset`).
         eval_dataset: of the same form, for `eval_loss`; the dev set of scored pairs is `dev_set`.
         dev_set: scored pairs, or their file, for [`SimilarityEvalCallback`]; several are given as callbacks instead.
         processing_class: the tokenizer; default: the model's own.
@@ -67,7 +68,8 @@ class SimCSETrainer(Trainer):
         check_max_length(args.max_seq_length, model.config)
         model.update_settings(max_seq_length=args.max_seq_length, fixed_mask=args.view == "fixed_mask")
         train_dataset, eval_dataset = (
-            dataset if dataset is None or "input_ids" in dataset.column_names
+            dataset
+            if dataset is None or "input_ids" in dataset.column_names
             else tokenize_dataset(dataset, processing_class, args.max_seq_length, args.preprocessing_num_workers)
             for dataset in (train_dataset, eval_dataset)
         )
@@ -78,7 +80,9 @@ class SimCSETrainer(Trainer):
         self.similarity_evals = [callback for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
         if self.similarity_evals:
             if eval_dataset is None:
-                eval_dataset = Dataset.from_dict({"input_ids": []})  # the Trainer evaluates only where it has a data set
+                eval_dataset = Dataset.from_dict(
+                    {"input_ids": []}
+                )  # the Trainer evaluates only where it has a data set
             if args.load_best_model_at_end and args.metric_for_best_model in (None, "loss"):
                 args.metric_for_best_model = f"{self.similarity_evals[0].name}_spearman"
                 args.greater_is_better = True
@@ -123,7 +127,8 @@ class SimCSETrainer(Trainer):
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
     ) -> EvalLoopOutput:
         if self.similarity_evals and len(self.eval_dataset) == 0:
-            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=0)
+            texts = sum(callback.num_texts for callback in self.similarity_evals)
+            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)
         else:
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
@@ -141,19 +146,20 @@ class SimCSETrainer(Trainer):
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
         num_sentences = len(self.train_dataset[0]["input_ids"])
         batch = self.args.train_batch_size * self.args.world_size
+        rows = len(self.train_dataset)
         if batch == 1 and num_sentences < 3:
             raise ValueError(
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
-        if self.args.dataloader_drop_last and len(self.train_dataset) < batch:
+        if self.args.dataloader_drop_last and rows < batch:
             raise ValueError(
-                f"train_dataset has {len(self.train_dataset)} rows, fewer than one batch of {batch}, and "
+                f"train_dataset has {rows} rows, fewer than one batch of {batch}, and "
                 "dataloader_drop_last drops it: lower per_device_train_batch_size or unset dataloader_drop_last"
             )
-        if not self.args.dataloader_drop_last and len(self.train_dataset) % batch == 1 and num_sentences < 3:
+        if not self.args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
             logger.warning(
-                f"the last batch of an epoch ({len(self.train_dataset)} rows, {batch} a batch) is a single text without "
-                "negatives and teaches nothing: 1 row an epoch. dataloader_drop_last=True leaves it out."
+                f"the last batch of an epoch ({rows} rows, {batch} a batch) is a single text: 1 row an epoch has no "
+                "negatives and teaches nothing. dataloader_drop_last=True leaves it out."
             )
         if self.args.gradient_accumulation_steps > 1:
             logger.warning(
@@ -179,9 +185,11 @@ class SimCSETrainer(Trainer):
             found = ", ".join(f"{name} = {getattr(self.model.config, name)}" for name in names) or "no such setting"
             raise ValueError(
                 "both views of a sentence give the same vector: without effective dropout there is nothing to learn "
-                f"from (SimCSE, Table 3). The encoder has {found}; attention is {self.model.config._attn_implementation}. "
-                "Set dropout above 0 when loading, e.g. from_pretrained(..., hidden_dropout_prob=0.1) for BERT or "
-                "attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT; or train on pairs."
+                f"from (SimCSE, Table 3). The encoder has {found}; its attention implementation is "
+                f"{self.model.config._attn_implementation}. Set dropout above 0 when loading, for example "
+                "from_pretrained(..., hidden_dropout_prob=0.1) for BERT, or attention_dropout=0.1, "
+                "embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT (--dropout 0.1 in the scripts); or train on "
+                "pairs."
             )
 
     # --- our head's own file, for encoders without a pooler ----------------------------------------------------------
@@ -198,4 +206,3 @@ class SimCSETrainer(Trainer):
         # Sharded formats (FSDP, DeepSpeed) hold the whole state and no file of ours.
         if not self.model.has_own_pooler and Path(checkpoint, "model.safetensors").exists():
             load_head(self.model.sentence_head, checkpoint, {})
-

@@ -1,9 +1,11 @@
 """A training run from parsed arguments to results.json, as the scripts in examples/ string it together."""
 
 import json
+import logging as stdlib_logging
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import accelerate
@@ -11,13 +13,15 @@ import datasets
 import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 from transformers.utils import logging
 
-from .arguments import DataArguments, ModelArguments, dropout_settings
+from .arguments import DataArguments, ModelArguments, dropout_settings, parse_arguments
 from .auto import AutoModelForCL
 from .data.readers import load_text_dataset
 from .modeling import ContrastiveModel
+from .sample.corpus import write_sample_corpus
+from .sample.encoder import build_sample_encoder
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 from .version import __version__
@@ -27,6 +31,45 @@ logger = logging.get_logger(__name__)
 RESULTS = "results.json"
 
 
+def parse_or_sample(
+    argv: Sequence[str], defaults: dict, sample: dict, train_file: str
+) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
+    """The arguments of a script; where they name neither a model nor texts, those of its offline run on the sample.
+
+    The sample corpus and the encoder warmed up on it are made in `outputs/sample` at the first such run (see
+    `simcse_hf.sample`), and used again by later ones.
+
+    Args:
+        argv: command line.
+        defaults: of the script.
+        sample: values that differ in the offline run.
+        train_file: which of the sample's files to train on: `train_sentences` or `train_triplets`.
+    """
+    parsed = parse_arguments(argv, defaults)
+    model_args, data_args, training_args = parsed
+    if model_args.model_name_or_path or data_args.train_file or data_args.dataset_name:
+        return parsed
+    parsed = model_args, data_args, training_args = parse_arguments(argv, {**defaults, **sample})
+    directory = Path("outputs", "sample")
+    with training_args.main_process_first(desc="making the sample corpus"):
+        corpus = write_sample_corpus(directory / "corpus")
+        model_args.model_name_or_path = str(build_sample_encoder(directory / "encoder", corpus))
+    data_args.train_file = str(getattr(corpus, train_file))
+    data_args.dev_file = data_args.dev_file or str(corpus.dev)
+    data_args.overwrite_output_dir = True
+    return parsed
+
+
+def set_up_logging(training_args: SimCSETrainingArguments) -> None:
+    """Shows this package's messages on the first process, and warnings on all."""
+    log_to_stderr = stdlib_logging.StreamHandler()
+    log_to_stderr.setFormatter(stdlib_logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    package = stdlib_logging.getLogger("simcse_hf")
+    package.handlers = [log_to_stderr]
+    package.propagate = False
+    package.setLevel(stdlib_logging.INFO if training_args.process_index == 0 else stdlib_logging.WARNING)
+
+
 def load_model(model_args: ModelArguments) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
     """The contrastive model and its tokenizer."""
     if model_args.model_name_or_path is None:
@@ -34,9 +77,7 @@ def load_model(model_args: ModelArguments) -> tuple[ContrastiveModel, PreTrained
     hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
     config = AutoConfig.from_pretrained(model_args.model_name_or_path, **hub)
     dropout = dropout_settings(config, model_args.dropout)
-    model = AutoModelForCL.from_pretrained(
-        model_args.model_name_or_path, **model_args.settings(), **dropout, **hub
-    )
+    model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.settings(), **dropout, **hub)
     logger.info(f"Head of {model_args.model_name_or_path}: {model.head_source}.")
     name = model_args.tokenizer_name or model_args.model_name_or_path
     return model, AutoTokenizer.from_pretrained(name, **hub)
@@ -89,6 +130,13 @@ def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) 
         for checkpoint in checkpoints:
             shutil.rmtree(checkpoint)
         (directory / RESULTS).unlink(missing_ok=True)
+
+
+def without_dev_set(training_args: SimCSETrainingArguments) -> None:
+    """Turns off what needs a dev set: evaluation, and the choice of a best model."""
+    logger.warning("No --dev_file: nothing is evaluated during training, and the last weights are saved.")
+    training_args.eval_strategy = IntervalStrategy.NO
+    training_args.load_best_model_at_end = False
 
 
 def train_and_report(trainer: SimCSETrainer) -> dict:

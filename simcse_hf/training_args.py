@@ -11,9 +11,9 @@ VIEWS = ("identity", "fixed_mask")
 class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
 
-    Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False` (every
-    trainable parameter is used), `dataloader_pin_memory` only where there is a GPU, and `metric_for_best_model`, where
-    a best model is asked for, is the dev set's Spearman correlation.
+    Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False`
+    (every trainable parameter is used), and `metric_for_best_model`, where a best model is asked for and there is a
+    dev set, is its Spearman correlation.
 
     Args:
         max_seq_length (`int`, *optional*, defaults to 32):
@@ -29,16 +29,14 @@ class SimCSETrainingArguments(TrainingArguments):
             Processes to tokenise with.
     """
 
-    max_seq_length: int = field(
-        default=32, metadata={"help": "Tokens a text is cut to, special tokens included."}
-    )
+    max_seq_length: int = field(default=32, metadata={"help": "Tokens a text is cut to, special tokens included."})
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad every batch to max_seq_length instead of its longest text."}
     )
     view: str = field(
         default="identity",
         metadata={
-            "help": "The positive of a single sentence: identity (another dropout mask) or fixed_mask (the same mask).",
+            "help": "Positive of a single sentence: identity (another dropout mask) or fixed_mask (the same mask).",
             "choices": VIEWS,
         },
     )

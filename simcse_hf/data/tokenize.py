@@ -1,6 +1,8 @@
 """Tokenises a training set once: rows of texts become rows of token id lists."""
 
+import pyarrow.compute as pc
 from datasets import Dataset
+from datasets.fingerprint import Hasher
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -10,12 +12,14 @@ logger = logging.get_logger(__name__)
 def max_positions(config: PreTrainedConfig) -> int | None:
     """Tokens a text may have at most, special tokens included; None where the encoder sets no bound.
 
-    RoBERTa and its relatives count positions from `pad_token_id + 1`, so the embedding table holds fewer than its rows.
+    RoBERTa and its relatives count positions from `pad_token_id + 1`: the table serves fewer tokens than it has rows.
     """
     rows = getattr(config, "max_position_embeddings", None)
     if not isinstance(rows, int) or rows <= 0:
         return None
-    offset = config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS and config.pad_token_id is not None else 0
+    offset = (
+        config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS and config.pad_token_id is not None else 0
+    )
     return rows - offset
 
 
@@ -50,20 +54,36 @@ def tokenize_dataset(
 
     def tokenize(rows: dict) -> dict:
         by_column = [
-            tokenizer(rows[column], truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+            tokenizer(rows[column], truncation=True, max_length=max_seq_length, return_attention_mask=False)[
+                "input_ids"
+            ]
             for column in columns
         ]
-        longest = sum(len(ids) == max_seq_length for column in by_column for ids in column)
-        return {
-            "input_ids": [list(row) for row in zip(*by_column, strict=True)],
-            "at_limit": [longest] + [0] * (len(by_column[0]) - 1),
-        }
+        longest = [sum(len(ids) == max_seq_length for ids in row) for row in zip(*by_column, strict=True)]
+        return {"input_ids": [list(row) for row in zip(*by_column, strict=True)], "at_limit": longest}
 
     tokenized = dataset.map(
-        tokenize, batched=True, num_proc=num_proc, remove_columns=columns, desc="Tokenising", load_from_cache_file=False
+        tokenize,
+        batched=True,
+        num_proc=num_proc,
+        remove_columns=columns,
+        new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length),
+        desc="Tokenising",
     )
-    at_limit = sum(tokenized.with_format("numpy")["at_limit"][:].tolist())
+    at_limit = pc.sum(tokenized.data.column("at_limit")).as_py() or 0
     if at_limit:
         total = len(dataset) * len(columns)
-        logger.info(f"{at_limit} of {total} texts fill max_seq_length = {max_seq_length} tokens: the longer ones are cut.")
+        logger.info(
+            f"{at_limit} of {total} texts fill max_seq_length = {max_seq_length} tokens: the longer ones are cut."
+        )
     return tokenized.remove_columns("at_limit")
+
+
+def _fingerprint(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str:
+    """The same for the same texts, tokenizer and length, so that `map` finds its earlier result.
+
+    The default, a hash of the pickled function, is not: a tokenizer's state changes with its first call.
+    """
+    tokenizer("", truncation=True, max_length=max_seq_length)
+    rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
+    return Hasher.hash([dataset._fingerprint, dataset.column_names, rules, max_seq_length])

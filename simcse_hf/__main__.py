@@ -1,0 +1,5 @@
+"""`python -m simcse_hf`: the console script without its name."""
+
+from .cli import main
+
+raise SystemExit(main())

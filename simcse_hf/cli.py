@@ -1,0 +1,40 @@
+"""The console script `simcse-hf`: words on a command line become calls of the package."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .version import __version__
+
+# Each command parses its own arguments, in a module that is only imported when it is asked for.
+COMMANDS = {
+    "evaluate": ("simcse_hf.evaluation.cli", "evaluate_main", "STS and transfer tasks, with the protocol named"),
+    "compare": ("simcse_hf.evaluation.cli", "compare_main", "several models or result files side by side"),
+    "build-nli": ("simcse_hf.data.nli", "build_nli_main", "SNLI / MNLI rows to training triplets"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit status. Errors of the user's making are one line on stderr and status 2."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    listing = "\n".join(f"  {name:<12} {text}" for name, (_, _, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="simcse-hf",
+        description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
+        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists a command's arguments.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    arguments = parser.parse_args(argv[:1])
+    module, function, _ = COMMANDS[arguments.command]
+    try:
+        return getattr(importlib.import_module(module), function)(argv[1:])
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        print(f"simcse-hf {arguments.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
