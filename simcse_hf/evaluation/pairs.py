@@ -164,7 +164,7 @@ def _csv_rows(path: Path, reader) -> Iterator[tuple[int, list[str]]]:
             yield line, row
 
 
-def _find_columns(names: list[str]) -> dict[str, str] | None:
+def find_columns(names: list[str]) -> dict[str, str] | None:
     """Maps each of score, sentence1, sentence2 to the column that holds it; `None` if one is not there."""
     lowered = {name.strip().lower(): name for name in reversed(names)}
     found = {key: next((lowered[a] for a in names if a in lowered), None) for key, names in COLUMN_NAMES.items()}
@@ -183,7 +183,7 @@ def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[R
     if first is None:
         return
     line, header = first
-    columns = _find_columns(header)
+    columns = find_columns(header)
     if columns is not None:
         picks = [header.index(columns[key]) for key in ("score", "sentence1", "sentence2")]
         fewest, most = len(header), len(header)
@@ -210,7 +210,7 @@ def _json_rows(path: Path, lines: list[str]) -> Iterator[Row]:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        columns = _find_columns(list(record)) if isinstance(record, dict) else None
+        columns = find_columns(list(record)) if isinstance(record, dict) else None
         if columns is None:
             raise ValueError(
                 f"{path}, line {number}: expected an object with sentence1, sentence2, score: {line[:80]}"
@@ -226,7 +226,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         table = parquet.read_table(path)
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{path}: not a parquet file ({error}).") from error
-    columns = _find_columns(table.column_names)
+    columns = find_columns(table.column_names)
     if columns is None:
         raise _unknown_columns(path, table.column_names)
     values = [table[columns[key]].to_pylist() for key in ("score", "sentence1", "sentence2")]
