@@ -1,0 +1,101 @@
+"""Tiny random encoders and a tokenizer of a literal vocabulary: what every test file may start from, offline.
+
+    from conftest import FAMILIES, random_batch, tiny_config     # functions
+    def test_x(tokenizer, save_checkpoint): ...                  # fixtures
+
+The padding id is 1 and not 0, so that code which takes 0 for padding fails.
+"""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
+
+import pytest
+import torch
+from transformers import AutoConfig, BertTokenizer
+
+WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old , . ##s ##ing ##ed"
+VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
+PAD, CLS, SEP, MASK = 1, 2, 3, 4
+
+#: What each model_type needs besides the common sizes. ALBERT and ELECTRA get embeddings narrower than their layers.
+FAMILIES = {
+    "bert": {},
+    "roberta": {},
+    "xlm-roberta": {},
+    "mpnet": {},
+    "albert": {"embedding_size": 16},
+    "distilbert": {},
+    "electra": {"embedding_size": 16},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "modernbert": {"attention_dropout": 0.1, "embedding_dropout": 0.1, "mlp_dropout": 0.1},
+}
+_DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
+
+
+def tiny_config(model_type="bert", *, dropout=None, **changes):
+    """The config of a 2-layer encoder of width 32 over `VOCABULARY`, with 40 rows of positions.
+
+    `dropout` sets every dropout of the encoder; None leaves the family's default (0.1 everywhere here).
+    """
+    values = {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 40,
+        "pad_token_id": PAD,
+        "cls_token_id": CLS,
+        "bos_token_id": CLS,
+        "sep_token_id": SEP,
+        "eos_token_id": SEP,
+    }
+    values |= FAMILIES[model_type] | changes
+    if model_type == "distilbert":
+        values = {_DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
+    config = AutoConfig.for_model(model_type, **values)
+    if dropout is not None:
+        for name, value in config.to_dict().items():
+            if name.endswith(("dropout", "dropout_prob")) and isinstance(value, (int, float)):
+                setattr(config, name, dropout)
+    return config
+
+
+def random_batch(*lead, length=9, seed=0):
+    """`input_ids` and `attention_mask` of shape (*lead, length): [CLS] words [SEP] of random lengths, padded."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(MASK + 1, len(VOCABULARY), (*lead, length), generator=generator)
+    sizes = torch.randint(3, length + 1, lead, generator=generator)[..., None]
+    position = torch.arange(length).expand_as(ids)
+    ids[position == 0] = CLS
+    ids = torch.where(position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids))
+    return {"input_ids": ids, "attention_mask": (position < sizes).long()}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A BertTokenizer over `VOCABULARY`, 40 tokens long at most."""
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+
+
+@pytest.fixture
+def save_checkpoint(tmp_path, tokenizer):
+    """`save_checkpoint(model, name="checkpoint")` writes weights, config and tokenizer; returns the directory."""
+
+    def save(model, name="checkpoint"):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return save
