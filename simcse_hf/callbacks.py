@@ -7,6 +7,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from .data.tokenize import max_positions
+from .distributed import sum_over_processes, world
 from .encoder import DEFAULT_TOKEN_BUDGET, encode_token_ids, tokenize_texts
 from .evaluation.geometry import alignment, uniformity
 from .evaluation.metrics import cosine_similarity_pairs, spearman
@@ -99,8 +100,9 @@ class LossTracker(TrainerCallback):
                 self._sums[part] = self._sums.get(part, 0.0) + output[part].detach()
 
     def means(self) -> dict[str, float]:
-        """Mean of each part since the last call."""
-        means = {part: (total / self._steps).item() for part, total in self._sums.items()}
+        """Mean of each part since the last call, over all processes, each of which must call."""
+        steps = self._steps * world()[1]
+        means = {part: (sum_over_processes(total) / steps).item() for part, total in self._sums.items()}
         self._sums, self._steps = {}, 0
         return means
 

@@ -14,15 +14,16 @@ def world() -> tuple[int, int]:
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
-        gathered = rows.new_empty(dist.get_world_size() * rows.shape[0], *rows.shape[1:])
-        dist.all_gather_into_tensor(gathered, rows.contiguous())
-        return gathered
+        parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
         # Every process scored its own anchors against our rows: our gradient is the sum of what they all found.
-        ours = grad.new_empty(grad.shape[0] // dist.get_world_size(), *grad.shape[1:])
-        dist.reduce_scatter_tensor(ours, grad.contiguous())
+        parts = [part.contiguous() for part in grad.chunk(dist.get_world_size())]
+        ours = torch.empty_like(parts[0])
+        dist.reduce_scatter(ours, parts)
         return ours
 
 

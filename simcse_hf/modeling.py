@@ -136,6 +136,7 @@ class ContrastiveModel:
         token_type_ids: torch.Tensor | None = None,
         mlm_input_ids: torch.Tensor | None = None,
         mlm_targets: torch.Tensor | None = None,
+        return_loss: bool = True,
     ) -> ContrastiveOutput:
         """One encoder pass over all sentences of the batch, and the loss.
 
@@ -147,6 +148,7 @@ class ContrastiveModel:
             token_type_ids: like `input_ids`.
             mlm_input_ids: like `input_ids`, masked for the auxiliary loss.
             mlm_targets: like `input_ids`, the original ids where masked and -100 elsewhere.
+            return_loss: False gives the vectors alone. (By this argument the Trainer knows there is an `eval_loss`.)
 
         Raises:
             ValueError: inputs of another number of axes; masked inputs for a model without `do_mlm`; `fixed_mask` with
@@ -160,6 +162,8 @@ class ContrastiveModel:
                 f"got {input_ids.dim()} axes: {tuple(input_ids.shape)}"
             )
         vectors = self._embed_views(input_ids, attention_mask, token_type_ids)
+        if not return_loss:
+            return ContrastiveOutput(sentence_vectors=vectors)
         contrastive_loss = self._contrastive_loss(vectors) if vectors.shape[1] > 1 else None
         loss, mlm_loss = contrastive_loss, None
         if mlm_input_ids is not None:

@@ -1,0 +1,28 @@
+# Two commands set a fresh machine up: each makes .venv and installs everything it needs into it.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: quickstart test quality clean
+
+quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
+	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
+
+test: $(INSTALLED)  ## the test suite
+	$(BIN)/ruff check simcse_hf tests examples benchmarks
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+quality: $(INSTALLED)  ## format and fix
+	$(BIN)/ruff check --fix simcse_hf tests examples benchmarks
+	$(BIN)/ruff format simcse_hf tests examples benchmarks
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) outputs build dist *.egg-info

@@ -1,0 +1,362 @@
+"""SimCSETrainer: what a user of the Trainer is promised beyond transformers' own."""
+
+import json
+import logging
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from conftest import VOCABULARY, tiny_config
+from datasets import Dataset
+from transformers import BertForMaskedLM, BertTokenizer, EarlyStoppingCallback, TrainerCallback
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+from simcse_hf.evaluation.pairs import ScoredPairs
+
+WORDS = VOCABULARY[5:25]
+
+
+def texts(rows, columns=1, seed=0):
+    """Distinct short sentences over the vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: " ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator))  # noqa: E731
+    return Dataset.from_dict({f"sent{c}": [draw() for _ in range(rows)] for c in range(columns)})
+
+
+def pairs(rows=12):
+    data = texts(rows, 2, seed=9)
+    return ScoredPairs("stsb", data["sent0"][:], data["sent1"][:], [float(i % 6) for i in range(rows)])
+
+
+def arguments(tmp_path, **changes):
+    values = {
+        "output_dir": str(tmp_path / "run"),
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "learning_rate": 1e-3,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    return SimCSETrainingArguments(**(values | changes))
+
+
+def model_of(model_type="bert", dropout=None, **settings):
+    """Weights large enough that random sentences get clearly different vectors."""
+    torch.manual_seed(1)
+    return AutoModelForCL.from_config(tiny_config(model_type, dropout=dropout, initializer_range=0.2), **settings)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same_weights(one, other):
+    assert one.keys() == other.keys()
+    differing = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not differing
+
+
+# --- a step ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
+def test_an_optimizer_step_is_one_encoder_pass_and_one_for_mlm(tmp_path, tokenizer, do_mlm, passes):
+    model = model_of(do_mlm=do_mlm)
+    trainer = SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)
+    trainer._check_dropout = lambda: None  # the check before the run is a pass of its own
+    seen = []
+    model.base_model.register_forward_hook(lambda *_: seen.append(1))
+    trainer.train()
+    assert len(seen) == 4 * passes
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_every_trainable_parameter_moves(tmp_path, tokenizer, columns):
+    model = model_of(do_mlm=True)
+    before = weights(model)
+    trainer = SimCSETrainer(model, arguments(tmp_path, max_steps=3), texts(32, columns), processing_class=tokenizer)
+    trainer.train()
+    after = weights(model)
+    # Positions beyond the longest text and words that never occur have no gradient; matrices as a whole do.
+    still = [name for name, p in model.named_parameters() if p.requires_grad and torch.equal(before[name], after[name])]
+    assert [name for name in still if "key.bias" not in name] == []
+
+
+def test_the_parts_of_the_loss_are_logged(tmp_path, tokenizer):
+    model = model_of(do_mlm=True, mlm_weight=0.5)
+    trainer = SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(entries) == 2
+    for entry in entries:
+        assert entry["loss"] == pytest.approx(entry["contrastive_loss"] + 0.5 * entry["mlm_loss"], abs=2e-3)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_checkpoints_whole(tmp_path, tokenizer):
+    class Break(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 3:
+                with torch.no_grad():
+                    model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
+
+    arguments_ = arguments(tmp_path, save_strategy="steps", save_steps=2, save_total_limit=1, max_steps=8)
+    trainer = SimCSETrainer(model_of(), arguments_, texts(64), processing_class=tokenizer, callbacks=[Break()])
+    with pytest.raises(FloatingPointError, match="contrastive_loss is nan at or before step 4"):
+        trainer.train()
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+    saved = AutoModelForCL.from_pretrained(tmp_path / "run" / "checkpoint-2")
+    assert all(torch.isfinite(tensor).all() for tensor in saved.state_dict().values())
+
+
+def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path, bf16=True), texts(32), processing_class=tokenizer)
+    seen = []
+    trainer.model.objective.register_forward_hook(lambda _module, inputs, out: seen.append((inputs[0].dtype, out.dtype)))
+    trainer.train()
+    # The head's tanh leaves bfloat16 vectors; the check of the dropout before the run is made in float32.
+    assert set(seen) <= {(torch.bfloat16, torch.float32), (torch.float32, torch.float32)}
+    assert (torch.bfloat16, torch.float32) in seen
+
+
+# --- evaluation on a dev set -------------------------------------------------------------------------------------------
+
+
+def test_dev_spearman_is_logged_and_chooses_the_best_model(tmp_path, tokenizer):
+    arguments_ = arguments(
+        tmp_path,
+        max_steps=6,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        load_best_model_at_end=True,
+    )
+    trainer = SimCSETrainer(model_of(), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
+    trainer.train()
+    scores = {e["step"]: e["eval_stsb_spearman"] for e in trainer.state.log_history if "eval_stsb_spearman" in e}
+    assert list(scores) == [2, 4, 6]
+    best = max(scores, key=scores.get)
+    assert trainer.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
+    assert trainer.evaluate()["eval_stsb_spearman"] == pytest.approx(scores[best], abs=1e-4)
+
+
+def test_early_stopping_by_dev_spearman(tmp_path, tokenizer):
+    class Constant(SimilarityEvalCallback):
+        def evaluate(self, model, tokenizer):
+            return {"stsb_spearman": 10.0}
+
+    arguments_ = arguments(
+        tmp_path,
+        max_steps=20,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        load_best_model_at_end=True,
+    )
+    stopping = [Constant(pairs()), EarlyStoppingCallback(early_stopping_patience=2)]
+    trainer = SimCSETrainer(model_of(), arguments_, texts(64), processing_class=tokenizer, callbacks=stopping)
+    trainer.train()
+    assert trainer.state.global_step == 6  # the best at 2, then no better at 4 and 6
+
+
+def test_the_last_step_is_evaluated_and_eval_loss_stands_beside_the_dev_set(tmp_path, tokenizer):
+    arguments_ = arguments(tmp_path, max_steps=5, eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=4)
+    trainer = SimCSETrainer(
+        model_of(), arguments_, texts(64), eval_dataset=texts(8, 2), dev_set=pairs(), processing_class=tokenizer
+    )
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
+    assert [entry["step"] for entry in entries] == [4, 5]
+    assert all("eval_loss" in entry for entry in entries)
+
+
+# --- resuming ----------------------------------------------------------------------------------------------------------
+
+
+class _Kill(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_killed_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(tmp_path, tokenizer, model_type):
+    def run(name, callbacks=(), resume=None):
+        arguments_ = arguments(
+            tmp_path, output_dir=str(tmp_path / name), max_steps=9, save_strategy="steps", save_steps=4, seed=3
+        )
+        trainer = SimCSETrainer(
+            model_of(model_type, do_mlm=True), arguments_, texts(40), processing_class=tokenizer, callbacks=[*callbacks]
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("killed", [_Kill()])
+    resumed = run("killed", resume=str(tmp_path / "killed" / "checkpoint-4"))
+    assert resumed.state.global_step == 9
+    assert_same_weights(weights(whole.model), weights(resumed.model))
+
+
+def test_best_model_of_an_encoder_without_pooler_comes_back_with_its_head(tmp_path, tokenizer):
+    arguments_ = arguments(
+        tmp_path,
+        max_steps=6,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        load_best_model_at_end=True,
+    )
+    trainer = SimCSETrainer(model_of("distilbert"), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
+    trainer.train()
+    saved = AutoModelForCL.from_pretrained(trainer.state.best_model_checkpoint)
+    assert saved.head_source == "kept"
+    assert_same_weights(weights(saved), weights(trainer.model))
+
+
+def test_starting_at_a_checkpoint_directory_does_not_resume_it(tmp_path, tokenizer):
+    first = arguments(tmp_path, save_strategy="steps", save_steps=4)
+    SimCSETrainer(model_of(), first, texts(64), processing_class=tokenizer).train()
+    checkpoint = str(tmp_path / "run" / "checkpoint-4")
+    second = SimCSETrainer(checkpoint, arguments(tmp_path, max_steps=3), texts(64), processing_class=tokenizer)
+    second.train()
+    assert second.state.global_step == 3
+    assert second.model.head_source == "kept"
+
+
+# --- several processes -------------------------------------------------------------------------------------------------
+
+
+def _train_in_process(rank, processes, port, directory, batch):
+    import os
+
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.set_num_threads(1)
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+    arguments_ = arguments(
+        directory,
+        output_dir=str(directory / f"of-{processes}"),
+        per_device_train_batch_size=batch,
+        eval_strategy="steps",
+        eval_steps=4,
+        ddp_backend="gloo",
+        max_grad_norm=0.5,
+    )
+    trainer = SimCSETrainer(
+        model_of(dropout=0.0), arguments_, texts(64, 3), dev_set=pairs(), processing_class=tokenizer
+    )
+    trainer.train()
+    trainer.save_model()
+    trainer.save_state()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
+    for processes, batch in ((1, 8), (2, 4)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        mp.spawn(_train_in_process, (processes, port, tmp_path, batch), nprocs=processes)
+    one, two = (AutoModelForCL.from_pretrained(tmp_path / f"of-{n}").state_dict() for n in (1, 2))
+    for name in one:
+        if "key.bias" not in name:  # its gradient is zero, and Adam makes steps of what rounding leaves
+            torch.testing.assert_close(one[name], two[name], atol=2e-5, rtol=0)
+    histories = [json.loads((tmp_path / f"of-{n}" / "trainer_state.json").read_text())["log_history"] for n in (1, 2)]
+    dev = [[e["eval_stsb_spearman"] for e in history if "eval_stsb_spearman" in e] for history in histories]
+    assert dev[0] == pytest.approx(dev[1], abs=1e-6)
+    for part in ("loss", "contrastive_loss", "grad_norm"):
+        logged = [[e[part] for e in history if part in e] for history in histories]
+        assert logged[0] == pytest.approx(logged[1], rel=1e-3)
+
+
+# --- refusals and warnings ---------------------------------------------------------------------------------------------
+
+
+def test_unsupervised_training_without_dropout_is_refused(tmp_path, tokenizer):
+    trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32), processing_class=tokenizer)
+    with pytest.raises(ValueError, match="hidden_dropout_prob = 0.0.*Set dropout above 0"):
+        trainer.train()
+
+
+def test_pairs_train_without_dropout(tmp_path, tokenizer):
+    trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32, 2), processing_class=tokenizer)
+    assert trainer.train().global_step == 4
+
+
+def test_the_dropout_check_leaves_the_random_state_alone(tmp_path, tokenizer):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path), texts(32), processing_class=tokenizer)
+    before = torch.get_rng_state()
+    trainer._check_run()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "columns, changes, message",
+    [
+        (1, {"per_device_train_batch_size": 1}, "a batch of one text has no negatives"),
+        (2, {"view": "fixed_mask"}, "view fixed_mask is for single sentences"),
+        (1, {"per_device_train_batch_size": 64, "dataloader_drop_last": True}, "32 rows, fewer than one batch of 64"),
+    ],
+)
+def test_runs_without_effect_are_refused(tmp_path, tokenizer, columns, changes, message):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path, **changes), texts(32, columns), processing_class=tokenizer)
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+def test_an_empty_training_set_is_refused(tmp_path, tokenizer):
+    empty = Dataset.from_dict({"input_ids": []})
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        SimCSETrainer(model_of(), arguments(tmp_path), empty, processing_class=tokenizer).train()
+
+
+def test_a_length_beyond_the_positions_is_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"max_seq_length is 64.*\(roberta\) has 38 positions"):
+        SimCSETrainer(
+            model_of("roberta"), arguments(tmp_path, max_seq_length=64), texts(32), processing_class=tokenizer
+        )
+
+
+@pytest.mark.parametrize(
+    "rows, changes, message",
+    [
+        (32, {"gradient_accumulation_steps": 2}, "adds no negatives"),
+        (33, {}, "1 row an epoch has no negatives"),
+    ],
+)
+def test_what_weakens_a_run_is_said(tmp_path, tokenizer, caplog, rows, changes, message):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path, **changes), texts(rows), processing_class=tokenizer)
+    with caplog.at_level(logging.WARNING, "simcse_hf"):
+        trainer.train()
+    assert message in caplog.text
+
+
+def test_fixed_mask_trains_and_stands_in_the_config(tmp_path, tokenizer):
+    trainer = SimCSETrainer(
+        model_of(), arguments(tmp_path, view="fixed_mask", max_seq_length=16), texts(32), processing_class=tokenizer
+    )
+    trainer.train()
+    trainer.save_model()
+    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]
+    assert section["fixed_mask"] is True and section["max_seq_length"] == 16
+
+
+def test_a_masked_lm_checkpoint_by_path_is_enough(tmp_path, save_checkpoint):
+    start = save_checkpoint(BertForMaskedLM(tiny_config()))
+    trainer = SimCSETrainer(str(start), arguments(tmp_path), texts(32))
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "run" / "tokenizer.json").exists()

@@ -1,0 +1,27 @@
+"""SimCSETrainingArguments: values that cannot work are refused at construction."""
+
+import pytest
+import torch
+
+from simcse_hf import SimCSETrainingArguments
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"view": "mirror"}, "view must be one of identity, fixed_mask"),
+        ({"mlm_probability": 0.0}, "mlm_probability must lie between 0 and 1"),
+        ({"max_seq_length": 2}, "max_seq_length must be at least 3"),
+        ({"fp16": True, "use_cpu": True}, "fp16 does nothing on a CPU"),
+    ],
+)
+def test_values_that_cannot_work(tmp_path, values, message):
+    with pytest.raises(ValueError, match=message):
+        SimCSETrainingArguments(output_dir=str(tmp_path), **values)
+
+
+def test_data_parallel_is_refused_with_the_launch_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 4))
+    monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cpu")))
+    with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
+        SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
