@@ -1,6 +1,6 @@
 """Tiny random encoders and a tokenizer of a literal vocabulary: what every test file may start from, offline.
 
-    from conftest import FAMILIES, random_batch, tiny_config     # functions
+    from conftest import FAMILIES, random_batch, tiny_config  # functions
     def test_x(tokenizer, save_checkpoint): ...                  # fixtures
 
 The padding id is 1 and not 0, so that code which takes 0 for padding fails.
@@ -24,7 +24,7 @@ FAMILIES = {
     "roberta": {},
     "xlm-roberta": {},
     "mpnet": {},
-    "albert": {"embedding_size": 16},
+    "albert": {"embedding_size": 16, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
     "distilbert": {},
     "electra": {"embedding_size": 16},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
@@ -41,7 +41,7 @@ _DISTILBERT_NAMES = {
 def tiny_config(model_type="bert", *, dropout=None, **changes):
     """The config of a 2-layer encoder of width 32 over `VOCABULARY`, with 40 rows of positions.
 
-    `dropout` sets every dropout of the encoder; None leaves the family's default (0.1 everywhere here).
+    `dropout` sets every dropout of the encoder; None leaves 0.1.
     """
     values = {
         "vocab_size": len(VOCABULARY),
@@ -76,6 +76,19 @@ def random_batch(*lead, length=9, seed=0):
     ids[position == 0] = CLS
     ids = torch.where(position == sizes - 1, SEP, torch.where(position >= sizes, PAD, ids))
     return {"input_ids": ids, "attention_mask": (position < sizes).long()}
+
+
+def with_masked_inputs(batch, probability=0.3, seed=0):
+    """The batch with `mlm_input_ids` and `mlm_targets`: words become [MASK] with this probability."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = batch["input_ids"]
+    chosen = (torch.rand(ids.shape, generator=generator) < probability) & (ids > MASK)
+    return batch | {"mlm_input_ids": torch.where(chosen, MASK, ids), "mlm_targets": torch.where(chosen, ids, -100)}
+
+
+def flat(batch):
+    """(batch, num_sentences, length) -> (batch * num_sentences, length), as a stock encoder takes it."""
+    return {name: x.flatten(0, 1) for name, x in batch.items()}
 
 
 @pytest.fixture(autouse=True)
