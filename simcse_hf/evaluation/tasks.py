@@ -2,8 +2,8 @@
 
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 by name only
-TASK_SETS = {"sts": STS_TASKS, "transfer": TRANSFER_TASKS, "full": STS_TASKS + TRANSFER_TASKS}
-ALL_TASKS = TASK_SETS["full"] + ("SST5",)
+TASK_SETS = ("sts", "transfer", "full")
+ALL_TASKS = STS_TASKS + TRANSFER_TASKS + ("SST5",)
 MODES = ("test", "dev", "fasttest")
 
 STS_SUBSETS = {  # in SentEval's order; STS13 without SMT, whose licence forbids passing it on
@@ -49,6 +49,12 @@ class TaskNotFound(Exception):
 def headline_split(mode: str) -> str:
     """The split whose figure a mode reports: `dev` in mode `dev`, else `test`."""
     return "dev" if mode == "dev" else "test"
+
+
+def default_tasks(task_set: str, mode: str) -> tuple[str, ...]:
+    """The tasks of a set, `sts`, `transfer` or `full`; in mode `dev` those of them that have a dev figure."""
+    sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
+    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
 
 
 def check_tasks(tasks: list[str] | tuple[str, ...], mode: str) -> None:

@@ -1,0 +1,101 @@
+"""Paired bootstrap: the figures of several systems on the same resampled examples."""
+
+import numpy as np
+
+from .sts import AGGREGATIONS, METRICS
+
+CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
+
+Parts = dict[str, dict[str, np.ndarray]]
+
+
+def resampled_counts(n: int, resamples: int, random: np.random.Generator) -> np.ndarray:
+    """How often each of `n` examples occurs in each of `resamples` samples with replacement: `(resamples, n)`."""
+    drawn = random.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
+    return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)
+
+
+def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Ranks in samples that hold each value `counts` times, ties sharing their mean rank.
+
+    Args:
+        values (`array` of shape `(n,)`): The values.
+        counts (`array` of shape `(samples, n)`): How often each occurs in each sample.
+
+    Returns:
+        `array` of shape `(samples, n)`: The rank of each value in each sample (of no meaning where its count is 0).
+    """
+    _, first, group = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(group))[:-1]])
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks = np.cumsum(sizes, axis=1) - sizes + (sizes + 1) / 2
+    return ranks[:, group]
+
+
+def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric: str) -> np.ndarray:
+    """Correlations in samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
+
+    Args:
+        x, y (`array` of shape `(n,)`): The values.
+        counts (`array` of shape `(samples, n)`): How often each pair occurs in each sample.
+        metric (`str`): `spearman` or `pearson`.
+
+    Returns:
+        `array` of shape `(samples,)`: NaN for a sample in which one side is constant.
+    """
+    if metric == "spearman":
+        x, y = counted_ranks(x, counts), counted_ranks(y, counts)
+    total = counts.sum(axis=1, keepdims=True)
+    x = x - (counts * x).sum(axis=1, keepdims=True) / total
+    y = y - (counts * y).sum(axis=1, keepdims=True) / total
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (counts * x * y).sum(axis=1) / np.sqrt((counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1))
+
+
+def resampled_figures(
+    systems: list[Parts], aggregation: str, metric: str, resamples: int, random: np.random.Generator
+) -> np.ndarray:
+    """A task's figure for each system on the same resamples of its examples, drawn within each part (subset).
+
+    Args:
+        systems (`list[Parts]`): Per system the task's `Evaluation.scores`: by part arrays `predicted` and `gold`, or
+            `correct`, the examples in the same order for all systems.
+        aggregation (`str`): `all`, `mean` or `wmean`.
+        metric (`str`): `spearman` or `pearson`; not used for accuracies.
+        resamples (`int`): Number of resamples.
+        random (`numpy.random.Generator`): Source of the draws.
+
+    Returns:
+        `array` of shape `(len(systems), resamples)`: Figures times 100.
+
+    Raises:
+        ValueError: For an unknown aggregation or metric.
+    """
+    if aggregation not in AGGREGATIONS or metric not in METRICS:
+        raise ValueError(f"unknown aggregation {aggregation!r} or metric {metric!r}.")
+    sizes = [len(named["gold"]) for named in systems[0].values()]
+    chunk = max(1, CHUNK_ELEMENTS // sum(sizes))
+    figures = []
+    for start in range(0, resamples, chunk):
+        number = min(chunk, resamples - start)
+        counts = [resampled_counts(size, number, random) for size in sizes]
+        figures.append([_figures(list(parts.values()), counts, aggregation, metric) for parts in systems])
+    return 100 * np.concatenate(figures, axis=1)
+
+
+def _figures(
+    parts: list[dict[str, np.ndarray]], counts: list[np.ndarray], aggregation: str, metric: str
+) -> np.ndarray:
+    if "correct" in parts[0]:
+        (part,), (count,) = parts, counts
+        return count @ part["correct"] / count.sum(axis=1)
+    if aggregation == "all":
+        predicted, gold = (np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold"))
+        return counted_correlation(predicted, gold, np.concatenate(counts, axis=1), metric)
+    values = [
+        counted_correlation(part["predicted"], part["gold"], count, metric)
+        for part, count in zip(parts, counts, strict=True)
+    ]
+    weights = [len(part["gold"]) for part in parts] if aggregation == "wmean" else None
+    return np.average(values, axis=0, weights=weights)

@@ -1,0 +1,137 @@
+"""Several evaluations side by side, with confidence intervals of their differences."""
+
+import numpy as np
+
+from .bootstrap import resampled_figures
+from .report import format_number, format_rows, headline, is_transfer
+from .run import PAPER_PROTOCOL, Evaluation, Protocol
+
+AVERAGES = {"average": False, "average_transfer": True}
+
+
+def compare_evaluations(
+    named: dict[str, Evaluation],
+    protocol: Protocol = PAPER_PROTOCOL,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict:
+    """Compares evaluations with the first of them, task by task and on average.
+
+    The interval is a paired percentile bootstrap (Efron and Tibshirani 1993, chapter 13): both systems are scored on
+    the same resampled pairs (or test examples), so that what they share cancels. It says what another draw of test
+    pairs could have shown; not what another seed of the training could have.
+
+    Args:
+        named (`dict[str, Evaluation]`): At least two evaluations by name, the baseline first.
+        protocol ([`Protocol`], *optional*): Mode, aggregation and metric to compare under.
+        resamples (`int`, *optional*, defaults to 1000): Number of resamples.
+        confidence (`float`, *optional*, defaults to 0.95): Confidence level of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the resamples.
+
+    Returns:
+        `dict`: `tasks`; `figures[name][task]`; `averages[key][name]`, each over `averages[key]["tasks"]`, the tasks
+        for which all have a figure; and `differences[name][task]` with `difference` (name minus baseline), `low` and
+        `high` (`None` without stored scores), all times 100.
+
+    Raises:
+        ValueError: For fewer than two evaluations, a setting out of range, no common task, or evaluations that were
+            not made on the same examples.
+    """
+    if len(named) < 2:
+        raise ValueError("compare needs at least two different models or result files.")
+    if not 0 < confidence < 1 or resamples < 1:
+        raise ValueError(f"expected 0 < confidence < 1 and resamples >= 1, got {confidence} and {resamples}.")
+    asked = list(dict.fromkeys(task for each in named.values() for task in each.results if _is_task(task)))
+    figures = {name: {task: _figure(each, task, protocol) for task in asked} for name, each in named.items()}
+    common = [task for task in asked if all(figures[name][task] is not None for name in named)]
+    if not common:
+        raise ValueError(f"{' and '.join(named)} have no task in common.")
+    samples = {task: _samples(named, task, protocol, resamples, seed) for task in common}
+    groups = {task: [task] for task in common}
+    averages = {}
+    for key, transfer in AVERAGES.items():
+        members = [task for task in common if is_transfer(task) == transfer]
+        if members:
+            groups[key] = members
+            averages[key] = {name: _mean(figures[name][task] for task in members) for name in named}
+            averages[key]["tasks"] = members
+    baseline, *others = named
+    differences: dict = {name: {} for name in others}
+    for row, name in enumerate(others, start=1):
+        for key, members in groups.items():
+            difference = _mean(figures[name][task] - figures[baseline][task] for task in members)
+            low = high = None
+            if all(samples[task] is not None for task in members):
+                drawn = np.mean([samples[task][row] - samples[task][0] for task in members], axis=0)
+                low, high = (float(v) for v in np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]))
+            differences[name][key] = {"difference": difference, "low": low, "high": high}
+    return {
+        "baseline": baseline,
+        "mode": protocol.mode,
+        "aggregation": protocol.aggregation,
+        "metric": protocol.metric,
+        "confidence": confidence,
+        "resamples": resamples,
+        "tasks": asked,
+        "figures": figures,
+        "averages": averages,
+        "differences": differences,
+    }
+
+
+def format_comparison(comparison: dict) -> str:
+    """The comparison as text: the figures of all, then for each but the baseline its differences."""
+    header = ["", *comparison["tasks"]]
+    averages = comparison["averages"]
+    labels = {"average": "Avg.", "average_transfer": "Avg. transfer"}
+    rows = [header + [labels[key] for key in averages]]
+    for name, figures in comparison["figures"].items():
+        cells = [figures[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
+        rows.append([name] + [format_number(cell) for cell in cells])
+    blocks = [
+        f"mode {comparison['mode']}, {comparison['metric']}, aggregation {comparison['aggregation']}, x 100",
+        format_rows(rows),
+    ]
+    for key in averages:
+        blocks[-1] += f"\n{labels[key]} over {', '.join(averages[key]['tasks'])}"
+    for name, differences in comparison["differences"].items():
+        percent = f"{100 * comparison['confidence']:g}%"
+        rows = [[f"{name} - {comparison['baseline']}", "", f"{percent} interval"]]
+        for task, found in differences.items():
+            interval = "n/a" if found["low"] is None else f"[{found['low']:+.2f}, {found['high']:+.2f}]"
+            rows.append([labels.get(task, task), f"{found['difference']:+.2f}", interval])
+        blocks.append(format_rows(rows))
+    return "\n\n".join(blocks)
+
+
+def _is_task(key: str) -> bool:
+    return key not in (*AVERAGES, "geometry", "mteb")
+
+
+def _mean(values) -> float:
+    return float(np.mean(list(values)))
+
+
+def _figure(evaluation: Evaluation, task: str, protocol: Protocol) -> float | None:
+    if task not in evaluation.results:
+        return None
+    return headline(evaluation.results[task], protocol.mode, protocol.aggregation, protocol.metric)
+
+
+def _samples(named: dict[str, Evaluation], task: str, protocol: Protocol, resamples: int, seed: int):
+    """Figures of shape `(systems, resamples)`; `None` if one of the systems has no stored scores."""
+    systems = [each.scores.get(task) for each in named.values()]
+    if any(parts is None for parts in systems):
+        return None
+    baseline = next(iter(named))
+    for name, parts in zip(named, systems, strict=True):
+        same = list(parts) == list(systems[0]) and all(
+            np.array_equal(parts[part]["gold"], systems[0][part]["gold"]) for part in parts
+        )
+        if not same:
+            raise ValueError(
+                f"{task}: {name} and {baseline} were not evaluated on the same examples; evaluate both with one "
+                "data_dir and mode."
+            )
+    return resampled_figures(systems, protocol.aggregation, protocol.metric, resamples, np.random.default_rng(seed))

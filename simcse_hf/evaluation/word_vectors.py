@@ -1,0 +1,106 @@
+"""Averaged word vectors from a GloVe or word2vec text file: the paper's first baseline."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+
+class WordVectors:
+    """An encoder that averages the vectors of a text's words.
+
+    Words are what white space separates (the STS and transfer files are tokenised), looked up as written and, where
+    that is not found, in lower case; unknown words are left out, and a text without a known word is the zero vector.
+    Only the vectors of words that occur are kept: the file is read through once for each `encode` that brings new
+    words, so that a file of millions of words needs no memory.
+
+    Args:
+        path (`str` or `Path`): Text file (or `.gz`), a word and its numbers per line, separated by single spaces; the
+            header line of word2vec's format (number of words, dimension) is recognised.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If its first lines are no word vectors.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._has_header, self.dim = self._layout()
+        self._known: dict[str, np.ndarray] = {}
+        self._looked_up: set[str] = set()
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """Vectors of shape `(len(texts), dim)`, float32.
+
+        Raises:
+            ValueError: Naming file and line (1-based), for a line with another number of numbers or a non-number.
+        """
+        wanted = {form for text in texts for word in text.split() for form in (word, word.lower())}
+        if not wanted <= self._looked_up:
+            self._read(wanted - self._looked_up)
+            self._looked_up |= wanted
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        empty = 0
+        for row, text in enumerate(texts):
+            known = [
+                self._known[form]
+                for form in (word if word in self._known else word.lower() for word in text.split())
+                if form in self._known
+            ]
+            if known:
+                vectors[row] = np.mean(known, axis=0)
+            else:
+                empty += 1
+        if empty:
+            logger.warning(f"{empty} of {len(texts)} texts have no word in {self.path}: their cosines are 0.")
+        return vectors
+
+    def _lines(self) -> Iterator[tuple[int, str]]:
+        opener = gzip.open if self.path.suffix == ".gz" else open
+        with opener(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield number, line.decode("utf-8").rstrip("\r\n ")
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{self.path}, line {number}: not UTF-8 text. Word vectors are read from the text format; "
+                        "convert a binary file first."
+                    ) from error
+
+    def _layout(self) -> tuple[bool, int]:
+        lines = self._lines()
+        _, first = next(lines, (1, ""))
+        fields = first.split(" ")
+        if len(fields) == 2 and all(field.isdigit() for field in fields):
+            return True, int(fields[1])
+        self._numbers(fields[1:], 1)
+        if len(fields) < 3:
+            raise ValueError(f"{self.path}, line 1: expected a word and its vector, got {first[:80]!r}.")
+        return False, len(fields) - 1
+
+    def _numbers(self, fields: list[str], line: int) -> np.ndarray:
+        try:
+            vector = np.array(fields, dtype=np.float32)
+        except ValueError as error:
+            raise ValueError(f"{self.path}, line {line}: not a word and its vector ({error}).") from error
+        if not np.isfinite(vector).all():
+            raise ValueError(f"{self.path}, line {line}: a number of the vector is not finite.")
+        return vector
+
+    def _read(self, wanted: set[str]) -> None:
+        for number, line in tqdm(self._lines(), desc=f"Reading {self.path.name}", unit=" words"):
+            if number == 1 and self._has_header:
+                continue
+            # From the right: the words of GloVe's largest file include some that hold spaces.
+            fields = line.rsplit(" ", self.dim)
+            if len(fields) != self.dim + 1:
+                raise ValueError(
+                    f"{self.path}, line {number}: {len(fields) - 1} numbers where {self.dim} are expected."
+                )
+            if fields[0] in wanted and fields[0] not in self._known:
+                self._known[fields[0]] = self._numbers(fields[1:], number)
