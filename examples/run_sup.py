@@ -12,6 +12,7 @@ simcse_hf/arguments.py and transformers' TrainingArguments.
 import sys
 
 from simcse_hf import SimCSETrainer
+from simcse_hf.errors import exit_status
 from simcse_hf.training import (
     load_model,
     load_training_texts,
@@ -22,8 +23,8 @@ from simcse_hf.training import (
     without_dev_set,
 )
 
-# BERT-base in Table A.1, where the batch is that of all processes together. Optimizer and schedule are the reference's:
-# AdamW without weight decay, linear decay without warm-up, gradients clipped at 1.
+# BERT-base in Table A.1, where the batch is that of all processes together. Optimizer and schedule are the
+# reference's: AdamW without weight decay, linear decay without warm-up, gradients clipped at 1.
 DEFAULTS = {
     "output_dir": "outputs/sup",
     "pooler_type": "cls",
@@ -51,8 +52,8 @@ def main() -> None:
     model_args, data_args, training_args = parse_or_sample(sys.argv[1:], DEFAULTS, SAMPLE, "train_triplets")
     set_up_logging(training_args)
     prepare_output_dir(training_args, data_args.overwrite_output_dir)
-    texts = load_training_texts(data_args)
-    model, tokenizer = load_model(model_args)
+    texts = load_training_texts(data_args, supervised=True)
+    model, tokenizer = load_model(model_args, training_args.seed)
     if data_args.dev_file is None:
         without_dev_set(training_args)
     trainer = SimCSETrainer(
@@ -62,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, "run_sup.py"))

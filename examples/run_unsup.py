@@ -11,6 +11,7 @@ Arguments: those of the dataclasses in simcse_hf/arguments.py and transformers' 
 import sys
 
 from simcse_hf import SimCSETrainer
+from simcse_hf.errors import exit_status
 from simcse_hf.training import (
     load_model,
     load_training_texts,
@@ -44,8 +45,8 @@ def main() -> None:
     model_args, data_args, training_args = parse_or_sample(sys.argv[1:], DEFAULTS, SAMPLE, "train_sentences")
     set_up_logging(training_args)
     prepare_output_dir(training_args, data_args.overwrite_output_dir)
-    texts = load_training_texts(data_args, num_sentences=1)
-    model, tokenizer = load_model(model_args)
+    texts = load_training_texts(data_args, supervised=False)
+    model, tokenizer = load_model(model_args, training_args.seed)
     if data_args.dev_file is None:
         without_dev_set(training_args)
     trainer = SimCSETrainer(
@@ -55,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, "run_unsup.py"))

@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from .errors import exit_status
 from .version import __version__
 
 # Each command parses its own arguments, in a module that is only imported when it is asked for.
@@ -29,11 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     arguments = parser.parse_args(argv[:1])
     module, function, _ = COMMANDS[arguments.command]
-    try:
-        return getattr(importlib.import_module(module), function)(argv[1:])
-    except (ValueError, FileNotFoundError, ImportError) as error:
-        print(f"simcse-hf {arguments.command}: {error}", file=sys.stderr)
-        return 2
+    return exit_status(
+        lambda: getattr(importlib.import_module(module), function)(argv[1:]), f"simcse-hf {arguments.command}"
+    )
 
 
 if __name__ == "__main__":

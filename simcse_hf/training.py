@@ -12,8 +12,8 @@ import accelerate
 import datasets
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from .arguments import DataArguments, ModelArguments, dropout_settings, parse_arguments
@@ -70,8 +70,9 @@ def set_up_logging(training_args: SimCSETrainingArguments) -> None:
     package.setLevel(stdlib_logging.INFO if training_args.process_index == 0 else stdlib_logging.WARNING)
 
 
-def load_model(model_args: ModelArguments) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
-    """The contrastive model and its tokenizer."""
+def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
+    """The contrastive model and its tokenizer; `seed` decides a fresh head (the Trainer seeds only later)."""
+    set_seed(seed)
     if model_args.model_name_or_path is None:
         raise ValueError("--model_name_or_path is missing: name the encoder to start from")
     hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
@@ -83,25 +84,32 @@ def load_model(model_args: ModelArguments) -> tuple[ContrastiveModel, PreTrained
     return model, AutoTokenizer.from_pretrained(name, **hub)
 
 
-def load_training_texts(data_args: DataArguments, num_sentences: int | None = None) -> datasets.Dataset:
+def load_training_texts(data_args: DataArguments, supervised: bool) -> datasets.Dataset:
     """The training texts.
 
     Args:
         data_args: names them.
-        num_sentences: columns there must be (1: single sentences); None takes them as they are.
+        supervised: rows hold an anchor, a positive and any number of hard negatives; else single sentences.
 
     Raises:
         ValueError: none or two sources are named, or their texts do not fit (see `load_text_dataset`).
     """
     if (data_args.train_file is None) == (data_args.dataset_name is None):
         raise ValueError("name the training texts by one of --train_file and --dataset_name")
-    return load_text_dataset(
-        data_args.train_file or data_args.dataset_name,
+    source = data_args.train_file or data_args.dataset_name
+    texts = load_text_dataset(
+        source,
         split=data_args.dataset_split,
         columns=data_args.columns,
         max_rows=data_args.max_train_samples,
-        expected_columns=num_sentences,
+        expected_columns=None if supervised else 1,
     )
+    if supervised and len(texts.column_names) == 1:
+        raise ValueError(
+            f"{source} holds single texts; supervised training needs an anchor and a positive in a row, and any "
+            "number of hard negatives. For single texts there is unsupervised training."
+        )
+    return texts
 
 
 def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) -> None:
@@ -115,7 +123,7 @@ def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) 
     directory = Path(training_args.output_dir)
     resume = training_args.resume_from_checkpoint
     if str(resume).lower() == "true":
-        training_args.resume_from_checkpoint = get_last_checkpoint(directory) if directory.is_dir() else None
+        training_args.resume_from_checkpoint = last_checkpoint(directory)
         if training_args.resume_from_checkpoint is None:
             raise ValueError(f"{directory} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
     elif resume is not None and not Path(resume).is_dir():
@@ -130,6 +138,22 @@ def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) 
         for checkpoint in checkpoints:
             shutil.rmtree(checkpoint)
         (directory / RESULTS).unlink(missing_ok=True)
+
+
+def last_checkpoint(directory: Path) -> str | None:
+    """The newest whole checkpoint of a run; None if there is none.
+
+    `trainer_state.json` is what the Trainer writes last: a checkpoint whose writing was cut off is passed over.
+    """
+    by_step = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    for checkpoint in by_step:
+        try:
+            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            logger.warning(f"{checkpoint} was not written to its end and is passed over.")
+            continue
+        return str(checkpoint)
+    return None
 
 
 def without_dev_set(training_args: SimCSETrainingArguments) -> None:

@@ -60,7 +60,7 @@ def assert_same_weights(one, other):
     assert not differing
 
 
-# --- a step ------------------------------------------------------------------------------------------------------------
+# --- a step ---
 
 
 @pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
@@ -82,7 +82,9 @@ def test_every_trainable_parameter_moves(tmp_path, tokenizer, columns):
     trainer.train()
     after = weights(model)
     # Positions beyond the longest text and words that never occur have no gradient; matrices as a whole do.
-    still = [name for name, p in model.named_parameters() if p.requires_grad and torch.equal(before[name], after[name])]
+    still = [
+        name for name, p in model.named_parameters() if p.requires_grad and torch.equal(before[name], after[name])
+    ]
     assert [name for name in still if "key.bias" not in name] == []
 
 
@@ -115,14 +117,16 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_checkpoints_whole(tmp
 def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, bf16=True), texts(32), processing_class=tokenizer)
     seen = []
-    trainer.model.objective.register_forward_hook(lambda _module, inputs, out: seen.append((inputs[0].dtype, out.dtype)))
+    trainer.model.objective.register_forward_hook(
+        lambda _module, inputs, out: seen.append((inputs[0].dtype, out.dtype))
+    )
     trainer.train()
     # The head's tanh leaves bfloat16 vectors; the check of the dropout before the run is made in float32.
     assert set(seen) <= {(torch.bfloat16, torch.float32), (torch.float32, torch.float32)}
     assert (torch.bfloat16, torch.float32) in seen
 
 
-# --- evaluation on a dev set -------------------------------------------------------------------------------------------
+# --- evaluation on a dev set ---
 
 
 def test_dev_spearman_is_logged_and_chooses_the_best_model(tmp_path, tokenizer):
@@ -175,7 +179,7 @@ def test_the_last_step_is_evaluated_and_eval_loss_stands_beside_the_dev_set(tmp_
     assert all("eval_loss" in entry for entry in entries)
 
 
-# --- resuming ----------------------------------------------------------------------------------------------------------
+# --- resuming ---
 
 
 class _Kill(TrainerCallback):
@@ -191,7 +195,11 @@ def test_killed_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(tmp_pa
             tmp_path, output_dir=str(tmp_path / name), max_steps=9, save_strategy="steps", save_steps=4, seed=3
         )
         trainer = SimCSETrainer(
-            model_of(model_type, do_mlm=True), arguments_, texts(40), processing_class=tokenizer, callbacks=[*callbacks]
+            model_of(model_type, do_mlm=True),
+            arguments_,
+            texts(40),
+            processing_class=tokenizer,
+            callbacks=[*callbacks],
         )
         trainer.train(resume_from_checkpoint=resume)
         return trainer
@@ -231,7 +239,7 @@ def test_starting_at_a_checkpoint_directory_does_not_resume_it(tmp_path, tokeniz
     assert second.model.head_source == "kept"
 
 
-# --- several processes -------------------------------------------------------------------------------------------------
+# --- several processes ---
 
 
 def _train_in_process(rank, processes, port, directory, batch):
@@ -282,7 +290,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
         assert logged[0] == pytest.approx(logged[1], rel=1e-3)
 
 
-# --- refusals and warnings ---------------------------------------------------------------------------------------------
+# --- refusals and warnings ---
 
 
 def test_unsupervised_training_without_dropout_is_refused(tmp_path, tokenizer):
