@@ -1,0 +1,81 @@
+"""What a user is promised of a batch: (batch, num_sentences, length), padded, one sentence repeated."""
+
+import pytest
+import torch
+from conftest import CLS, PAD, SEP, tiny_config
+from torch.utils.data import DataLoader
+
+from simcse_hf import BertForCL, ContrastiveCollator
+
+
+def sentence(words, word=7):
+    return [CLS, *[word] * words, SEP]
+
+
+@pytest.mark.parametrize("num_sentences", [2, 3, 4])
+def test_sentences_of_a_row_stay_together_in_order(num_sentences, tokenizer):
+    rows = [{"input_ids": [sentence(1 + s + r, 5 + 3 * r + s) for s in range(num_sentences)]} for r in range(3)]
+    batch = ContrastiveCollator(tokenizer)(rows)
+    longest = 2 + num_sentences + 2
+    assert batch.keys() == {"input_ids", "attention_mask"}
+    assert batch["input_ids"].shape == batch["attention_mask"].shape == (3, num_sentences, longest)
+    assert batch["input_ids"].dtype == torch.long
+    for r, row in enumerate(rows):
+        for s, ids in enumerate(row["input_ids"]):
+            padding = longest - len(ids)
+            assert batch["input_ids"][r, s].tolist() == ids + [PAD] * padding
+            assert batch["attention_mask"][r, s].tolist() == [1] * len(ids) + [0] * padding
+
+
+@pytest.mark.parametrize("repeat", [2, 3])
+def test_a_single_sentence_is_repeated(repeat, tokenizer):
+    rows = [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}]
+    ids = ContrastiveCollator(tokenizer, repeat=repeat)(rows)["input_ids"]
+    assert ids.shape == (2, repeat, 5)
+    assert (ids == ids[:, :1]).all() and ids[0, 0].tolist() == sentence(3, 8)
+    assert rows == [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}], "the dataset's rows stay"
+
+
+def test_several_sentences_are_not_repeated(tokenizer):
+    assert ContrastiveCollator(tokenizer, repeat=3)([{"input_ids": [sentence(1), sentence(2)]}])[
+        "input_ids"
+    ].shape == (
+        1,
+        2,
+        4,
+    )
+
+
+def test_pads_to_the_longest_of_the_batch_or_to_a_fixed_length(tokenizer):
+    rows = [{"input_ids": [sentence(3), sentence(1)]}]
+    assert ContrastiveCollator(tokenizer)(rows)["input_ids"].shape == (1, 2, 5)
+    fixed = ContrastiveCollator(tokenizer, pad_to=12)(rows)
+    assert fixed["input_ids"].shape == fixed["attention_mask"].shape == (1, 2, 12)
+    assert fixed["attention_mask"].sum(-1).tolist() == [[5, 3]]
+
+
+def test_other_columns_are_left_out(tokenizer):
+    batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(1)], "score": 3.5, "text": "cat"}])
+    assert batch.keys() == {"input_ids", "attention_mask"}
+
+
+def test_rows_of_different_numbers_of_sentences_are_refused(tokenizer):
+    rows = [{"input_ids": [sentence(1)] * n} for n in (2, 3, 2)]
+    with pytest.raises(ValueError, match=r"different numbers of sentences: \[2, 3\]"):
+        ContrastiveCollator(tokenizer)(rows)
+
+
+def test_works_in_the_workers_of_a_data_loader(tokenizer):
+    rows = [{"input_ids": [sentence(1 + n)]} for n in range(4)]
+    loader = DataLoader(rows, batch_size=2, collate_fn=ContrastiveCollator(tokenizer), num_workers=1)
+    assert [batch["input_ids"].shape for batch in loader] == [(2, 2, 4), (2, 2, 6)]
+
+
+def test_a_model_takes_the_batch(tokenizer):
+    model = BertForCL(tiny_config())
+    batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
+    output = model(**batch)
+    assert output.sentence_vectors.shape == (3, 2, 32) and output.loss > 0
+    padded = ContrastiveCollator(tokenizer, pad_to=20)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
+    model.eval()
+    torch.testing.assert_close(model(**padded).sentence_vectors, model(**batch).sentence_vectors, rtol=0, atol=1e-6)
