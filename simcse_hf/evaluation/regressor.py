@@ -42,7 +42,7 @@ def score_regressor(
     vectors: SentenceVectors,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple[dict, dict[str, np.ndarray]]:
+) -> tuple[dict, dict[str, dict[str, np.ndarray]]]:
     """Trains the regressor on the train split, stops by the dev split, and scores dev and test.
 
     Linear and softmax over five ratings on [|a - b|, a * b], mean squared error against [`rating_distribution`], Adam
@@ -57,8 +57,8 @@ def score_regressor(
         seed (`int`, *optional*, defaults to 1111): Seed of start and order.
 
     Returns:
-        `tuple[dict, dict]`: The result by split (`pairs`, `spearman`, `pearson`, times 100, and on test `mse`), and
-        the predicted scores of shape `(n,)` by split.
+        `tuple[dict, dict]`: The result of dev and test (`pairs`, `spearman`, `pearson`, times 100, and on test `mse`),
+        and the scores `predicted` and `gold` of both, of shape `(n,)`.
 
     Raises:
         ValueError: If a split is missing, or a split's predictions or gold scores are constant.
@@ -81,7 +81,7 @@ def score_regressor(
     predicted = {split: _predict(model, x[split]) for split in ("dev", "test")}
     result = {split: correlations(predicted[split], gold[split], f"{task} {split}") for split in predicted}
     result["test"]["mse"] = float(np.mean((predicted["test"] - gold["test"]) ** 2))
-    return result, {"predicted": predicted["test"], "gold": gold["test"]}
+    return result, {split: {"predicted": predicted[split], "gold": gold[split]} for split in predicted}
 
 
 def _rows(pairs: ScoredPairs):

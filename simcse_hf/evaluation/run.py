@@ -137,10 +137,14 @@ def read_tasks(
                 data.sts[task] = read_sts_task(task, data_dir, _splits_of(task, protocol))
         except TaskNotFound as error:
             data.missing[task] = str(error)
-            logger.warning(f"{task} is not evaluated: {error}.")
     if tasks and len(data.missing) == len(tasks):
-        reasons = "; ".join(f"{task}: {reason}" for task, reason in data.missing.items())
-        raise ValueError(f"data_dir {data_dir} holds none of the tasks ({reasons}).")
+        first = next(iter(data.missing))
+        raise ValueError(
+            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {data.missing[first]}); it is "
+            "SentEval's `downstream` folder."
+        )
+    for task, reason in data.missing.items():
+        logger.warning(f"{task} is not evaluated: {reason}.")
     for extra in pairs:
         if extra.name in data.pairs or extra.name in tasks:
             raise ValueError(f"two sets of pairs are named {extra.name}; rename one of the files.")
