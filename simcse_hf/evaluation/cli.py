@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from accelerate import PartialState
@@ -103,11 +102,6 @@ def _evaluate(model, arguments: argparse.Namespace, geometry: bool = False) -> E
     return score_tasks(data, vectors, tasks, protocol, arguments.device)
 
 
-def _fail(command: str, error: Exception) -> int:
-    print(f"simcse-hf {command}: error: {error}", file=sys.stderr)
-    return 1
-
-
 def evaluate_main(argv: list[str]) -> int:
     """Runs `simcse-hf evaluate`: prints a table and writes the results with `--output`.
 
@@ -115,41 +109,41 @@ def evaluate_main(argv: list[str]) -> int:
         argv (`list[str]`): The words after `simcse-hf evaluate`.
 
     Returns:
-        `int`: The exit status: 0, or 1 after an error that it printed (2, by `SystemExit`, for a wrong command line).
+        `int`: The exit status, 0.
+
+    Raises:
+        ValueError, FileNotFoundError, ImportError: Saying what to do, for a model, data or settings that are wrong
+            (`simcse-hf` prints them in one line).
+        SystemExit: With status 2, for a wrong command line.
     """
     parser = _evaluate_parser()
     arguments = parser.parse_args(argv)
     if arguments.data_dir is None and not arguments.pairs and not arguments.mteb:
         parser.error("nothing to evaluate: give --data_dir, --pairs or --mteb")
-    try:
-        model = _load(arguments.model, arguments)
-        evaluation = Evaluation({}, {})
-        if arguments.data_dir is not None or arguments.pairs:
-            evaluation = _evaluate(model, arguments, arguments.geometry)
-        revision = getattr(model, "revision", None)
-        if arguments.mteb:
-            scores = evaluate_mteb(model, arguments.mteb, arguments.model, revision)
-            if evaluation is not None:
-                evaluation.results["mteb"] = scores
-        if evaluation is None or not PartialState().is_main_process:
-            return 0
-        protocol = _protocol(arguments)
-        print(
-            format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
-        )
-        if arguments.output:
-            document = {
-                "model": arguments.model,
-                "revision": revision,
-                "pooler": getattr(model, "pooler", None),
-                "max_length": getattr(model, "max_length", None),
-                "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
-                "versions": versions(),
-                "results": evaluation.results,
-            }
-            write_results(arguments.output, document, evaluation.scores)
-    except (ValueError, OSError, ImportError) as error:
-        return _fail("evaluate", error)
+    model = _load(arguments.model, arguments)
+    evaluation = Evaluation({}, {})
+    if arguments.data_dir is not None or arguments.pairs:
+        evaluation = _evaluate(model, arguments, arguments.geometry)
+    revision = getattr(model, "revision", None)
+    if arguments.mteb:
+        scores = evaluate_mteb(model, arguments.mteb, arguments.model, revision)
+        if evaluation is not None:
+            evaluation.results["mteb"] = scores
+    if evaluation is None or not PartialState().is_main_process:
+        return 0
+    protocol = _protocol(arguments)
+    print(format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose))
+    if arguments.output:
+        document = {
+            "model": arguments.model,
+            "revision": revision,
+            "pooler": getattr(model, "pooler", None),
+            "max_length": getattr(model, "max_length", None),
+            "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
+            "versions": versions(),
+            "results": evaluation.results,
+        }
+        write_results(arguments.output, document, evaluation.scores)
     return 0
 
 
@@ -160,7 +154,10 @@ def compare_main(argv: list[str]) -> int:
         argv (`list[str]`): The words after `simcse-hf compare`.
 
     Returns:
-        `int`: The exit status, as that of `evaluate_main`.
+        `int`: The exit status, 0.
+
+    Raises:
+        ValueError, FileNotFoundError, ImportError, SystemExit: As `evaluate_main`.
     """
     parser = _compare_parser()
     arguments = parser.parse_args(argv)
@@ -169,18 +166,15 @@ def compare_main(argv: list[str]) -> int:
     models = [name for name in arguments.models if not _is_result_file(name)]
     if models and arguments.data_dir is None and not arguments.pairs:
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir or --pairs to evaluate it")
-    try:
-        named = {name: _evaluation_of(name, arguments) for name in arguments.models}
-        if not PartialState().is_main_process:
-            return 0
-        comparison = compare_evaluations(named, _protocol(arguments), arguments.resamples, arguments.confidence)
-        print(format_comparison(comparison))
-        if arguments.output:
-            path = Path(arguments.output)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(comparison, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except (ValueError, OSError, ImportError) as error:
-        return _fail("compare", error)
+    named = {name: _evaluation_of(name, arguments) for name in arguments.models}
+    if not PartialState().is_main_process:
+        return 0
+    comparison = compare_evaluations(named, _protocol(arguments), arguments.resamples, arguments.confidence)
+    print(format_comparison(comparison))
+    if arguments.output:
+        path = Path(arguments.output)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(comparison, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 

@@ -25,8 +25,8 @@ def load_model(name: str, pooler: str | None = None, device: str | None = None, 
         An object with `encode(list[str]) -> (n, dim)`.
 
     Raises:
-        ValueError: If the file, module or function is not there or is not what it should be, or if a pooler or length
-            is given for a model that has none.
+        ValueError: If the folder, file, module or function is not there or is not what it should be, or if a pooler or
+            length is given for a model that has none.
     """
     path = Path(name)
     if path.is_file():
@@ -44,7 +44,10 @@ def load_model(name: str, pooler: str | None = None, device: str | None = None, 
         raise ValueError(f"there is no file of word vectors {name}.")
     from simcse_hf.encoder import SimCSE
 
-    return SimCSE(name, pooler=pooler, device=device, max_length=max_length)
+    try:
+        return SimCSE(name, pooler=pooler, device=device, max_length=max_length)
+    except OSError as error:
+        raise ValueError(f"no model could be loaded from {name!r}: {error}") from error
 
 
 def _refuse_settings(name: str, pooler: str | None, max_length: int | None) -> None:
