@@ -44,7 +44,7 @@ class SampleEncoderSettings:
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
-    steps: int = 1000
+    steps: int = 2000
     batch_size: int = 64
     learning_rate: float = 1e-3
     mlm_probability: float = 0.3
@@ -117,10 +117,9 @@ def _train_tokenizer(lines: list[str]) -> BertTokenizer:
     for line in lines:
         normalized = blank.backend_tokenizer.normalizer.normalize_str(line)
         words.update(word for word, _ in blank.backend_tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
+    special = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
     letters = sorted(set("".join(words)))
-    tokens = dict.fromkeys(
-        [*blank.all_special_tokens, *letters, *(f"##{letter}" for letter in letters), *sorted(words)]
-    )
+    tokens = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words)])
     return BertTokenizer(vocab={token: row for row, token in enumerate(tokens)}, model_max_length=MAX_LENGTH)
 
 
