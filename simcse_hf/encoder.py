@@ -18,6 +18,7 @@ from .auto import AutoModelForCL
 from .configuration import SECTION, ContrastiveSettings
 from .data.tokenize import check_max_length, max_positions
 from .distributed import world
+from .encoding.quantization import check_precision, check_truncate_dim, quantize
 from .poolers import POOLER_TYPES
 
 logger = logging.get_logger(__name__)
@@ -57,10 +58,11 @@ def encode_token_ids(
     *,
     token_budget: int = DEFAULT_TOKEN_BUDGET,
     show_progress: bool = False,
+    share: bool = True,
 ) -> torch.Tensor:
     """Sentence vectors of tokenised texts, in their order, in evaluation mode.
 
-    Under several processes each takes every W-th batch and all end with all vectors.
+    Under several processes each takes every W-th batch and all end with all vectors, unless `share` is off.
 
     Args:
         model: called with (n, length) `input_ids` and `attention_mask`, returns an output with `sentence_vectors`.
@@ -68,13 +70,14 @@ def encode_token_ids(
         pad_token_id: fills the batches up.
         token_budget: tokens of a padded batch.
         show_progress: a progress bar on the first process.
+        share: False: the texts are this process's own, and it encodes them all.
 
     Returns:
         (n, dim) float32 on the CPU.
     """
     was_training = model.training
     model.eval()
-    rank, processes = world()
+    rank, processes = world() if share else (0, 1)
     device = next(model.parameters()).device
     batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)
     vectors: torch.Tensor | None = None
@@ -165,6 +168,10 @@ class SimCSE:
         token_budget: int = DEFAULT_TOKEN_BUDGET,
         max_length: int | None = None,
         show_progress: bool = False,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        ranges: np.ndarray | None = None,
+        share: bool = True,
     ) -> torch.Tensor | np.ndarray:
         """Sentence vectors.
 
@@ -175,13 +182,21 @@ class SimCSE:
             token_budget: tokens of a padded batch.
             max_length: tokens a text is cut to; default: the model's.
             show_progress: a progress bar.
+            truncate_dim: keep so many leading dimensions (of a Matryoshka model), before `normalize`.
+            precision: `"float32"`, or codes in fewer bytes: `"int8"`, `"binary"`, `"ubinary"`; see
+                [`~encoding.quantization.quantize`].
+            ranges: (2, dim), for int8; see [`~encoding.quantization.calibrate_ranges`].
+            share: False: under several processes, each encodes texts of its own.
 
         Returns:
-            float32, (dim,) for a text, (n, dim) for a sequence.
+            float32, or the codes' type; (dim,) for a text, (n, dim) for a sequence.
 
         Raises:
-            ValueError: something that is not a text, with its position; an unknown `convert_to`.
+            ValueError: something that is not a text, with its position; an unknown `convert_to` or `precision`; a
+                `truncate_dim` beyond the model's; int8 without `ranges`.
         """
+        check_precision(precision)
+        check_truncate_dim(truncate_dim, self.model.config.hidden_size)
         if convert_to not in ("tensor", "numpy"):
             raise ValueError(f"convert_to must be 'tensor' or 'numpy', got {convert_to!r}")
         single = isinstance(sentences, str)
@@ -193,12 +208,20 @@ class SimCSE:
             check_max_length(max_length, self.model.config)
         ids = tokenize_texts(self.tokenizer, texts, max_length or self.max_length)
         vectors = encode_token_ids(
-            self.model, ids, self.tokenizer.pad_token_id, token_budget=token_budget, show_progress=show_progress
+            self.model,
+            ids,
+            self.tokenizer.pad_token_id,
+            token_budget=token_budget,
+            show_progress=show_progress,
+            share=share,
         )
         if not texts:
             vectors = torch.zeros(0, self.model.config.hidden_size)
+        vectors = vectors[:, :truncate_dim]
         if normalize:
             vectors = F.normalize(vectors, dim=-1)
+        if precision != "float32":
+            vectors = torch.from_numpy(quantize(vectors.numpy(), precision, ranges))
         vectors = vectors[0] if single else vectors
         return vectors.numpy() if convert_to == "numpy" else vectors
 
