@@ -105,7 +105,7 @@ def worker(rank, folder):
             init_method=f"file://{folder}/rendezvous-{processes}",
             rank=rank,
             world_size=processes,
-            timeout=datetime.timedelta(seconds=60),  # a hang becomes an error
+            timeout=datetime.timedelta(seconds=180),  # a hang becomes an error
         )
         torch.save(checks(rank, processes), f"{folder}/{processes}-{rank}.pt")
         dist.destroy_process_group()
