@@ -1,4 +1,4 @@
-"""The dense + tanh head of encoders without a pooler of their own, and the file it is kept in."""
+"""The dense + tanh head of encoders without a pooler of their own, and the file a head is kept in."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class SentenceHead(nn.Module):
 
 
 def save_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
-    """Writes the entries `sentence_head.dense.*` of a model's state to `directory/2_Dense`."""
+    """Writes a head, its weight and bias under names that end so, to `directory/2_Dense`."""
     folder = Path(directory) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"linear.{name.rsplit('.', 1)[1]}": tensor.contiguous() for name, tensor in state_dict.items()}

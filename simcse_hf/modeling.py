@@ -12,10 +12,12 @@ from transformers.utils import ModelOutput, logging
 
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
 from .distributed import gather_rows, sum_over_processes, world
-from .head import SentenceHead, load_head, save_head
+from .head import SentenceHead, load_head
 from .masked_lm import IGNORED, StockMaskedLMHead
 from .objectives import InfoNCE
 from .poolers import needs_hidden_states, pool
+from .sentence_transformers_files import NAMES as SENTENCE_TRANSFORMERS_NAMES
+from .sentence_transformers_files import save_sentence_transformers_files
 
 logger = logging.get_logger(__name__)
 
@@ -218,13 +220,29 @@ class ContrastiveModel:
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_pretrained(self, save_directory: str | os.PathLike, *, state_dict: dict | None = None, **kwargs) -> None:
-        """As in transformers. Our head, where the encoder has none, goes to a file of its own beside the weights."""
+        """As in transformers, with the files of sentence-transformers beside the weights.
+
+        Our head, where the encoder has none, is among those files and not in the weights.
+        """
+        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
+        head = self._head_state(state_dict)
         if not self.has_own_pooler:
-            state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-            head = {name: state_dict.pop(name) for name in list(state_dict) if name.startswith("sentence_head.")}
-            if kwargs.get("is_main_process", True):
-                save_head(save_directory, head)
+            state_dict = {name: tensor for name, tensor in state_dict.items() if name not in head}
+        if kwargs.get("is_main_process", True):
+            save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
         super().save_pretrained(save_directory, state_dict=state_dict, **kwargs)
+
+    def _head_state(self, state_dict: dict) -> dict:
+        """Weight and bias of the head by their names in `state_dict`; empty where it is no single dense layer."""
+        head = [name for name, module in self.named_modules() if module is self.contrastive_head]
+        names = [name for name in state_dict if name.startswith(f"{head[0]}.")]
+        kinds = sorted(name.rpartition(".")[2] for name in names)
+        return {name: state_dict[name] for name in names} if kinds == ["bias", "weight"] else {}
+
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # `save_pretrained(push_to_hub=True)` uploads what is not in this list; ours was written just before.
+        stamps = super()._get_files_timestamps(working_dir)
+        return {name: stamp for name, stamp in stamps.items() if name not in SENTENCE_TRANSFORMERS_NAMES}
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, *args, head: str = "auto", **kwargs):

@@ -1,0 +1,106 @@
+"""The files by which `SentenceTransformer(directory)` gives a checkpoint's own vectors, written beside its weights."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+from .data.tokenize import max_positions
+from .head import FOLDER, WEIGHTS, save_head
+from .poolers import needs_hidden_states
+
+logger = logging.get_logger(__name__)
+
+#: Everything that may be written at the top of a checkpoint, folders included.
+NAMES = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling",
+    "1_WeightedLayerPooling",
+    "2_Pooling",
+    FOLDER,
+)
+
+# The names of sentence-transformers 2 to 5, which 6 still reads.
+_MODULE = "sentence_transformers.models."
+
+
+def save_sentence_transformers_files(
+    directory: str | os.PathLike, config: PreTrainedConfig, pooler_type: str, head: dict[str, torch.Tensor]
+) -> None:
+    """Writes them; the weights and the tokenizer are left to `save_pretrained`.
+
+    The poolers in sentence-transformers' modules, without code of ours:
+
+    | pooler | modules after `Transformer` |
+    |---|---|
+    | `cls` | `Pooling(cls)`, `Dense` (the head, tanh) |
+    | `cls_before_pooler` | `Pooling(cls)` |
+    | `avg` | `Pooling(mean)` |
+    | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
+
+    Args:
+        directory: of the checkpoint; made where it is not there.
+        config: of the encoder.
+        pooler_type: the pooler of inference, one of [`POOLER_TYPES`].
+        head: weight and bias of the dense + tanh head, under names that end so. With pooler `cls` and an empty `head`
+            (an encoder whose own pooler is another layer, weights that are saved elsewhere) nothing is written,
+            as sentence-transformers could only give other vectors.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if pooler_type == "cls" and not head:
+        logger.warning(f"{directory}: the head is no single dense layer; no sentence-transformers files are written.")
+        return
+    if head:
+        save_head(directory, head)
+    folders = [("Transformer", "")]
+    if needs_hidden_states(pooler_type):
+        folders.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
+        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
+    folders.append(("Pooling", f"{len(folders)}_Pooling"))
+    mean = pooler_type not in ("cls", "cls_before_pooler")
+    pooling = {
+        "word_embedding_dimension": config.hidden_size,
+        "pooling_mode_cls_token": not mean,
+        "pooling_mode_mean_tokens": mean,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    _write_json(directory / folders[-1][1] / "config.json", pooling)
+    if pooler_type == "cls":
+        folders.append(("Dense", FOLDER))
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{kind}"} for i, (kind, path) in enumerate(folders)
+    ]
+    _write_json(directory / "modules.json", modules)
+    transformer: dict = {"max_seq_length": max_positions(config), "do_lower_case": False}
+    if needs_hidden_states(pooler_type):
+        transformer["config_args"] = {"output_hidden_states": True}
+    _write_json(directory / "sentence_bert_config.json", transformer)
+    _write_json(
+        directory / "config_sentence_transformers.json",
+        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    )
+
+
+def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:
+    layers = config.num_hidden_layers
+    first = {"avg_top2": layers - 1, "avg_first_last": 1, "avg_embeddings_last": 0}[pooler_type]
+    weights = torch.zeros(layers + 1 - first)
+    weights[[0, -1]] = 1.0
+    _write_json(
+        folder / "config.json",
+        {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers},
+    )
+    save_file({"layer_weights": weights}, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _write_json(path: Path, content: dict | list) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
