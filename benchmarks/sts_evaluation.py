@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     asked = tuple(arguments.tasks.split(",")) if arguments.tasks else default_tasks("sts", "test")
-    present = [task for task in asked if task not in read_tasks(asked, arguments.data_dir).missing]
+    present = list(read_tasks(asked, arguments.data_dir).sts)
     data = {
         task: {
             part: senteval_order(task, pairs)

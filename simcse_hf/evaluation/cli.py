@@ -26,7 +26,7 @@ MODEL_HELP = (
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--task_set", choices=TASK_SETS, default="sts", help="default: sts")
+    which.add_argument("--task_set", choices=TASK_SETS, help="default: sts")
     which.add_argument("--tasks", help=f"comma-separated names out of {', '.join(ALL_TASKS)}")
     parser.add_argument(
         "--data_dir",
@@ -81,7 +81,7 @@ def _tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
         return ()
     if arguments.tasks is not None:
         return tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
-    return default_tasks(arguments.task_set, arguments.mode)
+    return default_tasks(arguments.task_set or "sts", arguments.mode)
 
 
 def _load(name: str, arguments: argparse.Namespace):

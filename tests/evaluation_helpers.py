@@ -1,0 +1,110 @@
+"""Small SentEval folders and an encoder without a model, for the tests of the evaluation."""
+
+import zlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from simcse_hf.evaluation.tasks import STS_SUBSETS
+
+SHARED = Path(__file__).parents[2] / "shared"
+WORDS = "a the cat dog bird man woman child runs sings sleeps plays on in near house tree river red old".split()
+
+
+@cache
+def word_vector(word: str, dim: int) -> np.ndarray:
+    """A random vector that is the same in every run."""
+    return np.random.RandomState(zlib.crc32(word.encode())).randn(dim)
+
+
+class BagOfWords:
+    """Sums a fixed random vector per word, so that texts that share words are similar; counts what it encodes."""
+
+    def __init__(self, dim: int = 64):
+        self.dim = dim
+        self.calls: list[list[str]] = []
+
+    def encode(self, texts):
+        self.calls.append(list(texts))
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for word in text.split():
+                vectors[row] += word_vector(word, self.dim)
+        return vectors
+
+
+def random_texts(n: int, seed: int, length: int = 6) -> list[str]:
+    """Texts of `length` words."""
+    random = np.random.RandomState(seed)
+    return [" ".join(random.choice(WORDS, length)) for _ in range(n)]
+
+
+def random_pairs(n: int, seed: int) -> list[tuple[str, str, float]]:
+    """Pairs that share more words the higher their score is, with noise."""
+    random = np.random.RandomState(seed)
+    rows = []
+    for text in random_texts(n, seed):
+        words = text.split()
+        score = random.randint(0, 6)
+        changed = [word if place < score else random.choice(WORDS) for place, word in enumerate(words)]
+        rows.append((text, " ".join(changed), float(min(score + random.rand(), 5))))
+    return rows
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    """Writes lines to a file, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_sts(folder: Path, task: str, n: int = 30, seed: int = 0) -> None:
+    """Writes STS12 to STS16, `n` pairs per subset, in SentEval's layout."""
+    for offset, subset in enumerate(STS_SUBSETS[task]):
+        rows = random_pairs(n + offset, seed + offset)
+        where = folder / "STS" / f"{task}-en-test"
+        write(where / f"STS.input.{subset}.txt", [f"{first}\t{second}" for first, second, _ in rows])
+        write(where / f"STS.gs.{subset}.txt", [f"{score:.3f}" for *_, score in rows])
+
+
+def write_stsb(folder: Path, n: int = 40) -> None:
+    """Writes STS-B in SentEval's layout."""
+    for seed, split in enumerate(("train", "dev", "test"), start=50):
+        rows = random_pairs(n, seed)
+        write(
+            folder / "STS" / "STSBenchmark" / f"sts-{split}.csv",
+            [f"g\tf\t2020\t{i}\t{score:.3f}\t{first}\t{second}" for i, (first, second, score) in enumerate(rows)],
+        )
+
+
+def write_sick(folder: Path, n: int = 40) -> None:
+    """Writes SICK in SentEval's layout, scores from 1 to 5."""
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+    for seed, name in enumerate(("SICK_train", "SICK_trial", "SICK_test_annotated"), start=70):
+        rows = [
+            f"{i}\t{first}\t{second}\t{max(score, 1):.3f}\tNEUTRAL"
+            for i, (first, second, score) in enumerate(random_pairs(n, seed))
+        ]
+        write(folder / "SICK" / f"{name}.txt", [header, *rows])
+
+
+def write_transfer(folder: Path, n: int = 60) -> None:
+    """Writes MR, SST2, TREC and MRPC in SentEval's layout; every class has a word of its own."""
+    texts = random_texts(n, seed=1)
+    write(folder / "MR" / "rt-polarity.pos", [f"good {text}" for text in texts])
+    write(folder / "MR" / "rt-polarity.neg", [f"bad {text}" for text in random_texts(n, seed=2)])
+    for seed, split in enumerate(("train", "dev", "test"), start=3):
+        rows = [f"{('bad', 'good')[i % 2]} {text}\t{i % 2}" for i, text in enumerate(random_texts(n, seed))]
+        write(folder / "SST" / "binary" / f"sentiment-{split}", rows)
+    labels = ("ABBR:exp", "DESC:def", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date")
+    for seed, name in enumerate(("train_5500", "TREC_10"), start=6):
+        rows = [f"{labels[i % 6]} {labels[i % 6][:3]} {text}" for i, text in enumerate(random_texts(6 * 12, seed))]
+        write(folder / "TREC" / f"{name}.label", rows)
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    for seed, split in enumerate(("train", "test"), start=8):
+        rows = [
+            f"{int(score > 2.5)}\t{i}\t{i}\t{first}\t{second}"
+            for i, (first, second, score) in enumerate(random_pairs(n, seed))
+        ]
+        write(folder / "MRPC" / f"msr_paraphrase_{split}.txt", [header, *rows])

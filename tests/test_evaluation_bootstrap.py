@@ -1,0 +1,69 @@
+"""The paired bootstrap against samples that are really drawn out."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from simcse_hf.evaluation import bootstrap
+from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, resampled_counts, resampled_figures
+
+random = np.random.RandomState(0)
+
+
+def test_counts_are_of_samples_with_replacement():
+    counts = resampled_counts(40, 500, np.random.default_rng(0))
+    assert counts.shape == (500, 40) and (counts.sum(axis=1) == 40).all()
+    assert counts.mean(axis=0) == pytest.approx(np.ones(40), abs=0.25)
+    assert counts.var() == pytest.approx(1, abs=0.1)  # binomial: n p (1 - p)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_ranks_and_correlations_are_those_of_the_drawn_out_sample(ties):
+    x, y = random.randn(30), random.randn(30)
+    if ties:
+        x, y = np.round(x), np.round(y)
+    counts = resampled_counts(30, 20, np.random.default_rng(1))
+    ranks = counted_ranks(x, counts)
+    for sample, count in enumerate(counts):
+        drawn_x, drawn_y = np.repeat(x, count), np.repeat(y, count)
+        assert np.repeat(ranks[sample], count) == pytest.approx(scipy.stats.rankdata(drawn_x))
+        for metric, reference in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
+            expected = reference(drawn_x, drawn_y).statistic
+            assert counted_correlation(x, y, counts, metric)[sample] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+@pytest.mark.parametrize("elements", [1, 1 << 22])
+def test_figures_follow_the_aggregation(monkeypatch, aggregation, elements):
+    monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
+    gold = {"a": random.rand(20), "b": random.rand(50)}
+    parts = {part: {"predicted": values + random.rand(len(values)), "gold": values} for part, values in gold.items()}
+    found = resampled_figures([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
+    assert found.shape == (2, 5) and np.array_equal(found[0], found[1])
+    if elements > 1:
+        drawing = np.random.default_rng(3)
+        counts = {part: resampled_counts(len(values), 5, drawing) for part, values in gold.items()}
+        drawn = {
+            part: [np.repeat(parts[part][name], counts[part][4]) for name in ("predicted", "gold")] for part in gold
+        }
+        single = [np.corrcoef(*drawn[part])[0, 1] for part in gold]
+        expected = {
+            "all": np.corrcoef(*(np.concatenate([drawn["a"][i], drawn["b"][i]]) for i in (0, 1)))[0, 1],
+            "mean": np.mean(single),
+            "wmean": (20 * single[0] + 50 * single[1]) / 70,
+        }
+        assert found[0, 4] == pytest.approx(100 * expected[aggregation])
+
+
+def test_accuracies_are_resampled_too():
+    correct = np.array([True] * 30 + [False] * 10)
+    found = resampled_figures(
+        [{"MR": {"correct": correct, "gold": np.ones(40)}}], "all", "spearman", 2000, np.random.default_rng(0)
+    )
+    assert found.mean() == pytest.approx(75, abs=1)
+    assert found.std() == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 40), abs=0.5)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="unknown aggregation"):
+        resampled_figures([{}], "sum", "pearson", 1, np.random.default_rng(0))

@@ -1,0 +1,126 @@
+"""The classifier grid against one plain fit after another, and the folds against scikit-learn's."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from simcse_hf.evaluation.classifier import (
+    FAST_CONFIG,
+    L2_GRID,
+    SEED,
+    TEST_CONFIG,
+    ClassifierConfig,
+    LogisticRegressionGrid,
+    stratified_folds,
+)
+
+
+def data(n, classes, seed, noise=2.0):
+    random = np.random.RandomState(seed)
+    y = random.randint(0, classes, n)
+    centres = np.random.RandomState(7).randn(classes, 5)
+    return (centres[y] + noise * random.randn(n, 5)).astype(np.float32), y
+
+
+def slow_fit(x, y, held_out, classes, config, l2):
+    """One fit as SentEval makes it, with torch's own layer, loss and optimizer, in float64."""
+    random = np.random.RandomState(SEED)
+    torch.manual_seed(SEED)
+    model = torch.nn.Linear(x.shape[1], classes).double()
+    if held_out is None:
+        order = random.permutation(len(x))
+        cut = int(0.05 * len(x))
+        held_out, (x, y) = (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])
+    x, y, held_x, held_y = (torch.as_tensor(v) for v in (x, y, *held_out))
+    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[config.optimizer]
+    optimizer = kind(model.parameters(), weight_decay=l2)
+    best, best_model, count, epoch, stop = -1, None, 0, 0, False
+    while not stop and epoch <= 200:
+        for _ in range(config.epoch_size):
+            order = random.permutation(len(x))
+            for start in range(0, len(x), config.batch_size):
+                rows = order[start : start + config.batch_size]
+                loss = torch.nn.functional.cross_entropy(model(x[rows].double()), y[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        epoch += config.epoch_size
+        accuracy = (model(held_x.double()).argmax(1) == held_y).double().mean().item()
+        if accuracy > best:
+            best, best_model = accuracy, copy.deepcopy(model)
+        else:
+            if count >= config.tenacity:
+                stop = True
+            count += 1
+    return best, best_model
+
+
+@pytest.mark.parametrize("config", [TEST_CONFIG, FAST_CONFIG])
+@pytest.mark.parametrize("classes, held", [(2, True), (5, True), (3, False)])
+def test_the_grid_is_the_separate_fits(config, classes, held):
+    x, y = data(300, classes, seed=0)
+    held_out = data(100, classes, seed=1) if held else None
+    l2 = (1e-5, 1e-2, 1.0)
+    grid = LogisticRegressionGrid(classes, config, l2)
+    accuracies = grid.fit(x, y, held_out)
+    test_x, test_y = data(200, classes, seed=2)
+    correct = grid.correct(test_x, test_y)
+    assert correct.shape == (200, 3)
+    for column, weight in enumerate(l2):
+        best, model = slow_fit(x, y, held_out, classes, config, weight)
+        assert accuracies[column] == pytest.approx(best, abs=1e-9)
+        expected = torch.cat([model.weight, model.bias[:, None]], dim=1).float()
+        assert torch.allclose(grid.weight.view(3, classes, -1)[column], expected, atol=1e-4)
+        slow_correct = (model(torch.as_tensor(test_x).double()).argmax(1).numpy() == test_y).mean()
+        assert correct[:, column].mean() == pytest.approx(slow_correct, abs=0.006)
+
+
+def test_stopping_counts_misses_in_total():
+    # With batches as large as the data and no noise, accuracy is 1 at once: every later scoring is a miss.
+    x, y = np.float32([[-1.0], [1.0]] * 20), np.array([0, 1] * 20)
+    config = ClassifierConfig("rmsprop", 40, tenacity=3, epoch_size=2, folds=2)
+    epochs = []
+
+    class Counting(LogisticRegressionGrid):
+        def _epoch(self, *arguments):
+            epochs.append(1)
+            super()._epoch(*arguments)
+
+    grid = Counting(2, config, (1e-5,))
+    grid._start = lambda dim: torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
+    assert grid.fit(x, y, (x, y)) == [1.0]
+    assert len(epochs) == 2 * (1 + 4)
+
+
+def test_a_fit_is_repeatable_and_leaves_the_global_generators_alone():
+    x, y = data(200, 2, seed=0)
+    torch.manual_seed(3)
+    np.random.seed(3)
+    first = LogisticRegressionGrid(2, FAST_CONFIG)
+    first.fit(x, y)
+    after = torch.rand(1), np.random.rand()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    assert (torch.rand(1), np.random.rand()) == after
+    second = LogisticRegressionGrid(2, FAST_CONFIG)
+    second.fit(x, y)
+    assert torch.equal(first.weight, second.weight) and len(L2_GRID) == 4
+
+
+@pytest.mark.parametrize("folds", [5, 10])
+@pytest.mark.parametrize("labels", [[0, 1] * 40, [2] * 31 + [0] * 17 + [1] * 11, [1] * 13 + [0] * 50])
+def test_folds_are_scikit_learns(folds, labels):
+    model_selection = pytest.importorskip("sklearn.model_selection")
+    splitter = model_selection.StratifiedKFold(folds, shuffle=True, random_state=SEED)
+    expected = list(splitter.split(np.zeros(len(labels)), labels))
+    found = stratified_folds(np.array(labels), folds)
+    assert len(found) == folds
+    for (train, held), (expected_train, expected_held) in zip(found, expected, strict=True):
+        assert np.array_equal(train, expected_train) and np.array_equal(held, expected_held)
+
+
+def test_folds_need_enough_examples_of_each_class():
+    with pytest.raises(ValueError, match="a class has 4 examples, fewer than the 5 folds"):
+        stratified_folds(np.array([0] * 20 + [1] * 4), 5)

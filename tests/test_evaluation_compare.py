@@ -1,0 +1,98 @@
+"""Comparison of evaluations."""
+
+import numpy as np
+import pytest
+
+from simcse_hf.evaluation import Evaluation, Protocol
+from simcse_hf.evaluation.compare import compare_evaluations, format_comparison
+from simcse_hf.evaluation.sts import score_subsets
+
+random = np.random.RandomState(0)
+GOLD = {"a": random.rand(200), "b": random.rand(300)}
+
+
+def evaluation(noise, seed, stored=True, accuracy=None):
+    drawn = np.random.RandomState(seed)
+    predicted = {part: gold + noise * drawn.randn(len(gold)) for part, gold in GOLD.items()}
+    results = {"STS12": score_subsets("STS12", predicted, GOLD), "STS16": {"missing": "no folder"}}
+    scores = {"STS12": {part: {"predicted": predicted[part], "gold": GOLD[part]} for part in GOLD}}
+    if accuracy is not None:
+        correct = drawn.rand(500) < accuracy
+        results["MR"] = {"accuracy": 100 * correct.mean(), "dev_accuracy": 1.0, "examples": {"train": 500}}
+        scores["MR"] = {"MR": {"correct": correct, "gold": np.arange(500) % 2}}
+    results["average"] = {"value": 1.0, "tasks": [], "missing": []}
+    return Evaluation(results, scores if stored else {})
+
+
+def test_a_clear_difference_has_an_interval_without_zero():
+    comparison = compare_evaluations(
+        {"good": evaluation(0.2, 1, accuracy=0.8), "bad": evaluation(0.6, 2, accuracy=0.6)}
+    )
+    assert comparison["baseline"] == "good" and comparison["tasks"] == ["STS12", "STS16", "MR"]
+    for task in ("STS12", "MR", "average", "average_transfer"):
+        found = comparison["differences"]["bad"][task]
+        assert found["low"] < found["difference"] < found["high"] < 0
+    figures = comparison["figures"]
+    assert figures["bad"]["STS16"] is None
+    assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(
+        figures["bad"]["STS12"] - figures["good"]["STS12"]
+    )
+    assert comparison["averages"]["average"]["tasks"] == ["STS12"]
+
+
+def test_the_interval_covers_about_as_often_as_it_says():
+    # Two systems with the same error: over many draws of both, zero is inside a 90% interval about 9 times in 10.
+    inside = 0
+    for seed in range(60):
+        pair = {"x": evaluation(0.5, 2 * seed), "y": evaluation(0.5, 2 * seed + 1)}
+        found = compare_evaluations(pair, resamples=200, confidence=0.9)["differences"]["y"]["STS12"]
+        inside += found["low"] <= 0 <= found["high"]
+    assert 46 <= inside <= 60
+
+
+def test_pairing_narrows_the_interval():
+    # y is x but for a little noise: paired, the difference is known far better than either figure.
+    x = evaluation(0.5, 0)
+    predicted = {p: v["predicted"] + 0.01 * random.randn(len(v["gold"])) for p, v in x.scores["STS12"].items()}
+    y = Evaluation(
+        {"STS12": score_subsets("STS12", predicted, GOLD)},
+        {"STS12": {part: {"predicted": predicted[part], "gold": GOLD[part]} for part in GOLD}},
+    )
+    unrelated = compare_evaluations({"x": x, "z": evaluation(0.5, 1)})["differences"]["z"]["STS12"]
+    related = compare_evaluations({"x": x, "y": y})["differences"]["y"]["STS12"]
+    assert related["high"] - related["low"] < 0.2 * (unrelated["high"] - unrelated["low"])
+
+
+def test_the_protocol_decides_what_is_compared():
+    pair = {"x": evaluation(0.3, 0), "y": evaluation(0.4, 1)}
+    found = compare_evaluations(pair, Protocol(aggregation="wmean", metric="pearson"))
+    assert found["figures"]["x"]["STS12"] == pair["x"].results["STS12"]["aggregate"]["wmean"]["pearson"]
+
+
+def test_without_stored_scores_there_is_no_interval():
+    comparison = compare_evaluations({"x": evaluation(0.3, 0), "y": evaluation(0.4, 1, stored=False)})
+    found = comparison["differences"]["y"]["STS12"]
+    assert found["low"] is None and found["difference"] < 0
+    assert "n/a" in format_comparison(comparison).splitlines()[-1]
+
+
+def test_the_text_has_a_row_per_model_and_a_line_per_difference():
+    comparison = compare_evaluations({"x": evaluation(0.2, 0), "y": evaluation(0.6, 1), "z": evaluation(0.3, 2)})
+    rows = [line.split() for line in format_comparison(comparison).splitlines()]
+    assert rows[2] == ["STS12", "STS16", "Avg."]
+    assert [row[0] for row in rows[3:6]] == ["x", "y", "z"] and rows[3][2] == "n/a"
+    assert ["y", "-", "x", "95%", "interval"] in rows and ["z", "-", "x", "95%", "interval"] in rows
+
+
+def test_what_cannot_be_compared_is_an_error():
+    x = evaluation(0.3, 0)
+    with pytest.raises(ValueError, match="at least two"):
+        compare_evaluations({"x": x})
+    other = evaluation(0.3, 0)
+    other.scores["STS12"]["a"]["gold"] = other.scores["STS12"]["a"]["gold"][::-1]
+    with pytest.raises(ValueError, match="STS12: y and x were not evaluated on the same examples"):
+        compare_evaluations({"x": x, "y": other})
+    with pytest.raises(ValueError, match="no task in common"):
+        compare_evaluations({"x": x, "y": Evaluation({"STS13": {"missing": "no"}}, {})})
+    with pytest.raises(ValueError, match="0 < confidence < 1"):
+        compare_evaluations({"x": x, "y": other}, confidence=95)

@@ -1,0 +1,80 @@
+"""Correlations, cosines, and the metric module."""
+
+import evaluate
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from simcse_hf.evaluation import SimilarityCorrelation, cosine_similarity_pairs, pearson, spearman
+
+random = np.random.RandomState(0)
+A, B = random.randn(50), random.randint(0, 5, 50).astype(float)
+
+
+def slow_ranks(values):
+    return np.array([np.mean([int(v < w) + int(v <= w) for v in values]) for w in values])
+
+
+def test_spearman_is_pearson_of_ranks_that_ties_share():
+    a, b = slow_ranks(A), slow_ranks(B)
+    expected = np.corrcoef(a, b)[0, 1]
+    assert spearman(A, B) == pytest.approx(expected, abs=1e-12)
+    assert pearson(A, B) == pytest.approx(np.corrcoef(A, B)[0, 1], abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", [spearman, pearson])
+@pytest.mark.parametrize("kind", [list, np.float32, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64)])
+def test_takes_lists_arrays_and_tensors(metric, kind):
+    assert isinstance(metric(kind(A), kind(B)), float)
+    assert metric(kind(A), kind(B)) == pytest.approx(metric(A, B), abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", [spearman, pearson])
+@pytest.mark.parametrize(
+    "a, b, said",
+    [
+        ([1.0, 1.0, 1.0], [1, 2, 3], "collapsed"),
+        ([1, 2, 3], [2.0, 2.0, 2.0], "gold scores are the same"),
+        ([1, np.nan, 3], [1, 2, 3], "NaN"),
+        ([1, 2, 3], [1, np.inf, 3], "second sequence are NaN or infinite"),
+        ([1, 2], [1, 2, 3], "equal length"),
+        ([1], [1], "at least 2"),
+    ],
+)
+def test_what_has_no_correlation_is_an_error(metric, a, b, said):
+    with pytest.raises(ValueError, match=said):
+        metric(a, b)
+
+
+def test_cosines_row_by_row():
+    x, y = random.randn(7, 5), random.randn(7, 5)
+    expected = [float(u @ v) / float(np.sqrt(u @ u) * np.sqrt(v @ v)) for u, v in zip(x, y, strict=True)]
+    assert cosine_similarity_pairs(x, y) == pytest.approx(expected, abs=1e-12)
+    single = cosine_similarity_pairs(torch.tensor(x).bfloat16(), torch.tensor(y).bfloat16())
+    assert single.dtype == np.float64 and single == pytest.approx(expected, abs=2e-2)
+
+
+def test_a_zero_vector_has_cosine_zero_and_nan_is_an_error():
+    x = np.eye(3, dtype=np.float32)
+    x[1] = 0
+    assert cosine_similarity_pairs(x, np.eye(3, dtype=np.float32)) == pytest.approx([1, 0, 1])
+    x[1, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        cosine_similarity_pairs(x, np.eye(3, dtype=np.float32))
+    with pytest.raises(ValueError, match="shape"):
+        cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3)))
+
+
+def test_the_metric_module_computes_alone_and_combined():
+    metric = SimilarityCorrelation()
+    result = metric.compute(predictions=A, references=B)
+    assert result["spearman"] == pytest.approx(scipy.stats.spearmanr(A, B).statistic, abs=1e-12)
+    assert result["pearson"] == pytest.approx(scipy.stats.pearsonr(A, B).statistic, abs=1e-12)
+    for start in range(0, 50, 10):
+        metric.add_batch(predictions=A[start : start + 10], references=B[start : start + 10])
+    assert metric.compute() == pytest.approx(result)
+    combined = evaluate.combine([SimilarityCorrelation(), SimilarityCorrelation()])
+    assert sorted(combined.compute(predictions=A, references=B).values()) == pytest.approx(
+        sorted([*result.values(), *result.values()])
+    )

@@ -1,0 +1,110 @@
+"""Averages, the table, and the files of results."""
+
+import json
+
+import numpy as np
+import pytest
+
+from simcse_hf.evaluation.classifier import TEST_CONFIG
+from simcse_hf.evaluation.report import (
+    add_averages,
+    describe_protocol,
+    format_table,
+    read_results,
+    versions,
+    write_results,
+)
+from simcse_hf.evaluation.run import Protocol
+
+
+def results():
+    aggregate = {
+        "all": {"spearman": 70.126, "pearson": 60.0},
+        "mean": {"spearman": 50.0, "pearson": 40.0},
+        "wmean": {"spearman": 55.0, "pearson": 45.0},
+    }
+    subsets = {"MSRpar": {"pairs": 750, "spearman": 57.841, "pearson": 58.4}}
+    found = {
+        "STS12": {"pairs": 3108, "subsets": subsets, "aggregate": aggregate},
+        "STS16": {"missing": "no folder STS16-en-test"},
+        "STSBenchmark": {"splits": {"test": {"pairs": 1379, "spearman": 80.0, "pearson": 81.0}}},
+        "MR": {"accuracy": 75.06, "dev_accuracy": 76.08, "examples": {"train": 10662}},
+        "MRPC": {"accuracy": 71.706, "dev_accuracy": 73.55, "f1": 80.43, "examples": {"train": 4076, "test": 1725}},
+        "CR": {"missing": "no folder CR"},
+    }
+    add_averages(found, tuple(found), "test", "all", "spearman")
+    return found
+
+
+def test_a_table_names_what_is_missing_and_over_how_many_tasks_it_averages():
+    lines = format_table(results(), "test", "all", "spearman").splitlines()
+    assert lines[:5] == [
+        "mode test, spearman, aggregation all, x 100",
+        "STS12  STS16  STSBenchmark   Avg.",
+        "70.13    n/a         80.00  75.06",
+        "Avg. over 2 of 3 tasks",
+        "STS16 n/a: no folder STS16-en-test",
+    ]
+    assert [line.split() for line in lines[6:9]] == [
+        ["mode", "test,", "accuracy,", "x", "100"],
+        ["MR", "MRPC", "CR", "Avg."],
+        ["75.06", "71.71", "n/a", "73.38"],
+    ]
+    assert lines[9:] == ["Avg. over 2 of 3 tasks", "CR n/a: no folder CR"]
+    assert "0.00" not in " ".join(lines).split()
+
+
+def test_verbose_lists_subsets_splits_and_counts():
+    table = format_table(results(), "test", "all", "spearman", verbose=True)
+    rows = [line.split() for line in table.splitlines()]
+    assert ["STS12", "MSRpar", "750", "57.84", "58.40"] in rows
+    assert ["STS12", "wmean", "3108", "55.00", "45.00"] in rows
+    assert ["STSBenchmark", "test", "1379", "80.00", "81.00"] in rows
+    assert "MRPC: accuracy 71.71, dev 73.55, F1 80.43, train 4076, test 1725" in table
+
+
+def test_the_average_is_of_the_figures_the_protocol_names():
+    found = results()
+    add_averages(found, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")
+    assert found["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
+    add_averages(found, ("STS16",), "test", "all", "spearman")
+    assert found["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
+    assert "n/a" in format_table({"STS16": found["STS16"], "average": found["average"]}, "test", "all", "spearman")
+
+
+def test_a_task_without_subsets_has_no_mean_and_says_so():
+    found = results()
+    found["STS12"]["aggregate"]["mean"] = {"spearman": None, "pearson": None}
+    add_averages(found, ("STS12", "STSBenchmark"), "test", "mean", "spearman")
+    assert found["average"]["missing"] == ["STS12"]
+    assert "STS12 n/a: no mean figure without its subsets" in format_table(found, "test", "mean", "spearman")
+
+
+def test_results_are_written_and_read_back(tmp_path):
+    scores = {
+        "STS12": {"MSRpar": {"predicted": np.array([0.1, 0.2]), "gold": np.array([1.0, 2.0])}},
+        "org/name": {"pairs": {"predicted": np.array([0.3]), "gold": np.array([3.0])}},
+    }
+    document = {"model": "m", "protocol": describe_protocol(Protocol(), TEST_CONFIG), "results": results()}
+    write_results(tmp_path / "new" / "results.json", document, scores)
+    written = json.loads((tmp_path / "new/results.json").read_text())
+    assert written["results"]["STS12"]["aggregate"]["wmean"]["spearman"] == 55.0
+    assert written["protocol"]["classifier"]["folds"] == 10 and written["protocol"]["metric"] == "spearman"
+    read, read_scores = read_results(tmp_path / "new/results.json")
+    assert read["results"] == written["results"]
+    assert read_scores["org/name"]["pairs"]["gold"].tolist() == [3.0]
+    assert read_scores["STS12"]["MSRpar"]["predicted"].tolist() == [0.1, 0.2]
+    (tmp_path / "new/results.scores.npz").unlink()
+    assert read_results(tmp_path / "new/results.json")[1] == {}
+
+
+def test_other_files_are_no_results(tmp_path):
+    path = tmp_path / "x.json"
+    for text, said in (("{", "not a JSON file"), ("[]", "no results"), ('{"a": 1}', "no results")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            read_results(path)
+
+
+def test_versions_name_what_decides_the_figures():
+    assert {"python", "torch", "transformers", "simcse-hf", "scipy"} <= set(versions())

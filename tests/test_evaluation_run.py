@@ -1,0 +1,180 @@
+"""An evaluation from folder to results: shape of the results, what is encoded, what is missing."""
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import BagOfWords, random_pairs, write, write_sick, write_sts, write_stsb, write_transfer
+
+from simcse_hf.evaluation import (
+    Protocol,
+    alignment,
+    evaluate_sts,
+    evaluate_tasks,
+    evaluate_transfer,
+    read_scored_pairs,
+    uniformity,
+)
+from simcse_hf.evaluation.run import read_tasks
+from simcse_hf.evaluation.tasks import default_tasks
+
+STS = ("STS12", "STS13", "STSBenchmark", "SICKRelatedness")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downstream")
+    write_sts(folder, "STS12")
+    write_sts(folder, "STS13")
+    write_stsb(folder)
+    write_sick(folder)
+    write_transfer(folder)
+    return folder
+
+
+def test_names_that_others_rely_on(folder):
+    results = evaluate_sts(BagOfWords(), folder)
+    for task, subset in (("STS12", "MSRpar"), ("STS13", "FNWN")):
+        for metric in ("spearman", "pearson"):
+            assert all(-100 <= results[task]["aggregate"][a][metric] <= 100 for a in ("all", "mean", "wmean"))
+            assert isinstance(results[task]["subsets"][subset][metric], float)
+        assert results[task]["subsets"][subset]["pairs"] == 30
+    assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
+    assert results["average"]["tasks"] == list(STS)
+    assert results["average"]["missing"] == ["STS14", "STS15", "STS16"]
+    transfer = evaluate_transfer(BagOfWords(), folder, tasks=("MR", "CR"), mode="fasttest", device="cpu")
+    assert 50 < transfer["MR"]["accuracy"] <= 100 and transfer["average"]["missing"] == ["CR"]
+
+
+def test_a_missing_task_says_why_and_is_no_zero_in_the_average(folder):
+    results = evaluate_sts(BagOfWords(), folder)
+    assert "STS16-en-test" in results["STS16"]["missing"]
+    figures = [results[task]["aggregate"]["all"]["spearman"] for task in ("STS12", "STS13")]
+    figures += [results[task]["splits"]["test"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")]
+    assert results["average"]["value"] == pytest.approx(np.mean(figures))
+
+
+def test_aggregation_and_metric_decide_the_average_only(folder):
+    plain = evaluate_sts(BagOfWords(), folder, tasks=STS)
+    other = evaluate_sts(BagOfWords(), folder, tasks=STS, aggregation="wmean", metric="pearson")
+    assert {task: plain[task] for task in STS} == {task: other[task] for task in STS}
+    figures = [plain[task]["aggregate"]["wmean"]["pearson"] for task in ("STS12", "STS13")]
+    figures += [plain[task]["splits"]["test"]["pearson"] for task in ("STSBenchmark", "SICKRelatedness")]
+    assert other["average"]["value"] == pytest.approx(np.mean(figures))
+
+
+def test_each_distinct_text_of_all_tasks_is_encoded_once(folder):
+    model = BagOfWords()
+    tasks = (*STS, "MR", "TREC")
+    evaluate_tasks(model, folder, tasks, Protocol("fasttest"), geometry=True, device="cpu")
+    (encoded,) = model.calls
+    assert len(encoded) == len(set(encoded))
+    assert set(encoded) == set(read_tasks(tasks, folder, Protocol("fasttest"), geometry=True).texts())
+
+
+def test_mode_dev_encodes_and_scores_dev_splits_only(folder):
+    model = BagOfWords()
+    results = evaluate_sts(model, folder, mode="dev")
+    assert list(results) == ["STSBenchmark", "SICKRelatedness", "average"]
+    dev = read_scored_pairs(folder / "STS/STSBenchmark/sts-dev.csv")
+    sick = read_scored_pairs(folder / "SICK/SICK_trial.txt")
+    assert set(model.calls[0]) == {t for p in (dev, sick) for t in p.sentences1 + p.sentences2}
+    assert results["average"]["value"] == pytest.approx(
+        np.mean([results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")])
+    )
+    named = evaluate_sts(model, folder, tasks=("STS12", "STSBenchmark"), mode="dev")
+    assert named["STS12"]["missing"] == "the task has no dev split"
+    accuracy = evaluate_transfer(model, folder, tasks=("TREC",), mode="dev", device="cpu")
+    assert accuracy["average"]["value"] == accuracy["TREC"]["dev_accuracy"]
+
+
+def test_the_regressor_takes_the_place_of_the_cosine(folder):
+    results = evaluate_sts(BagOfWords(), folder, tasks=("STS12", "STSBenchmark"), regressor=True, device="cpu")
+    assert results["average"]["value"] == pytest.approx(
+        (results["STS12"]["aggregate"]["all"]["spearman"] + results["STSBenchmark"]["regressor"]["test"]["spearman"])
+        / 2
+    )
+    assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
+    dev = evaluate_tasks(BagOfWords(), folder, ("STSBenchmark",), Protocol("dev", regressor=True), device="cpu")
+    assert dev.results["average"]["value"] == dev.results["STSBenchmark"]["regressor"]["dev"]["spearman"]
+    assert len(dev.scores["STSBenchmark"]["dev"]["predicted"]) == 40
+
+
+def test_correlations_and_accuracies_are_not_averaged_together(folder):
+    results = evaluate_tasks(BagOfWords(), folder, ("STS12", "TREC"), Protocol("fasttest"), device="cpu").results
+    assert results["average"]["value"] == results["STS12"]["aggregate"]["all"]["spearman"]
+    assert results["average_transfer"]["value"] == results["TREC"]["accuracy"]
+    assert results["average_transfer"]["tasks"] == ["TREC"]
+
+
+def test_geometry_is_measured_on_all_of_stsb(folder):
+    results = evaluate_tasks(BagOfWords(), folder, (), geometry=True).results
+    rows = [
+        row
+        for split in ("train", "dev", "test")
+        for pairs in [read_scored_pairs(folder / f"STS/STSBenchmark/sts-{split}.csv")]
+        for row in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+    ]
+    positives = [row for row in rows if row[2] > 4]
+    sentences = sorted({text for row in rows for text in row[:2]})
+    encode = lambda texts: torch.tensor(BagOfWords().encode(texts))  # noqa: E731
+    expected = alignment(encode([row[0] for row in positives]), encode([row[1] for row in positives]))
+    assert results["geometry"]["alignment"] == pytest.approx(expected, abs=1e-6)
+    assert results["geometry"]["uniformity"] == pytest.approx(uniformity(encode(sentences)), abs=1e-5)
+    assert results["geometry"]["positive_pairs"] == len(positives)
+    assert results["geometry"]["sentences"] == len(sentences)
+    assert results["geometry"]["singular_spectrum"][0] == 1
+
+
+def test_further_pairs_are_tasks_of_their_own(folder, tmp_path):
+    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(30, 9)])
+    pairs = read_scored_pairs(path)
+    results = evaluate_tasks(BagOfWords(), None, (), pairs=(pairs,)).results
+    assert results["mine"]["pairs"] == 30 and results["average"]["tasks"] == ["mine"]
+    with pytest.raises(ValueError, match="two sets of pairs are named mine"):
+        evaluate_tasks(BagOfWords(), None, (), pairs=(pairs, pairs))
+
+
+class Constant:
+    def __init__(self, value):
+        self.value = value
+
+    def encode(self, texts):
+        return np.full((len(texts), 4), self.value)
+
+
+@pytest.mark.parametrize("value, said", [(1.0, "collapsed"), (np.nan, "NaN")])
+def test_collapsed_and_nan_vectors_are_an_error_and_no_nan_average(folder, value, said):
+    with pytest.raises(ValueError, match=said):
+        evaluate_sts(Constant(value), folder)
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"tasks": ("STS11",)}, "unknown task STS11; known are STS12"),
+        ({"tasks": ("STS12", "STS12")}, "named twice"),
+        ({"mode": "train"}, "mode 'train' is not one of test, dev, fasttest"),
+        ({"aggregation": "sum"}, "aggregation 'sum' is not one of all, mean, wmean"),
+        ({"metric": "kendall"}, "metric 'kendall' is not one of spearman, pearson"),
+    ],
+)
+def test_wrong_settings_are_named(folder, arguments, said):
+    with pytest.raises(ValueError, match=said):
+        evaluate_sts(BagOfWords(), folder, **{"tasks": STS, **arguments})
+
+
+def test_a_wrong_data_dir_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        evaluate_sts(BagOfWords(), tmp_path / "no")
+    with pytest.raises(ValueError, match="has none of the tasks STS12"):
+        evaluate_sts(BagOfWords(), tmp_path)
+    with pytest.raises(FileNotFoundError, match="the geometry is measured on STS-B"):
+        evaluate_tasks(BagOfWords(), tmp_path, (), geometry=True)
+    with pytest.raises(ValueError, match="need data_dir"):
+        evaluate_tasks(BagOfWords(), None, ("STS12",))
+
+
+def test_default_tasks():
+    assert len(default_tasks("sts", "test")) == 7 and len(default_tasks("full", "test")) == 14
+    assert default_tasks("sts", "dev") == ("STSBenchmark", "SICKRelatedness")
+    assert "SST5" not in default_tasks("transfer", "test")

@@ -1,0 +1,145 @@
+"""The STS tasks from SentEval's folders, folders of plain tables, and data sets in the hub's layout."""
+
+import json
+
+import pytest
+from evaluation_helpers import SHARED, random_pairs, write, write_sick, write_sts, write_stsb
+
+from simcse_hf.evaluation import sts_data
+from simcse_hf.evaluation.sts_data import load_hub_pairs, read_pairs_argument, read_sts_task
+from simcse_hf.evaluation.tasks import STS_PAIRS, STS_SUBSETS, TaskNotFound
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
+
+
+def test_senteval_subsets_in_order_without_unscored_lines(tmp_path):
+    write_sts(tmp_path, "STS15")
+    scores = tmp_path / "STS/STS15-en-test/STS.gs.belief.txt"
+    lines = scores.read_text().splitlines()
+    write(scores, ["", *lines[1:5], " ", *lines[6:]])
+    parts = read_sts_task("STS15", tmp_path, ("test",))
+    assert tuple(parts) == STS_SUBSETS["STS15"]
+    texts = (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
+    kept = [i for i in range(len(lines)) if i not in (0, 5)]
+    assert parts["belief"].scores == [float(lines[i]) for i in kept]
+    assert [f"{a}\t{b}" for a, b in zip(parts["belief"].sentences1, parts["belief"].sentences2, strict=True)] == [
+        texts[i] for i in kept
+    ]
+
+
+def test_splits_are_named_and_only_the_first_one_asked_for_is_needed(tmp_path):
+    write_stsb(tmp_path)
+    write_sick(tmp_path)
+    for task in ("STSBenchmark", "SICKRelatedness"):
+        assert list(read_sts_task(task, tmp_path, ("test", "dev"))) == ["test", "dev"]
+    (tmp_path / "SICK/SICK_trial.txt").unlink()
+    assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
+    with pytest.raises(TaskNotFound, match="SICK_trial.txt"):
+        read_sts_task("SICKRelatedness", tmp_path, ("dev",))
+
+
+def test_plain_tables(tmp_path):
+    rows = random_pairs(5, 0)
+    write(tmp_path / "STS16/headlines.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
+    write(
+        tmp_path / "STS16/plagiarism.jsonl", [json.dumps(dict(sentence1=a, sentence2=b, score=s)) for a, b, s in rows]
+    )
+    write(tmp_path / "STS16/notes.md", ["not a table"])
+    assert {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()} == {
+        "headlines": 5,
+        "plagiarism": 5,
+    }
+    write(tmp_path / "SICKRelatedness/test.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
+    write(tmp_path / "STSBenchmark/sts-dev.csv", [f"g\tf\t1\t1\t{score}\t{a}\t{b}" for a, b, score in rows])
+    assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
+    assert list(read_sts_task("STSBenchmark", tmp_path, ("dev",))) == ["dev"]
+
+
+def test_what_is_not_there_is_not_found_but_half_a_task_is_an_error(tmp_path):
+    for task in ("STS12", "STSBenchmark", "SICKRelatedness"):
+        with pytest.raises(TaskNotFound, match=str(tmp_path)):
+            read_sts_task(task, tmp_path, ("test",))
+    write_sts(tmp_path, "STS12")
+    (tmp_path / "STS/STS12-en-test/STS.input.MSRvid.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="STS.input.MSRvid.txt"):
+        read_sts_task("STS12", tmp_path, ("test",))
+
+
+@pytest.mark.parametrize(
+    "file, line, said",
+    [
+        ("STS.input.FNWN.txt", "only one text", "STS.input.FNWN.txt, line 2: 1 tab-separated"),
+        ("STS.input.FNWN.txt", "one\ttwo\tthree", "STS.input.FNWN.txt, line 2: 3 tab-separated"),
+        ("STS.input.FNWN.txt", "one\t ", "STS.input.FNWN.txt, line 2: a sentence is empty"),
+        ("STS.gs.FNWN.txt", "high", "STS.gs.FNWN.txt, line 2: the score 'high'"),
+        ("STS.gs.FNWN.txt", "1\n2", "STS.gs.FNWN.txt has 31 lines"),
+    ],
+)
+def test_malformed_rows_are_named_by_file_and_line(tmp_path, file, line, said):
+    write_sts(tmp_path, "STS13")
+    path = tmp_path / "STS/STS13-en-test" / file
+    lines = path.read_text().splitlines()
+    write(path, [lines[0], line, *lines[2:]])
+    with pytest.raises(ValueError, match=said):
+        read_sts_task("STS13", tmp_path, ("test",))
+
+
+def test_another_number_of_pairs_than_sentevals_is_said(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(sts_data.logger, "warning", said.append)
+    write_sts(tmp_path, "STS13")
+    read_sts_task("STS13", tmp_path, ("test",))
+    assert len(said) == 1 and "93 scored pairs" in said[0] and "1500" in said[0]
+
+
+def hub_folder(tmp_path, name, rows):
+    for split, number in (("train", 2), ("validation", 3), ("test", len(rows))):
+        records = [json.dumps({"sentence1": a, "sentence2": b, "score": s}) for a, b, s in rows[:number]]
+        write(tmp_path / name / f"{split}.jsonl", records)
+    return str(tmp_path / name)
+
+
+def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
+    rows = random_pairs(6, 0)
+    local = hub_folder(tmp_path, "set", rows)
+    monkeypatch.setattr(sts_data, "HUB_DATASETS", dict.fromkeys(sts_data.HUB_DATASETS, local))
+    assert {s: len(p) for s, p in read_sts_task("STSBenchmark", "hub", ("test", "dev")).items()} == {
+        "test": 6,
+        "dev": 3,
+    }
+    whole = read_sts_task("STS12", "hub", ("test",))
+    assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
+    with pytest.raises(TaskNotFound, match="no dev split"):
+        read_sts_task("SICKRelatedness", "hub", ("dev",))
+    assert len(load_hub_pairs(local, "train", "mine")) == 2
+
+
+def test_hub_rows_that_are_no_pairs_are_named(tmp_path):
+    local = hub_folder(tmp_path, "set", [("a", "b", 1.0), (" ", "b", 2.0)])
+    with pytest.raises(ValueError, match="split test, line 2: a sentence is empty"):
+        load_hub_pairs(local, "test", "mine")
+    write(tmp_path / "other/test.jsonl", ['{"one": "a"}'])
+    with pytest.raises(ValueError, match="expected the columns sentence1, sentence2 and score"):
+        load_hub_pairs(str(tmp_path / "other"), "test", "mine")
+
+
+def test_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
+    path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
+    assert read_pairs_argument(str(path)).name == "mine"
+    with pytest.raises(FileNotFoundError):
+        read_pairs_argument(str(tmp_path / "absent.csv"))
+    asked = []
+    monkeypatch.setattr(sts_data, "load_hub_pairs", lambda *arguments: asked.append(arguments))
+    read_pairs_argument("someone/sts-nl")
+    read_pairs_argument("someone/sts-nl:validation")
+    assert asked == [("someone/sts-nl", "test", "someone/sts-nl"), ("someone/sts-nl", "validation", "someone/sts-nl")]
+
+
+@needs_shared
+@pytest.mark.parametrize("folder", ["senteval/downstream", "sts_raw"])
+def test_the_real_sets_have_their_published_sizes(folder):
+    data_dir = SHARED / "data" / folder
+    for task in ("STS12", "STS13", "STS14", "STS15"):
+        assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task]
+    splits = read_sts_task("STSBenchmark", data_dir, ("test", "dev", "train"))
+    assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS["STSBenchmark"]

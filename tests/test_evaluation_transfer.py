@@ -1,0 +1,84 @@
+"""The three protocols of the transfer tasks."""
+
+import numpy as np
+import pytest
+from evaluation_helpers import BagOfWords, write_transfer
+
+from simcse_hf.evaluation import transfer
+from simcse_hf.evaluation.transfer import f1, pair_features, score_transfer_task
+from simcse_hf.evaluation.transfer_data import LabelledTexts, read_transfer_task
+from simcse_hf.evaluation.vectors import SentenceVectors
+
+
+def score(task, folder, mode="fasttest"):
+    splits = read_transfer_task(task, folder)
+    texts = [text for part in splits.values() for text in part.texts + (part.texts2 or [])]
+    return score_transfer_task(task, splits, SentenceVectors(BagOfWords(), texts), mode, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downstream")
+    write_transfer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("task, tested", [("MR", 120), ("SST2", 60), ("TREC", 72), ("MRPC", 60)])
+def test_each_protocol_scores_every_test_example(folder, task, tested):
+    result, details = score(task, folder)
+    assert len(details.labels) == len(details.correct) == tested
+    # The folds of nested cross-validation are of one size here, so that their mean is the mean over examples.
+    assert result["accuracy"] == pytest.approx(100 * details.correct.mean())
+    assert 100 * np.bincount(details.labels).max() / tested < result["accuracy"] <= 100
+    assert ("f1" in result) == (task == "MRPC")
+    assert sum(result["examples"].values()) >= tested
+
+
+def test_labels_that_follow_a_word_are_learned(folder):
+    assert score("MR", folder)[0]["accuracy"] > 90
+    assert score("SST2", folder)[0]["dev_accuracy"] > 90
+
+
+def test_scoring_is_repeatable(folder):
+    assert score("TREC", folder)[0] == score("TREC", folder)[0]
+
+
+def test_the_mode_decides_the_settings(folder, monkeypatch):
+    seen = []
+
+    class Spy(transfer.LogisticRegressionGrid):
+        def __init__(self, classes, config, *rest):
+            seen.append(config)
+            super().__init__(classes, config, *rest)
+
+    monkeypatch.setattr(transfer, "LogisticRegressionGrid", Spy)
+    score("TREC", folder, "fasttest")
+    assert len(seen) == 5 + 1 and {(c.optimizer, c.batch_size, c.tenacity, c.epoch_size) for c in seen} == {
+        ("rmsprop", 128, 3, 2)
+    }
+    seen.clear()
+    score("TREC", folder, "test")
+    assert len(seen) == 10 + 1 and {(c.optimizer, c.batch_size, c.tenacity, c.epoch_size) for c in seen} == {
+        ("adam", 64, 5, 4)
+    }
+
+
+def test_pair_features():
+    a, b = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
+    assert pair_features(a, b).tolist() == [[2.0, 3.0, 3.0, -2.0]]
+
+
+@pytest.mark.parametrize("labels, predicted", [([1, 1, 0, 0, 1], [1, 0, 1, 0, 1]), ([1, 0], [0, 0]), ([0, 0], [1, 0])])
+def test_f1(labels, predicted):
+    labels, predicted = np.array(labels), np.array(predicted)
+    hits = ((labels == 1) & (predicted == 1)).sum()
+    precision, recall = hits / max((predicted == 1).sum(), 1), hits / max((labels == 1).sum(), 1)
+    expected = 2 * precision * recall / (precision + recall) if hits else 0.0
+    assert f1(labels, labels == predicted) == pytest.approx(expected)
+
+
+def test_too_few_examples_name_the_task():
+    texts = LabelledTexts([f"a {i}" for i in range(8)], [0, 1] * 4)
+    vectors = SentenceVectors(BagOfWords(), texts.texts)
+    with pytest.raises(ValueError, match="MR: a class has 4 examples"):
+        score_transfer_task("MR", {"train": texts}, vectors, "fasttest", device="cpu")

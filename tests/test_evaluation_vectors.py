@@ -1,0 +1,72 @@
+"""Each distinct text is encoded once; broken vectors are refused."""
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import BagOfWords
+
+from simcse_hf.evaluation.vectors import SentenceVectors
+
+TEXTS = ["a cat", "the dog sleeps", "a cat", "red", "the dog sleeps"]
+
+
+class Fixed:
+    def __init__(self, vectors):
+        self.vectors = vectors
+
+    def encode(self, texts):
+        return self.vectors
+
+
+def test_distinct_texts_go_to_one_call_longest_first_and_come_back_in_any_order():
+    model = BagOfWords()
+    vectors = SentenceVectors(model, TEXTS)
+    assert model.calls == [["the dog sleeps", "a cat", "red"]] and len(vectors) == 3
+    assert np.array_equal(vectors(TEXTS), BagOfWords().encode(TEXTS))
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "convert, dtype",
+    [
+        (lambda x: x.tolist(), np.float64),
+        (lambda x: torch.tensor(x, requires_grad=True), np.float32),
+        (lambda x: torch.tensor(x).bfloat16(), np.float32),
+        (lambda x: [torch.tensor(row) for row in x], np.float32),
+        (lambda x: x.astype(np.float64), np.float64),
+    ],
+)
+def test_takes_arrays_tensors_and_lists(convert, dtype):
+    x = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
+    got = SentenceVectors(Fixed(convert(x)), ["bb", "a"])(["a", "bb"])
+    assert got.dtype == dtype and np.array_equal(got, x[::-1])
+
+
+def test_an_encoder_that_can_normalise_is_asked_not_to():
+    class Model:
+        def encode(self, texts, *, normalize=True, show_progress=False):
+            assert not normalize and show_progress
+            return np.eye(len(texts), dtype=np.float32)
+
+    SentenceVectors(Model(), TEXTS)
+
+
+@pytest.mark.parametrize(
+    "vectors, said",
+    [
+        (np.array([[1, 2], [np.nan, 1]]), "1 of 2 sentence vectors hold NaN or infinity, the first for the text 'a'"),
+        (np.array([[1, 2], [1, np.inf]]), "infinity"),
+        (np.array([[0.1, 0.2], [0.1, 0.2]]), "collapsed"),
+        (np.array([[1.0, 2.0], [1.0 + 1e-7, 2.0]]), "collapsed"),
+        (np.array([[1.0, 2.0]]), r"shape \(1, 2\) for 2 texts"),
+        (np.array([1.0, 2.0]), r"shape \(2,\)"),
+    ],
+)
+def test_broken_vectors_are_an_error(vectors, said):
+    with pytest.raises(ValueError, match=said):
+        SentenceVectors(Fixed(vectors), ["bb", "a"])
+
+
+def test_no_text_is_no_call():
+    model = BagOfWords()
+    assert len(SentenceVectors(model, [])) == 0 and model.calls == []
