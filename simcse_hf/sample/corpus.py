@@ -98,7 +98,7 @@ def scored_pairs(n: int, seed: int, split: Split = "dev") -> list[tuple[str, str
     The second meaning is drawn anew and takes over each slot of the first with a chance that is itself drawn for the
     pair, so that the scores spread over the whole range. The two are put into words independently: synonyms and order
     differ, so that counting shared words does not give the score (the Jaccard overlap of the words has a Spearman
-    correlation of about 0.66 with it, the floor for an encoder that knows the synonyms).
+    correlation of about 0.64 with it, the floor for an encoder that knows the synonyms).
 
     Args:
         n (`int`): how many.
