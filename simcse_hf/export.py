@@ -1,0 +1,153 @@
+"""A trained model for other runtimes: a sentence-transformers directory, or an ONNX graph from tokens to vectors."""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers.utils import logging
+
+from .encoder import SimCSE
+from .modeling import ContrastiveModel
+from .poolers import POOLER_TYPES
+
+logger = logging.get_logger(__name__)
+
+ONNX_FILE = "model.onnx"
+ONNX_TOLERANCE = 1e-5  # between torch's and ONNX Runtime's vectors, relative to the largest entry where above 1
+
+_ONE_FILE_LIMIT = 1_800_000_000  # bytes of weights; protobuf ends at 2 GB
+
+
+def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -> Path:
+    """Writes a directory that `SentenceTransformer(directory)` loads and that gives the vectors of `simcse`.
+
+    Checkpoints saved by this package are such directories already. This is for published SimCSE models, whose config
+    names no pooler, and for another pooler than the checkpoint's.
+
+    Args:
+        simcse: the model, with the pooler to export.
+        directory: absent or empty.
+
+    Raises:
+        ValueError: `directory` holds something.
+    """
+    directory = _empty_directory(directory)
+    simcse.model.save_pretrained(directory)
+    simcse.tokenizer.save_pretrained(directory)
+    return directory
+
+
+class _SentenceVectors(nn.Module):
+    def __init__(self, model: ContrastiveModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model.embed(input_ids, attention_mask)
+
+
+def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
+    """Writes `model.onnx`, from token ids to sentence vectors, with the tokenizer and config.json beside it.
+
+    The graph takes `input_ids` and `attention_mask`, int64 of any (batch, length), and returns `sentence_embedding`,
+    float32 of (batch, dim), after the pooler and its head, not normalised. What ONNX Runtime makes of it is compared
+    with torch before this returns.
+
+    Args:
+        simcse: the model, with the pooler to export.
+        directory: absent or empty.
+
+    Returns:
+        The path of `model.onnx`.
+
+    Raises:
+        ImportError: the extra `onnx` is not installed.
+        ValueError: `directory` holds something, or the two runtimes disagree by more than `ONNX_TOLERANCE`.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ImportError as error:
+        raise ImportError(f"export to ONNX needs the extra: pip install simcse-hf[onnx] ({error})") from error
+    directory = _empty_directory(directory)
+    module = _SentenceVectors(simcse.model.to("cpu", torch.float32)).eval()
+    longest = simcse.max_length or 12
+    inputs = _example(simcse, rows=3, length=min(7, longest))
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    path = directory / ONNX_FILE
+    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    with torch.no_grad():
+        torch.onnx.export(
+            module,
+            inputs,
+            path,
+            dynamo=True,
+            input_names=["input_ids", "attention_mask"],
+            output_names=["sentence_embedding"],
+            dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+            external_data=size > _ONE_FILE_LIMIT,
+            verbose=False,
+        )
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    try:
+        _check_against_torch(session, module, _example(simcse, rows=5, length=min(12, longest)))
+    except ValueError:
+        path.unlink()
+        raise
+    simcse.model.config.save_pretrained(directory)
+    if simcse.max_length:
+        simcse.tokenizer.model_max_length = simcse.max_length
+    simcse.tokenizer.save_pretrained(directory)
+    return path
+
+
+def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of `rows` rows and their mask; every row one token shorter than the one before."""
+    lengths = (length - torch.arange(rows)).clamp(min=2)
+    mask = (torch.arange(length) < lengths[:, None]).long()
+    ids = torch.full((rows, length), simcse.tokenizer.pad_token_id)
+    ids[mask.bool()] = torch.arange(int(mask.sum())) % simcse.model.config.vocab_size
+    return ids, mask
+
+
+def _check_against_torch(session, module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> None:
+    names = ("input_ids", "attention_mask")
+    found = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})[0]
+    with torch.no_grad():
+        wanted = module(*inputs)
+    difference = (torch.from_numpy(found) - wanted).abs().max().item()
+    if not difference <= ONNX_TOLERANCE * max(1.0, wanted.abs().max().item()):
+        raise ValueError(f"the exported graph's vectors differ from torch's by {difference:.2g}; do not use it")
+
+
+def _empty_directory(directory: str | os.PathLike) -> Path:
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"{directory} is no empty directory: name another --output")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+EXPORTS = {"sentence-transformers": export_sentence_transformers, "onnx": export_onnx}
+
+
+def export_main(argv: list[str]) -> int:
+    """Runs `simcse-hf export`: writes a directory for another runtime.
+
+    Args:
+        argv: the words after `simcse-hf export`.
+
+    Raises:
+        ValueError, ImportError: as [`export_onnx`] and [`SimCSE`] say.
+    """
+    parser = argparse.ArgumentParser(prog="simcse-hf export", description="Writes a model for another runtime.")
+    parser.add_argument("model", help="checkpoint directory or hub name")
+    parser.add_argument("--to", required=True, choices=tuple(EXPORTS))
+    parser.add_argument("--output", required=True, help="directory to write, absent or empty")
+    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: what the checkpoint names")
+    arguments = parser.parse_args(argv)
+    simcse = SimCSE(arguments.model, pooler=arguments.pooler, device="cpu")
+    print(f"{EXPORTS[arguments.to](simcse, arguments.output)}: vectors of pooler {simcse.pooler!r}")
+    return 0
