@@ -19,11 +19,13 @@ from .configuration import SECTION, ContrastiveSettings
 from .data.tokenize import check_max_length, max_positions
 from .distributed import world
 from .encoding.quantization import check_precision, check_truncate_dim, quantize
+from .index import SentenceIndex
 from .poolers import POOLER_TYPES
 
 logger = logging.get_logger(__name__)
 
 DEFAULT_TOKEN_BUDGET = 1024
+UNLIMITED = 1 << 30  # tokenizers without a limit of their own name a far larger number
 
 
 def tokenize_texts(
@@ -50,7 +52,7 @@ def length_sorted_batches(lengths: Sequence[int], token_budget: int) -> list[lis
     return batches
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def encode_token_ids(
     model: nn.Module,
     token_ids: Sequence[Sequence[int]],
@@ -111,7 +113,7 @@ def _pad(rows: list[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, to
 
 
 class SimCSE:
-    """A trained model for use: `encode` texts, compare them with `similarity`.
+    """A trained model for use: `encode` texts, compare them with `similarity`, `search` among many.
 
     The pooler stands in the checkpoint's config (or in its sentence-transformers files); it is never guessed from a
     name. A model whose head was not trained is refused rather than used with a random head.
@@ -122,7 +124,7 @@ class SimCSE:
         pooler: overrides what the checkpoint says; one of [`POOLER_TYPES`].
         device: default: a GPU where there is one.
         dtype: default: float32.
-        max_length: tokens a text is cut to; default: the encoder's positions.
+        max_length: tokens a text is cut to; default: what the checkpoint names, at most the encoder's positions.
         hub_arguments: `revision`, `token`, `cache_dir`, `local_files_only`.
 
     Raises:
@@ -155,9 +157,11 @@ class SimCSE:
         self.model.to(self.device).eval()
         if max_length is not None:
             check_max_length(max_length, config)
-        self.max_length = max_length or named_length or max_positions(config)
+        limits = (max_positions(config), named_length, max_length, getattr(self.tokenizer, "model_max_length", None))
+        self.max_length = min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
+        self.index: SentenceIndex | None = None
 
     def encode(
         self,
@@ -234,6 +238,33 @@ class SimCSE:
         if x.dim() == 1 and y.dim() == 1:
             return cosines.item()
         return cosines[0] if x.dim() == 1 else cosines
+
+    def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options) -> None:
+        """Makes `self.index` of sentences, or of a file of them; arguments as [`SentenceIndex.build`]."""
+        self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
+
+    def add_to_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options) -> None:
+        """Adds to the index; arguments as [`SentenceIndex.add`]."""
+        self._built_index().add(sentences_or_file_path, **options)
+
+    def save_index(self, folder: str | os.PathLike) -> None:
+        """Writes the index to a folder, as [`SentenceIndex.save`]."""
+        self._built_index().save(folder)
+
+    def load_index(self, folder: str | os.PathLike, **options) -> None:
+        """Opens a saved index as `self.index`; arguments as [`SentenceIndex.load`]."""
+        self.index = SentenceIndex.load(folder, self, **options)
+
+    def search(
+        self, queries: str | Sequence[str], *, top_k: int = 5, threshold: float | None = 0.6
+    ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
+        """The sentences of the index most similar to each query, as [`SentenceIndex.search`]."""
+        return self._built_index().search(queries, top_k=top_k, threshold=threshold)
+
+    def _built_index(self) -> SentenceIndex:
+        if self.index is None:
+            raise ValueError("there is no index yet: call build_index or load_index first")
+        return self.index
 
     def _vectors(self, given) -> torch.Tensor:
         if isinstance(given, (torch.Tensor, np.ndarray)):
