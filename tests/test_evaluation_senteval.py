@@ -78,9 +78,8 @@ def test_the_average_is_over_what_is_there(sts):
     assert sts["average"]["value"] == pytest.approx((72.37 + 80.60 + 75.59 + 85.39 + 82.03 + 77.15) / 6, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "task", ["TREC", *(pytest.param(task, marks=slow) for task in TRANSFER_FIGURES if task != "TREC")]
-)
+@slow
+@pytest.mark.parametrize("task", TRANSFER_FIGURES)
 def test_transfer_tasks(model, task):
     result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
     assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=0.3)
