@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -79,7 +80,10 @@ def save_sentence_transformers_files(
         {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{kind}"} for i, (kind, path) in enumerate(folders)
     ]
     _write_json(directory / "modules.json", modules)
-    transformer: dict = {"max_seq_length": max_positions(config), "do_lower_case": False}
+    # None stands for the tokenizer's limit, or the rows of the position table where they are fewer. RoBERTa's serve
+    # fewer tokens than that.
+    positions, rows = max_positions(config), getattr(config, "max_position_embeddings", None)
+    transformer: dict = {"max_seq_length": None if positions == rows else positions, "do_lower_case": False}
     if needs_hidden_states(pooler_type):
         transformer["config_args"] = {"output_hidden_states": True}
     _write_json(directory / "sentence_bert_config.json", transformer)
@@ -87,6 +91,16 @@ def save_sentence_transformers_files(
         directory / "config_sentence_transformers.json",
         {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
     )
+
+
+def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Copies what [`save_sentence_transformers_files`] wrote from one directory to another that is there."""
+    for name in NAMES:
+        path = Path(source, name)
+        if path.is_dir():
+            shutil.copytree(path, Path(target, name), dirs_exist_ok=True)
+        elif path.exists():
+            shutil.copy(path, Path(target, name))
 
 
 def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:

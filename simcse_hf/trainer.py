@@ -13,16 +13,18 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
 from .auto import AutoModelForCL
 from .callbacks import LossTracker, SimilarityEvalCallback
+from .cards import CARD, describe_run, is_written_by_hand, write_card
 from .data.collator import ContrastiveCollator
 from .data.tokenize import check_max_length, tokenize_dataset
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
+from .sentence_transformers_files import copy_sentence_transformers_files
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -206,3 +208,33 @@ class SimCSETrainer(Trainer):
         # Sharded formats (FSDP, DeepSpeed) hold the whole state and no file of ours.
         if not self.model.has_own_pooler and Path(checkpoint, "model.safetensors").exists():
             load_head(self.model.sentence_head, checkpoint, {})
+
+    # --- the hub ---------------------------------------------------------------------------------------------------
+
+    def create_model_card(self, language=None, license=None, tags=None, dataset=None, **others) -> None:
+        """Writes this package's card (see `simcse-hf card`) into `output_dir`; one written by hand is left as it is.
+
+        Args:
+            language, license, tags, dataset: as in transformers.
+            others: transformers' other arguments; what they say is known here.
+        """
+        card = Path(self.args.output_dir, CARD)
+        if not self.is_world_process_zero() or is_written_by_hand(card):
+            return
+        write_card(
+            self.args.output_dir,
+            repo_id=self.hub_model_id,
+            run=describe_run(self),
+            language=language,
+            license=license,
+            datasets=[dataset] if isinstance(dataset, str) else dataset,
+            tags=[tags] if isinstance(tags, str) else tags,
+        )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # The Trainer pushes output_dir, into which it copies from the checkpoint a list of files of its own.
+        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy):
+            if self.is_world_process_zero():
+                copy_sentence_transformers_files(checkpoint_folder, self.args.output_dir)
+        super()._push_from_checkpoint(checkpoint_folder)

@@ -1,0 +1,317 @@
+"""A small model hub on loopback, for tests of pushing and loading with the real `huggingface_hub` client.
+
+    with HubServer() as hub:
+        HfApi(endpoint=hub.url, token=hub.token)...
+        hub.repositories["org/name"].files("main")  # path -> bytes
+
+It speaks what the client asks of a model repository: create, preupload, LFS batch and upload, commit on a branch or as
+a pull request, listings, resolve with ranges and etags. Repositories live in memory. The client's faster Xet protocol
+is not spoken: run clients with HF_HUB_DISABLE_XET=1.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+LFS_SUFFIXES = (".safetensors", ".bin", ".onnx")
+
+
+def git_oid(content):
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Repository:
+    """Branches of commits; a commit is a dict of path -> bytes."""
+
+    def __init__(self, private):
+        self.private = private
+        self.commits = {}
+        self.branches = {}
+        self.messages = []
+        self.commit("main", {}, "initial commit")
+
+    def commit(self, branch, files, message):
+        oid = hashlib.sha1(repr((len(self.commits), branch, sorted(files))).encode()).hexdigest()
+        self.commits[oid] = files
+        self.branches[branch] = oid
+        self.messages.append((branch, message))
+        return oid
+
+    def resolve(self, revision):
+        """The commit a branch, pull request or commit id stands for; None where there is none."""
+        oid = self.branches.get(revision, revision)
+        return oid if oid in self.commits else None
+
+    def files(self, revision="main"):
+        return self.commits[self.resolve(revision)]
+
+
+class HubServer(ThreadingHTTPServer):
+    """The server; a context manager that serves from a thread.
+
+    Attributes:
+        token: the one that may write, and read what is private.
+        requests: (method, path, headers) of every request, in order.
+        cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.token = "hf_" + "t" * 34
+        self.repositories = {}
+        self.blobs = {}
+        self.requests = []
+        self.cut = lambda method, path: False
+        self.lock = threading.Lock()
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request, client_address):
+        pass  # a cut connection is meant
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def _serve(self):
+        parts = urlsplit(self.path)
+        self.route, self.query = unquote(parts.path), parse_qs(parts.query)
+        self.server.requests.append((self.command, self.route, dict(self.headers)))
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.server.cut(self.command, self.route):
+            self.rfile.read(length // 2)
+            self.close_connection = True
+            self.connection.shutdown(2)
+            return
+        self.body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
+        with self.server.lock:
+            for method, pattern, answer in _ROUTES:
+                found = re.fullmatch(pattern, self.route)
+                if found and self.command in method:
+                    return answer(self, **found.groupdict())
+        self._error(404, "EntryNotFound", f"no route {self.command} {self.route}")
+
+    do_GET = do_HEAD = do_POST = do_PUT = _serve
+
+    def _chunks(self):
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _send(self, status, content=b"", **headers):
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": len(content), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _error(self, status, code, message):
+        self._send(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
+
+    def _may_write(self):
+        if self.headers.get("Authorization") == f"Bearer {self.server.token}":
+            return True
+        self._error(401, "Unauthorized", "Invalid username or password.")
+        return False
+
+    def _repository(self, repo):
+        found = self.server.repositories.get(repo)
+        authorised = self.headers.get("Authorization") == f"Bearer {self.server.token}"
+        if found is None or (found.private and not authorised):
+            self._error(404 if authorised else 401, "RepoNotFound", "Repository not found")
+            return None
+        return found
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def whoami(self):
+        if self._may_write():
+            self._send(200, {"type": "user", "name": "org", "orgs": []})
+
+    def create(self):
+        if not self._may_write():
+            return
+        asked = json.loads(self.body)
+        repo = f"{asked.get('organization') or 'org'}/{asked['name']}"
+        url = {"url": f"{self.server.url}/{repo}", "name": repo, "id": repo}
+        if repo in self.server.repositories:
+            self._send(409, {"error": "You already created this model repo", **url})
+            return
+        self.server.repositories[repo] = Repository(private=asked.get("visibility") == "private")
+        self._send(200, url)
+
+    def validate_yaml(self):
+        content = json.loads(self.body)["content"]
+        if content.startswith("---\n"):
+            self._send(200, {"errors": [], "warnings": []})
+        else:
+            self._send(400, {"errors": [{"message": "no metadata"}], "warnings": []})
+
+    def branch(self, repo, revision):
+        repository = self._may_write() and self._repository(repo)
+        if not repository:
+            return
+        if revision in repository.branches:
+            self._error(409, "Conflict", "the branch exists")
+            return
+        repository.branches[revision] = repository.branches["main"]
+        self._send(200, {})
+
+    def preupload(self, repo, revision):
+        repository = self._may_write() and self._repository(repo)
+        if not repository:
+            return
+        if repository.resolve(revision) is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return
+        existing = repository.files(revision)
+        answers = []
+        for file in json.loads(self.body)["files"]:
+            path, large = file["path"], file["path"].endswith(LFS_SUFFIXES)
+            answer = {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
+            if path in existing:
+                answer["oid"] = hashlib.sha256(existing[path]).hexdigest() if large else git_oid(existing[path])
+            answers.append(answer)
+        self._send(200, {"files": answers})
+
+    def lfs_batch(self, repo):
+        if not (self._may_write() and self._repository(repo)):
+            return
+        objects = []
+        for wanted in json.loads(self.body)["objects"]:
+            answer = {"oid": wanted["oid"], "size": wanted["size"]}
+            if wanted["oid"] not in self.server.blobs:
+                answer["actions"] = {"upload": {"href": f"{self.server.url}/lfs/{wanted['oid']}"}}
+            objects.append(answer)
+        self._send(200, {"transfer": "basic", "objects": objects})
+
+    def lfs_upload(self, oid):
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            self._error(400, "BadRequest", "the content has another hash")
+            return
+        self.server.blobs[oid] = self.body
+        self._send(200)
+
+    def commit(self, repo, revision):
+        repository = self._may_write() and self._repository(repo)
+        if not repository:
+            return
+        if repository.resolve(revision) is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return
+        files = dict(repository.files(revision))
+        message = ""
+        for line in self.body.splitlines():
+            item = json.loads(line)
+            key, value = item["key"], item["value"]
+            if key == "header":
+                message = value["summary"]
+            elif key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif key == "lfsFile":
+                files[value["path"]] = self.server.blobs[value["oid"]]
+            elif key == "deletedFile":
+                files.pop(value["path"], None)
+        answer = {"commitUrl": "", "commitOid": ""}
+        branch = revision
+        if self.query.get("create_pr") == ["1"]:
+            number = 1 + sum(name.startswith("refs/pr/") for name in repository.branches)
+            branch = f"refs/pr/{number}"
+            answer["pullRequestUrl"] = f"{self.server.url}/{repo}/discussions/{number}"
+        oid = repository.commit(branch, files, message)
+        self._send(200, answer | {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def info(self, repo, revision="main"):
+        repository = self._repository(repo)
+        if not repository:
+            return
+        oid = repository.resolve(revision)
+        if oid is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return
+        siblings = [{"rfilename": path} for path in repository.commits[oid]]
+        self._send(200, {"id": repo, "sha": oid, "private": repository.private, "tags": [], "siblings": siblings})
+
+    def tree(self, repo, revision, folder=""):
+        repository = self._repository(repo)
+        if not repository:
+            return
+        folder, oid = folder.strip("/"), repository.resolve(revision)
+        if oid is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return
+        entries = [
+            {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
+            for path, content in repository.commits[oid].items()
+            if not folder or path.startswith(f"{folder}/")
+        ]
+        if folder and not entries:
+            self._error(404, "EntryNotFound", f"{folder} does not exist")
+            return
+        self._send(200, entries)
+
+    def resolve(self, repo, revision, path):
+        repository = self._repository(repo)
+        if not repository:
+            return
+        oid = repository.resolve(revision)
+        if oid is None:
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return
+        content = repository.commits[oid].get(path)
+        if content is None:
+            self._send(404, X_Repo_Commit=oid, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
+            return
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)}"',
+            "X_Repo_Commit": oid,
+            "Accept_Ranges": "bytes",
+        }
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if asked is None:
+            self._send(200, content, **headers)
+            return
+        first, last = int(asked[1]), int(asked[2] or len(content) - 1)
+        part = content[first : last + 1]
+        self._send(206, part, **headers, Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(content)}")
+
+
+_REPO = r"(?P<repo>[^/]+/[^/]+?)"
+_REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
+_ROUTES = [
+    (("GET",), r"/api/whoami-v2", _Handler.whoami),
+    (("POST",), r"/api/repos/create", _Handler.create),
+    (("POST",), r"/api/validate-yaml", _Handler.validate_yaml),
+    (("POST",), rf"/api/models/{_REPO}/branch/{_REVISION}", _Handler.branch),
+    (("POST",), rf"/api/models/{_REPO}/preupload/{_REVISION}", _Handler.preupload),
+    (("POST",), rf"/api/models/{_REPO}/commit/{_REVISION}", _Handler.commit),
+    (("POST",), rf"/{_REPO}\.git/info/lfs/objects/batch", _Handler.lfs_batch),
+    (("PUT",), r"/lfs/(?P<oid>\w+)", _Handler.lfs_upload),
+    (("GET",), rf"/api/models/{_REPO}/tree/{_REVISION}(?P<folder>/.*)?", _Handler.tree),
+    (("GET",), rf"/api/models/{_REPO}/revision/{_REVISION}", _Handler.info),
+    (("GET",), rf"/api/models/{_REPO}", _Handler.info),
+    (("GET", "HEAD"), rf"/{_REPO}/resolve/{_REVISION}/(?P<path>.+)", _Handler.resolve),
+]
