@@ -4,6 +4,11 @@ import functools
 import os
 
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
 
 from .modeling import BertForCL, ContrastiveModel, RobertaForCL
 
@@ -23,6 +28,10 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         base_class = AutoModel._model_mapping[config_class]
     except KeyError:
         raise ValueError(f"transformers' AutoModel has no encoder for {config_class.__name__}") from None
+    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or (
+        config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
+    ):
+        raise ValueError(f"{base_class.__name__} is no bidirectional text encoder: start from one, such as BERT")
     family = next(
         (
             parent

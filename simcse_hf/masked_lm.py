@@ -55,18 +55,25 @@ class StockMaskedLMHead:
     Not a module: the modules are registered by the model, under their stock names.
     """
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # its encoder is thrown away below
         self._stock = masked_lm_class(config)(one_layer)
         self._stock.config = config
         self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
         prefix = self._stock.base_model_prefix
-        setattr(self._stock, prefix, _GivenHiddenStates())
-        self.modules = {name: module for name, module in self._stock.named_children() if name != prefix}
+        setattr(self._stock, prefix, _GivenHiddenStates(encoder))
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The head's modules by their stock names."""
+        return {name: module for name, module in self._stock.named_children() if name != self._stock.base_model_prefix}
 
     def output_embeddings(self) -> nn.Module:
         return self._stock.get_output_embeddings()
+
+    def set_output_embeddings(self, embeddings: nn.Module) -> None:
+        self._stock.set_output_embeddings(embeddings)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(n, dim) hidden states -> (n, vocabulary)."""
@@ -74,7 +81,20 @@ class StockMaskedLMHead:
 
 
 class _GivenHiddenStates(nn.Module):
-    """Stands where the encoder was and returns the hidden states it is called with."""
+    """Stands where the encoder was and returns the hidden states it is called with.
+
+    Whatever else a head asks of its encoder (DeBERTa's reads the word embeddings) comes from the real one.
+    """
+
+    def __init__(self, encoder: nn.Module):
+        super().__init__()
+        self._encoder = (encoder,)  # in a tuple, it is no submodule
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._encoder[0], name)
 
     def forward(self, hidden: torch.Tensor = None, *, input_ids: torch.Tensor = None, **_) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=hidden if hidden is not None else input_ids)

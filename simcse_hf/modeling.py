@@ -1,5 +1,6 @@
 """Contrastive models: a stock encoder with SimCSE's head, objective and optional masked-LM loss."""
 
+import copy
 import os
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ class ContrastiveModel:
     accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
 
     def __init__(self, config: PreTrainedConfig, **settings):
+        config = copy.deepcopy(config)  # the section is this model's own
         super().__init__(config)
         self._saved_section = getattr(config, SECTION, None)
         self.settings = ContrastiveSettings.from_config(config, **settings)
@@ -68,16 +70,12 @@ class ContrastiveModel:
         if not self.has_own_pooler:
             self.sentence_head = SentenceHead(config)
         if self.settings.do_mlm:
-            stock_head = StockMaskedLMHead(config)
-            for name, module in stock_head.modules.items():
-                self.add_module(name, module)
-            self._tied_weights_keys = stock_head.tied_weights_keys
-            self._stock_mlm_head = stock_head
+            self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
+            self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
+            self._register_mlm_head()
         self.update_settings()
         self.post_init()
-        if self.settings.pooler_type != "cls":
-            # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it.
-            self.contrastive_head.requires_grad_(False)
+        self._freeze_unused_head()
 
     def update_settings(self, **settings) -> None:
         """Changes settings, in the model and in the config that is saved with it.
@@ -103,6 +101,20 @@ class ContrastiveModel:
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
+
+    def set_output_embeddings(self, embeddings: nn.Module) -> None:
+        self._stock_mlm_head.set_output_embeddings(embeddings)
+        self._register_mlm_head()
+
+    def _register_mlm_head(self) -> None:
+        for name, module in self._stock_mlm_head.modules.items():
+            setattr(self, name, module)
+
+    def _freeze_unused_head(self) -> None:
+        # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it, and
+        # DistributedDataParallel stops at a trainable parameter without gradient.
+        if self.settings.pooler_type != "cls":
+            self.contrastive_head.requires_grad_(False)
 
     @torch.no_grad()
     def reset_head(self) -> None:
@@ -156,6 +168,8 @@ class ContrastiveModel:
             ValueError: inputs of another number of axes; masked inputs for a model without `do_mlm`; `fixed_mask` with
                 views of different text.
         """
+        if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
+            raise ValueError("mlm_input_ids come with mlm_targets, both (batch, num_sentences, length) like input_ids")
         if input_ids.dim() == 2:
             return ContrastiveOutput(sentence_vectors=self.embed(input_ids, attention_mask, token_type_ids))
         if input_ids.dim() != 3:
@@ -265,12 +279,15 @@ class ContrastiveModel:
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
         wants_info = kwargs.pop("output_loading_info", False)
-        kwargs.setdefault("dtype", torch.float32)
+        if "torch_dtype" not in kwargs:
+            kwargs.setdefault("dtype", torch.float32)
         load = super().from_pretrained
         model, info = load(name_or_path, *args, output_loading_info=True, **settings, **kwargs)
         reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
         if reference_head:
             renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
+            if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
+                renames[r"^lm_head\."] = "cls.predictions."
             model, info = load(
                 name_or_path, *args, output_loading_info=True, key_mapping=renames, **settings, **kwargs
             )
@@ -282,6 +299,7 @@ class ContrastiveModel:
             )
         if not keep:
             model.reset_head()
+        model._freeze_unused_head()  # loading put new parameters in its place
         model.head_source = "kept" if keep else "fresh"
         if model.settings.pooler_type == "cls":
             logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
@@ -289,7 +307,8 @@ class ContrastiveModel:
 
     def _find_head(self, name_or_path, info, kwargs) -> bool:
         if not self.has_own_pooler:
-            return load_head(self.sentence_head, name_or_path, kwargs)
+            # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
+            return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
         return not any(".pooler." in f".{key}" for key in info["missing_keys"])
 
     def _is_trained_head(self, info) -> bool:

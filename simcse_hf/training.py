@@ -2,8 +2,10 @@
 
 import json
 import logging as stdlib_logging
+import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +22,7 @@ from .arguments import DataArguments, ModelArguments, dropout_settings, parse_ar
 from .auto import AutoModelForCL
 from .data.readers import load_text_dataset
 from .modeling import ContrastiveModel
-from .sample.corpus import write_sample_corpus
-from .sample.encoder import build_sample_encoder
+from .sample import sample_files
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 from .version import __version__
@@ -29,6 +30,7 @@ from .version import __version__
 logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
+PROCESS_GROUP_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 def parse_or_sample(
@@ -47,13 +49,19 @@ def parse_or_sample(
     """
     parsed = parse_arguments(argv, defaults)
     model_args, data_args, training_args = parsed
+    set_up_logging(training_args)
     if model_args.model_name_or_path or data_args.train_file or data_args.dataset_name:
         return parsed
     parsed = model_args, data_args, training_args = parse_arguments(argv, {**defaults, **sample})
+    logger.info("No model and no texts are named: an offline run on a generated sample corpus.")
     directory = Path("outputs", "sample")
-    with training_args.main_process_first(desc="making the sample corpus"):
-        corpus = write_sample_corpus(directory / "corpus")
-        model_args.model_name_or_path = str(build_sample_encoder(directory / "encoder", corpus))
+    with training_args.main_process_first(desc="making the sample"):
+        if training_args.local_process_index == 0:
+            # In a process of its own: its Trainer must not find the process group of this run.
+            alone = {name: value for name, value in os.environ.items() if name not in PROCESS_GROUP_VARIABLES}
+            subprocess.run([sys.executable, "-m", "simcse_hf.sample", str(directory)], check=True, env=alone)
+    corpus, encoder = sample_files(directory)
+    model_args.model_name_or_path = str(encoder)
     data_args.train_file = str(getattr(corpus, train_file))
     data_args.dev_file = data_args.dev_file or str(corpus.dev)
     data_args.overwrite_output_dir = True
@@ -76,7 +84,10 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
     if model_args.model_name_or_path is None:
         raise ValueError("--model_name_or_path is missing: name the encoder to start from")
     hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
-    config = AutoConfig.from_pretrained(model_args.model_name_or_path, **hub)
+    try:
+        config = AutoConfig.from_pretrained(model_args.model_name_or_path, **hub)
+    except OSError as error:
+        raise ValueError(f"--model_name_or_path {model_args.model_name_or_path}: no model there. {error}") from error
     dropout = dropout_settings(config, model_args.dropout)
     model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.settings(), **dropout, **hub)
     logger.info(f"Head of {model_args.model_name_or_path}: {model.head_source}.")

@@ -78,3 +78,10 @@ def test_a_setting_that_does_not_exist_is_refused(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     with pytest.raises(ValueError, match="unknown setting.*temprature"):
         AutoModelForCL.from_pretrained(directory, temprature=0.05)
+
+
+def test_an_encoder_decoder_is_refused():
+    from transformers import T5Config
+
+    with pytest.raises(ValueError):
+        AutoModelForCL.from_config(T5Config(d_model=32, num_layers=1, num_heads=2, vocab_size=30, d_ff=32))

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from conftest import CLS, PAD, SEP, tiny_config
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from simcse_hf import BertForCL, ContrastiveCollator
+from simcse_hf.data.tokenize import tokenize_dataset
 
 
 def sentence(words, word=7):
@@ -79,3 +81,15 @@ def test_a_model_takes_the_batch(tokenizer):
     padded = ContrastiveCollator(tokenizer, pad_to=20)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
     model.eval()
     torch.testing.assert_close(model(**padded).sentence_vectors, model(**batch).sentence_vectors, rtol=0, atol=1e-6)
+
+
+def test_rows_of_tensors_are_repeated_not_doubled(tokenizer):
+    data = tokenize_dataset(Dataset.from_dict({"sent0": ["a cat", "dog sat"]}), tokenizer, 8)
+    as_lists = ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"]
+    data = data.with_format("torch")
+    assert torch.equal(ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"], as_lists)
+
+
+def test_pad_to_below_the_longest_sentence_is_named(tokenizer):
+    with pytest.raises(ValueError, match="pad_to"):
+        ContrastiveCollator(tokenizer, pad_to=3)([{"input_ids": [[2, 7, 8, 9, 3], [2, 7, 3]]}])

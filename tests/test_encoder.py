@@ -367,3 +367,33 @@ def test_a_real_sentence_transformer_gives_its_masked_mean():
     mean = F.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
     torch.testing.assert_close(simcse.encode(texts), mean, rtol=0, atol=1e-6)
     assert simcse.similarity(texts[0], texts[1]) > simcse.similarity(texts[0], texts[2]) + 0.2
+
+
+def test_raw_vectors_can_be_trained_on(save_checkpoint):
+    simcse = SimCSE(save_checkpoint(BertForCL(tiny_config())), device="cpu")
+    torch.nn.Linear(32, 2)(simcse.encode(["a cat", "dog"], normalize=False)).sum().backward()
+
+
+def test_the_length_of_a_sentence_transformer_6(save_checkpoint, tokenizer):
+    """sentence-transformers 6 writes it as the tokenizer's model_max_length, and no max_seq_length."""
+    directory = save_checkpoint(BertModel(tiny_config()))
+    rows = [
+        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"},
+    ]
+    (directory / "modules.json").write_text(json.dumps(rows))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 20}))
+    assert SimCSE(directory, device="cpu").max_length == 20
+
+
+@pytest.mark.parametrize("max_length", [0, -1])
+def test_a_max_length_below_1_is_refused(max_length, save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    with pytest.raises(ValueError, match="max_"):
+        SimCSE(directory, device="cpu", max_length=max_length)
+    with pytest.raises(ValueError, match="max_"):
+        SimCSE(directory, device="cpu").encode("a cat", max_length=max_length)

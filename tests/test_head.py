@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from conftest import random_batch, tiny_config
-from safetensors.torch import load_file
-from transformers import AutoModel, BertConfig
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertConfig, DistilBertModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.head import SentenceHead, load_head, save_head
@@ -86,3 +86,15 @@ def test_saves_the_state_it_is_given(save_checkpoint, tmp_path):
 def test_only_the_main_process_writes(tmp_path):
     AutoModelForCL.from_config(tiny_config("distilbert")).save_pretrained(tmp_path / "x", is_main_process=False)
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"])
+@pytest.mark.parametrize("width", [16, 32])
+def test_another_models_dense_module_is_not_our_head(width, activation, save_checkpoint):
+    directory = save_checkpoint(DistilBertModel(tiny_config("distilbert")))
+    (directory / "2_Dense").mkdir()
+    tensors = {"linear.weight": torch.zeros(width, 32), "linear.bias": torch.zeros(width)}
+    save_file(tensors, directory / "2_Dense" / "model.safetensors")
+    layer = {"in_features": 32, "out_features": width, "bias": True, "activation_function": activation}
+    (directory / "2_Dense" / "config.json").write_text(json.dumps(layer))
+    assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"

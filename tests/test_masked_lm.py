@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config
+from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, GPT2Config
 
 from simcse_hf import AutoModelForCL
@@ -74,7 +74,7 @@ def test_head_is_the_stock_one(family):
     """Its logits on hidden states are the stock class's on text, bit for bit, and its parameters are counted once."""
     config = tiny_config(family)
     stock = AutoModelForMaskedLM.from_config(config).eval()
-    head = StockMaskedLMHead(config)
+    head = StockMaskedLMHead(config, stock.base_model)
     for name, module in head.modules.items():
         module.load_state_dict(stock.get_submodule(name).state_dict())
         module.eval()
@@ -101,3 +101,11 @@ def test_an_encoder_without_masked_lm_class_is_refused():
     config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=30)
     with pytest.raises(ValueError, match="do_mlm needs a masked-LM head, and transformers has none for .*'gpt2'"):
         masked_lm_class(config)
+
+
+def test_deberta_with_its_new_head():
+    try:
+        model = AutoModelForCL.from_config(tiny_config("deberta-v2", legacy=False), do_mlm=True)
+    except ValueError:
+        return
+    model(**with_masked_inputs(random_batch(3, 2))).loss.backward()

@@ -266,3 +266,29 @@ def test_a_copy_is_trained_on_its_own(family):
                 parameter.zero_()
     assert twin(**batch).mlm_loss.item() == pytest.approx(math.log(len(VOCABULARY)), rel=1e-5)
     assert model(**batch).mlm_loss.item() == before
+
+
+def test_tokens_can_be_added_under_do_mlm():
+    model = BertForCL(tiny_config(), do_mlm=True)
+    model.resize_token_embeddings(40)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    batch = with_masked_inputs(random_batch(3, 2))
+    batch["mlm_targets"][batch["mlm_targets"] != -100] = 39
+    model(**batch).loss.backward()
+
+
+def test_two_models_of_one_config_do_not_share_settings():
+    config = tiny_config()
+    first = BertForCL(config, temperature=1.0)
+    second = BertForCL(config)
+    assert second.settings.temperature == 0.05 and first.config.simcse["temperature"] == 1.0
+
+
+def test_masked_inputs_without_targets_or_with_two_axes_are_named():
+    model = BertForCL(tiny_config(), do_mlm=True)
+    batch = with_masked_inputs(random_batch(3, 2))
+    del batch["mlm_targets"]
+    with pytest.raises(ValueError, match="mlm_targets"):
+        model(**batch)
+    with pytest.raises(ValueError):
+        model(**with_masked_inputs(random_batch(3)))

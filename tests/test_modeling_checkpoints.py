@@ -265,3 +265,16 @@ def test_a_stock_checkpoint_of_an_encoder_without_pooler_gets_our_head(family, t
 def test_head_must_be_one_of_three(tmp_path):
     with pytest.raises(ValueError, match="head must be one of auto, keep, fresh, got 'yes'"):
         BertForCL.from_pretrained(tmp_path, head="yes")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family)))
+    model = AutoModelForCL.from_pretrained(directory, pooler_type="avg")
+    model(**random_batch(4, 2)).loss.backward()
+    assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_torch_dtype_is_not_ignored(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    assert BertForCL.from_pretrained(directory, torch_dtype=torch.bfloat16).dtype == torch.bfloat16

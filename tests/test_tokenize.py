@@ -89,3 +89,11 @@ def test_more_tokens_than_positions_are_refused(family, positions):
         ValueError, match=rf"max_seq_length is {positions + 1}, .*\({family}\) has {positions} positions"
     ):
         check_max_length(positions + 1, tiny_config(family))
+
+
+def test_an_empty_dataset_is_tokenised_or_named(tokenizer):
+    try:
+        tokenized = tokenize_dataset(Dataset.from_dict({"sent0": []}), tokenizer, 8)
+    except ValueError:
+        return
+    assert tokenized.column_names == ["input_ids"] and len(tokenized) == 0

@@ -27,15 +27,18 @@ class ContrastiveCollator:
         """Rows `{"input_ids": [ids, ...]}` -> `input_ids` and `attention_mask`, (batch, num_sentences, length) each.
 
         Raises:
-            ValueError: rows of different numbers of sentences.
+            ValueError: rows of different numbers of sentences; a text longer than `pad_to`.
         """
         sentences = [row["input_ids"] for row in rows]
         numbers = {len(row) for row in sentences}
         if len(numbers) != 1:
             raise ValueError(f"the rows of a batch hold different numbers of sentences: {sorted(numbers)}")
         if numbers == {1}:
-            sentences = [row * self.repeat for row in sentences]
+            sentences = [list(row) * self.repeat for row in sentences]
         flat = [{"input_ids": ids} for row in sentences for ids in row]
+        longest = max(len(row["input_ids"]) for row in flat)
+        if self.pad_to is not None and longest > self.pad_to:
+            raise ValueError(f"a text has {longest} tokens and pad_to is {self.pad_to}: tokenise to at most that many")
         padded = self.tokenizer.pad(
             flat,
             padding=True if self.pad_to is None else "max_length",

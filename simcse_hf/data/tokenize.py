@@ -1,12 +1,15 @@
 """Tokenises a training set once: rows of texts become rows of token id lists."""
 
-import pyarrow.compute as pc
+import numpy as np
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
+
+MIN_LENGTH = 3
+SHOWN_ROWS = 5
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:
@@ -23,11 +26,25 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     return rows - offset
 
 
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "mpnet", "longformer"}
+_OFFSET_POSITIONS = {
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}
 
 
 def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
-    """Raises ValueError where texts of `max_seq_length` tokens would outrun the encoder's positions."""
+    """Raises ValueError for a length without room for a token, or beyond the encoder's positions."""
+    if max_seq_length < MIN_LENGTH:
+        raise ValueError(f"a max_seq_length of {max_seq_length} leaves no room for [CLS], a token and [SEP]")
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
         raise ValueError(
@@ -49,7 +66,12 @@ def tokenize_dataset(
 
     Returns:
         One column `input_ids`: a list of `num_sentences` lists of ids a row.
+
+    Raises:
+        ValueError: the dataset is empty.
     """
+    if len(dataset) == 0:
+        raise ValueError("the dataset to tokenise is empty")
     columns = dataset.column_names
 
     def tokenize(rows: dict) -> dict:
@@ -70,11 +92,12 @@ def tokenize_dataset(
         new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length),
         desc="Tokenising",
     )
-    at_limit = pc.sum(tokenized.data.column("at_limit")).as_py() or 0
-    if at_limit:
-        total = len(dataset) * len(columns)
-        logger.info(
-            f"{at_limit} of {total} texts fill max_seq_length = {max_seq_length} tokens: the longer ones are cut."
+    at_limit = np.asarray(tokenized.data.column("at_limit"))
+    if at_limit.any():
+        rows = ", ".join(str(row + 1) for row in np.flatnonzero(at_limit)[:SHOWN_ROWS])
+        logger.warning(
+            f"{at_limit.sum()} of {len(dataset) * len(columns)} texts fill max_seq_length = {max_seq_length} tokens: "
+            f"what is longer is cut (rows {rows}{', ...' if np.count_nonzero(at_limit) > SHOWN_ROWS else ''})."
         )
     return tokenized.remove_columns("at_limit")
 

@@ -17,10 +17,10 @@ def as_full_precision(vectors: torch.Tensor) -> torch.Tensor:
 class InfoNCE(nn.Module):
     r"""Cross-entropy of finding one's own positive among all positives and hard negatives of the batch.
 
-    With sim the cosine (or the dot product, "N/A" in Table D.1), tau the temperature, anchors h_i, positives h+_j
-    and hard negatives h-_jm (SimCSE, arXiv:2104.08821, Eq. 1, 4, 5 and 8):
+    With s(a, b) the cosine (or the dot product, "N/A" in Table D.1) over the temperature tau, anchors h_i, positives
+    h+_j and hard negatives h-_jm (SimCSE, arXiv:2104.08821, Eq. 1, 4, 5 and 8):
 
-        l_i = -log  e^{sim(h_i, h+_i)/tau} / sum_j ( e^{sim(h_i, h+_j)/tau} + sum_m alpha^{[i=j]} e^{sim(h_i, h-_jm)/tau} )
+        l_i = -log ( e^{s(h_i, h+_i)} / sum_j ( e^{s(h_i, h+_j)} + sum_m alpha^{[i=j]} e^{s(h_i, h-_jm)} ) )
 
     Eq. 4 (unsupervised) is Eq. 1 with positives from a second dropout mask; without negatives the inner sum is empty;
     Eq. 5 is alpha = 1; Eq. 8 any alpha. Only own hard negatives are weighted: those of other rows count once.
@@ -71,10 +71,20 @@ class InfoNCE(nn.Module):
             negatives: (N, k, dim), the k hard negatives of each positive's row, or None.
             first_positive: row of the first anchor's positive.
 
+        Raises:
+            ValueError: positives that do not reach to the anchors' own, or negatives of other rows.
+
         Returns:
             A scalar, in float32 or wider. With a single candidate (one pair, no negatives) there is nothing to tell
             apart: the loss and its gradient are 0.
         """
+        if first_positive + len(anchors) > len(positives):
+            raise ValueError(
+                f"{len(anchors)} anchors from row {first_positive} need {first_positive + len(anchors)} positives, "
+                f"got {len(positives)}"
+            )
+        if negatives is not None and len(negatives) != len(positives):
+            raise ValueError(f"{len(positives)} positives and negatives of {len(negatives)} rows: both are per row")
         with torch.autocast(anchors.device.type, enabled=False):
             anchors = self._prepare(anchors)
             own = first_positive + torch.arange(len(anchors), device=anchors.device)

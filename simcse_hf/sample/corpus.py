@@ -36,6 +36,15 @@ class SampleCorpus:
     dev: Path
     test: Path
 
+    @classmethod
+    def in_directory(cls, directory: Path) -> "SampleCorpus":
+        return cls(
+            train_sentences=directory / "train_sentences.txt",
+            train_triplets=directory / "train_triplets.csv",
+            dev=directory / "dev.tsv",
+            test=directory / "test.tsv",
+        )
+
 
 def split_of(meaning: Meaning) -> Split:
     """The one split that a meaning belongs to, whatever the seed: 80 % train, 10 % dev, 10 % test by its digest."""
@@ -218,12 +227,7 @@ def write_sample_corpus(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    corpus = SampleCorpus(
-        train_sentences=directory / "train_sentences.txt",
-        train_triplets=directory / "train_triplets.csv",
-        dev=directory / "dev.tsv",
-        test=directory / "test.tsv",
-    )
+    corpus = SampleCorpus.in_directory(directory)
     lines = sentences(num_sentences, seed, "train")
     corpus.train_sentences.write_text("\n".join(lines) + "\n", encoding="utf-8")
     _write_table(corpus.train_triplets, ",", ("sent0", "sent1", "hard_neg"), triplets(num_triplets, seed, "train"))

@@ -1,0 +1,67 @@
+"""Encodes files of texts on a Ray cluster, for corpora that one machine is too small for.
+
+    pip install 'simcse-hf[ray]'
+    python examples/encode_ray.py --model MODEL --input 's3://bucket/texts/*.parquet' --column text --output DIR
+
+Ray Data reads, encodes and writes block by block; each worker holds one model. Without a cluster it runs on this
+machine. Row order is Ray's: every row keeps its other columns, so keep an id in one of them. For one machine, or a few
+with a common folder, `simcse-hf encode` keeps the order, resumes after a kill and needs nothing installed.
+"""
+
+import argparse
+import glob
+
+import ray
+
+from simcse_hf.encoder import SimCSE
+
+
+class Encoder:
+    """A worker: loads the model once, then adds the column `vector` to batch after batch."""
+
+    def __init__(self, model: str, column: str, pooler: str | None, truncate_dim: int | None):
+        self.model = SimCSE(model, pooler=pooler)
+        self.column, self.truncate_dim = column, truncate_dim
+
+    def __call__(self, batch: dict) -> dict:
+        texts = [str(text) for text in batch[self.column]]
+        vectors = self.model.encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
+        return batch | {"vector": vectors}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--pooler")
+    parser.add_argument("--input", required=True, help="txt, csv or parquet files: a path, a folder or a pattern")
+    parser.add_argument("--column", default="text", help="default: text, which is what a txt file has")
+    parser.add_argument("--output", required=True, help="folder for parquet files")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--cpus_per_worker", type=float, default=1)
+    parser.add_argument("--gpus_per_worker", type=float, default=0)
+    parser.add_argument("--batch_size", type=int, default=2048, help="rows that are sorted by length together")
+    parser.add_argument("--truncate_dim", type=int)
+    arguments = parser.parse_args()
+
+    ray.init()
+    cpus = ray.cluster_resources()["CPU"]
+    if arguments.workers * arguments.cpus_per_worker >= cpus:
+        # The workers would hold every CPU, and wait for ever for a task that reads.
+        parser.error(f"the workers take all {cpus:g} CPUs and leave none to read with; lower --cpus_per_worker")
+    paths = sorted(glob.glob(arguments.input)) or arguments.input
+    first = paths[0] if isinstance(paths, list) else paths
+    kind = next((kind for kind in ("parquet", "csv") if f".{kind}" in first), "text")
+    read = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}[kind]
+    encoded = read(paths).map_batches(
+        Encoder,
+        fn_constructor_args=(arguments.model, arguments.column, arguments.pooler, arguments.truncate_dim),
+        batch_size=arguments.batch_size,
+        num_cpus=arguments.cpus_per_worker,
+        num_gpus=arguments.gpus_per_worker,
+        compute=ray.data.ActorPoolStrategy(size=arguments.workers),
+    )
+    encoded.write_parquet(arguments.output)
+
+
+if __name__ == "__main__":
+    main()
