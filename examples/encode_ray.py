@@ -24,7 +24,7 @@ class Encoder:
         self.column, self.truncate_dim = column, truncate_dim
 
     def __call__(self, batch: dict) -> dict:
-        texts = [str(text) for text in batch[self.column]]
+        texts = list(batch[self.column])
         vectors = self.model.encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
         return batch | {"vector": vectors}
 

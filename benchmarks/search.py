@@ -1,0 +1,201 @@
+"""Measures search: exact PyTorch against numpy, and HNSW against exact, on random, clustered and sentence vectors.
+
+    OMP_NUM_THREADS=2 python benchmarks/search.py --output benchmarks/results/search.json \
+        --sentences wiki_sentences.txt.gz --model MODEL
+
+Random unit vectors in hundreds of dimensions have no structure that a graph could follow (all are nearly orthogonal,
+and the tenth neighbour is hardly nearer than the thousandth), which is the hardest case there is; vectors of sentences
+have much. Each is reported for what it is. Speed is in milliseconds a query, one query at a time (what a user waits
+for) and all queries in one call (what a job takes), by the clock and by processor time; the latter is the steadier one
+where others work on the machine.
+"""
+
+import argparse
+import json
+import platform
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from simcse_hf.encoder import SimCSE
+from simcse_hf.encoding.texts import stream_texts
+from simcse_hf.index.exact import ExactIndex
+from simcse_hf.index.faiss_index import FaissIndex
+from simcse_hf.index.interface import VectorIndex
+
+TOP_K = 10
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def random_vectors(count: int, dim: int, seed: int) -> np.ndarray:
+    return unit(np.random.default_rng(seed).standard_normal((count, dim), dtype=np.float32))
+
+
+def clustered_vectors(count: int, dim: int, seed: int) -> np.ndarray:
+    """Around 1,000 random centres, with a cosine of about 0.7 to them."""
+    centres = random_vectors(1000, dim, seed=0)
+    generator = np.random.default_rng(seed)
+    noise = generator.standard_normal((count, dim), dtype=np.float32) / np.float32(dim**0.5)
+    return unit(centres[generator.integers(len(centres), size=count)] + noise)
+
+
+def numpy_search(vectors: np.ndarray, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The whole score matrix and a sort, a slice of the queries at a time."""
+    found = []
+    for some in np.array_split(queries, -(-len(queries) // 20)):
+        scores = some @ vectors.T
+        best = np.argpartition(-scores, TOP_K, axis=1)[:, :TOP_K]
+        best_scores = np.take_along_axis(scores, best, axis=1)
+        order = np.argsort(-best_scores, axis=1)
+        found.append((np.take_along_axis(best_scores, order, 1), np.take_along_axis(best, order, 1)))
+    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+
+def milliseconds(run, queries: int) -> dict[str, float]:
+    clock, processor = time.perf_counter(), time.process_time()
+    run()
+    taken = time.perf_counter() - clock, time.process_time() - processor
+    return {"clock": 1000 * taken[0] / queries, "processor": 1000 * taken[1] / queries}
+
+
+def speeds(index: VectorIndex, queries: np.ndarray, singles: int = 50) -> dict:
+    index.search(queries[:2], TOP_K)  # warms up; an inverted file lays out its cells
+    one_by_one = queries[:singles]
+    return {
+        "one": milliseconds(lambda: [index.search(query[None], TOP_K) for query in one_by_one], len(one_by_one)),
+        "batch": milliseconds(lambda: index.search(queries, TOP_K), len(queries)),
+    }
+
+
+def measure_exact(vectors: np.ndarray, queries: np.ndarray) -> dict:
+    index = ExactIndex(vectors.shape[1])
+    index.add(vectors)
+    scores, positions = index.search(queries, TOP_K)
+    expected_scores, expected = numpy_search(vectors, queries)
+    report = {
+        "vectors": len(vectors),
+        "queries": len(queries),
+        "equal_positions": bool((positions == expected).all()),
+        "largest_score_difference": float(np.abs(scores - expected_scores).max()),
+        "milliseconds": speeds(index, queries),
+        "numpy_milliseconds": {"batch": milliseconds(lambda: numpy_search(vectors, queries), len(queries))},
+    }
+    print("exact", json.dumps(report, indent=2), flush=True)
+    return report
+
+
+def measure_hnsw(name: str, vectors: np.ndarray, queries: np.ndarray, efs: list[int], graph: dict) -> dict:
+    exact = ExactIndex(vectors.shape[1])
+    exact.add(vectors)
+    truth_scores, truth = exact.search(queries, TOP_K)
+    exact_speed = speeds(exact, queries)
+    index = FaissIndex(vectors.shape[1], "hnsw", **graph)
+    clock, processor = time.perf_counter(), time.process_time()
+    index.add(vectors)
+    building = {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
+    rows = []
+    print(f"{name}: {len(vectors)} vectors, built in {building}, exact {exact_speed}", flush=True)
+    for ef in efs:
+        index.ef_search = ef
+        scores, found = index.search(queries, TOP_K)
+        speed = speeds(index, queries)
+        row = {
+            "ef_search": ef,
+            "recall": float(np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(found, truth, strict=True)])),
+            # Of equal sentences any may be found: scores as good as the true tenth count too.
+            "recall_by_score": float((scores >= truth_scores[:, -1:] - 1e-6).mean()),
+            "milliseconds": speed,
+            "times_faster": {
+                how: {clock: exact_speed[how][clock] / speed[how][clock] for clock in speed[how]} for how in speed
+            },
+        }
+        rows.append(row)
+        print(
+            f"  ef {ef:5d}  recall {row['recall']:.3f} ({row['recall_by_score']:.3f} by score)  one query "
+            f"{speed['one']['clock']:.2f} ms, {row['times_faster']['one']['clock']:.1f} x; in a batch "
+            f"{speed['batch']['clock']:.3f} ms, {row['times_faster']['batch']['clock']:.1f} x",
+            flush=True,
+        )
+    return {
+        "data": name,
+        "vectors": len(vectors),
+        "queries": len(queries),
+        "tenth_score": float(truth_scores[:, -1].mean()),
+        "graph": graph,
+        "seconds_to_build": building,
+        "exact_milliseconds": exact_speed,
+        "hnsw": rows,
+    }
+
+
+def sentence_vectors(arguments: argparse.Namespace) -> np.ndarray:
+    # Every tenth: neighbours in the file are sentences of one article.
+    texts = [text for _, text in islice(stream_texts(arguments.sentences), 0, 10 * arguments.sentence_count, 10)]
+    model = SimCSE(arguments.model, pooler=arguments.pooler, max_length=64)
+    return model.encode(texts, convert_to="numpy", show_progress=True, token_budget=4096)
+
+
+def main() -> None:
+    """Parses the command line, measures, prints and writes the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", default=["exact", "random", "clustered", "sentences"])
+    parser.add_argument("--exact_count", type=int, default=1_000_000)
+    parser.add_argument("--hnsw_count", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--sentences", help="file of sentences")
+    parser.add_argument("--sentence_count", type=int, default=20_000)
+    parser.add_argument("--vectors", help="npy file of sentence vectors; made from --sentences where it is not there")
+    parser.add_argument("--model")
+    parser.add_argument("--pooler")
+    parser.add_argument("--neighbors", type=int, default=32)
+    parser.add_argument("--ef_construction", type=int, default=80)
+    parser.add_argument("--ef_search", type=int, nargs="+", default=[32, 64, 128, 256, 512])
+    parser.add_argument("--output", help="JSON file to write; parts that are in it and not asked for are kept")
+    arguments = parser.parse_args()
+    graph = {"neighbors": arguments.neighbors, "ef_construction": arguments.ef_construction}
+    path = Path(arguments.output) if arguments.output else None
+    report = json.loads(path.read_text()) if path is not None and path.exists() else {}
+    report["machine"] = {
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+    dim, count = arguments.dim, arguments.hnsw_count
+    for part in arguments.parts:
+        if part == "exact":
+            vectors = random_vectors(arguments.exact_count, dim, seed=1)
+            report[part] = measure_exact(vectors, random_vectors(arguments.queries, dim, seed=2))
+        elif part == "sentences":
+            kept = Path(arguments.vectors) if arguments.vectors else None
+            vectors = np.load(kept) if kept is not None and kept.exists() else sentence_vectors(arguments)
+            if kept is not None and not kept.exists():
+                np.save(kept, vectors)
+            # Queries are sentences that the index does not hold.
+            report[part] = measure_hnsw(
+                f"{Path(arguments.model).name} of {Path(arguments.sentences).name}",
+                vectors[: -arguments.queries],
+                vectors[-arguments.queries :],
+                arguments.ef_search,
+                graph,
+            )
+        else:
+            make = {"random": random_vectors, "clustered": clustered_vectors}[part]
+            report[part] = measure_hnsw(
+                part, make(count, dim, 1), make(arguments.queries, dim, 2), arguments.ef_search, graph
+            )
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
