@@ -174,6 +174,19 @@ def test_binary_codes_are_the_signs():
     assert quantize(values, "ubinary").dtype == np.uint8 and quantize(values, "binary").dtype == np.int8
 
 
+def test_codes_are_those_of_sentence_transformers():
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    quantize_embeddings = library.quantize_embeddings
+    vectors = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
+    ranges = calibrate_ranges(vectors)
+    for precision in ("binary", "ubinary"):
+        np.testing.assert_array_equal(quantize(vectors, precision), quantize_embeddings(vectors, precision))
+    theirs = quantize_embeddings(vectors, "int8", ranges=ranges)
+    difference = np.abs(quantize(vectors, "int8", ranges).astype(int) - theirs)
+    assert difference.max() == 1  # they cut the fraction off, we round
+    assert (difference == 0).mean() > 0.4
+
+
 def test_encode_quantises_one_text_and_several(model):
     bits = model.encode(["the cat", "a dog"], precision="ubinary")
     assert bits.dtype == torch.uint8 and bits.shape == (2, 4)
