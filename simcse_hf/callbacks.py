@@ -34,6 +34,7 @@ class SimilarityEvalCallback(TrainerCallback):
         self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int = DEFAULT_TOKEN_BUDGET
     ):
         self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(dev_set, name)
+        self.source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
         self.name = name
         self.token_budget = token_budget
         self._texts = list(dict.fromkeys([*self.pairs.sentences1, *self.pairs.sentences2]))

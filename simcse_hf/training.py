@@ -90,7 +90,6 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
         raise ValueError(f"--model_name_or_path {model_args.model_name_or_path}: no model there. {error}") from error
     dropout = dropout_settings(config, model_args.dropout)
     model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.settings(), **dropout, **hub)
-    logger.info(f"Head of {model_args.model_name_or_path}: {model.head_source}.")
     name = model_args.tokenizer_name or model_args.model_name_or_path
     return model, AutoTokenizer.from_pretrained(name, **hub)
 
@@ -214,7 +213,7 @@ def train_and_report(trainer: SimCSETrainer) -> dict:
 
 def _dev_results(trainer: SimCSETrainer) -> dict:
     if not trainer.similarity_evals:
-        return {"initial": None, "best": None, "final": None}
+        return {"dev_set": None, "initial": None, "best": None, "final": None}
     name = f"{trainer.similarity_evals[0].name}_spearman"
     evaluations = [
         {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
@@ -223,13 +222,14 @@ def _dev_results(trainer: SimCSETrainer) -> dict:
     ]
     initial, after = evaluations[0], evaluations[1:] or evaluations
     found = {"initial": initial, "best": max(after, key=lambda entry: entry[name]), "final": after[-1]}
-    return {name: {when: entry[name] for when, entry in found.items()}, **found}
+    headline = {name: {when: entry[name] for when, entry in found.items()}}
+    return {"dev_set": trainer.similarity_evals[0].source, **headline, **found}
 
 
 def _print_summary(results: dict, args: SimCSETrainingArguments) -> None:
     name = next((key for key in results if key.endswith("_spearman")), None)
     if name is not None:
-        print(f"\nDev {name.removesuffix('_spearman')}, Spearman x 100")
+        print(f"\nDev set {results['dev_set']}, Spearman x 100")
         print(f"  before training   {results[name]['initial']:6.2f}")
         print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")

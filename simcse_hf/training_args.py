@@ -12,8 +12,8 @@ class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
 
     Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False`
-    (every trainable parameter is used), and `metric_for_best_model`, where a best model is asked for and there is a
-    dev set, is its Spearman correlation.
+    (every trainable parameter is used), `dataloader_pin_memory` off on CPUs, and `metric_for_best_model`, where a best
+    model is asked for and there is a dev set, is its Spearman correlation.
 
     Args:
         max_seq_length (`int`, *optional*, defaults to 32):
@@ -61,6 +61,8 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # there is no device to copy to
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "

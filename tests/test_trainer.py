@@ -44,6 +44,12 @@ def arguments(tmp_path, **changes):
     return SimCSETrainingArguments(**(values | changes))
 
 
+def best_model_arguments(tmp_path, max_steps):
+    """Evaluates and saves every second step, and ends with the best."""
+    every_second = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    return arguments(tmp_path, max_steps=max_steps, load_best_model_at_end=True, **every_second)
+
+
 def model_of(model_type="bert", dropout=None, **settings):
     """Weights large enough that random sentences get clearly different vectors."""
     torch.manual_seed(1)
@@ -130,15 +136,7 @@ def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
 
 
 def test_dev_spearman_is_logged_and_chooses_the_best_model(tmp_path, tokenizer):
-    arguments_ = arguments(
-        tmp_path,
-        max_steps=6,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-        load_best_model_at_end=True,
-    )
+    arguments_ = best_model_arguments(tmp_path, max_steps=6)
     trainer = SimCSETrainer(model_of(), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
     trainer.train()
     scores = {e["step"]: e["eval_stsb_spearman"] for e in trainer.state.log_history if "eval_stsb_spearman" in e}
@@ -153,15 +151,7 @@ def test_early_stopping_by_dev_spearman(tmp_path, tokenizer):
         def evaluate(self, model, tokenizer):
             return {"stsb_spearman": 10.0}
 
-    arguments_ = arguments(
-        tmp_path,
-        max_steps=20,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-        load_best_model_at_end=True,
-    )
+    arguments_ = best_model_arguments(tmp_path, max_steps=20)
     stopping = [Constant(pairs()), EarlyStoppingCallback(early_stopping_patience=2)]
     trainer = SimCSETrainer(model_of(), arguments_, texts(64), processing_class=tokenizer, callbacks=stopping)
     trainer.train()
@@ -213,15 +203,7 @@ def test_killed_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(tmp_pa
 
 
 def test_best_model_of_an_encoder_without_pooler_comes_back_with_its_head(tmp_path, tokenizer):
-    arguments_ = arguments(
-        tmp_path,
-        max_steps=6,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-        load_best_model_at_end=True,
-    )
+    arguments_ = best_model_arguments(tmp_path, max_steps=6)
     trainer = SimCSETrainer(model_of("distilbert"), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
     trainer.train()
     saved = AutoModelForCL.from_pretrained(trainer.state.best_model_checkpoint)
