@@ -1,7 +1,7 @@
 """Measures search: exact PyTorch against numpy, and HNSW against exact, on random, clustered and sentence vectors.
 
-    OMP_NUM_THREADS=2 python benchmarks/search.py --output benchmarks/results/search.json \
-        --sentences wiki_sentences.txt.gz --model MODEL
+    simcse-hf encode --model MODEL --input sentences.txt --output vectors
+    OMP_NUM_THREADS=2 python benchmarks/search.py --vectors vectors --output benchmarks/results/search.json
 
 Random unit vectors in hundreds of dimensions have no structure that a graph could follow (all are nearly orthogonal,
 and the tenth neighbour is hardly nearer than the thousandth), which is the hardest case there is; vectors of sentences
@@ -12,16 +12,15 @@ where others work on the machine.
 
 import argparse
 import json
+import os
 import platform
 import time
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from simcse_hf.encoder import SimCSE
-from simcse_hf.encoding.texts import stream_texts
+from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.index.exact import ExactIndex
 from simcse_hf.index.faiss_index import FaissIndex
 from simcse_hf.index.interface import VectorIndex
@@ -96,6 +95,7 @@ def measure_hnsw(name: str, vectors: np.ndarray, queries: np.ndarray, efs: list[
     exact.add(vectors)
     truth_scores, truth = exact.search(queries, TOP_K)
     exact_speed = speeds(exact, queries)
+    del exact  # its copy of the vectors, before the graph makes another
     index = FaissIndex(vectors.shape[1], "hnsw", **graph)
     clock, processor = time.perf_counter(), time.process_time()
     index.add(vectors)
@@ -135,13 +135,6 @@ def measure_hnsw(name: str, vectors: np.ndarray, queries: np.ndarray, efs: list[
     }
 
 
-def sentence_vectors(arguments: argparse.Namespace) -> np.ndarray:
-    # Every tenth: neighbours in the file are sentences of one article.
-    texts = [text for _, text in islice(stream_texts(arguments.sentences), 0, 10 * arguments.sentence_count, 10)]
-    model = SimCSE(arguments.model, pooler=arguments.pooler, max_length=64)
-    return model.encode(texts, convert_to="numpy", show_progress=True, token_budget=4096)
-
-
 def main() -> None:
     """Parses the command line, measures, prints and writes the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,11 +143,7 @@ def main() -> None:
     parser.add_argument("--hnsw_count", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--sentences", help="file of sentences")
-    parser.add_argument("--sentence_count", type=int, default=20_000)
-    parser.add_argument("--vectors", help="npy file of sentence vectors; made from --sentences where it is not there")
-    parser.add_argument("--model")
-    parser.add_argument("--pooler")
+    parser.add_argument("--vectors", help="folder that `simcse-hf encode` wrote, for the part `sentences`")
     parser.add_argument("--neighbors", type=int, default=32)
     parser.add_argument("--ef_construction", type=int, default=80)
     parser.add_argument("--ef_search", type=int, nargs="+", default=[32, 64, 128, 256, 512])
@@ -164,6 +153,7 @@ def main() -> None:
     path = Path(arguments.output) if arguments.output else None
     report = json.loads(path.read_text()) if path is not None and path.exists() else {}
     report["machine"] = {
+        "cores": os.cpu_count(),
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -175,13 +165,13 @@ def main() -> None:
             vectors = random_vectors(arguments.exact_count, dim, seed=1)
             report[part] = measure_exact(vectors, random_vectors(arguments.queries, dim, seed=2))
         elif part == "sentences":
-            kept = Path(arguments.vectors) if arguments.vectors else None
-            vectors = np.load(kept) if kept is not None and kept.exists() else sentence_vectors(arguments)
-            if kept is not None and not kept.exists():
-                np.save(kept, vectors)
+            vectors = np.concatenate(list(read_shards(arguments.vectors)))
+            manifest = read_manifest(arguments.vectors)
+            model = manifest["model"]
+            name = f"{Path(model['name_or_path']).name}, {model['dtype']}, {manifest['input']['file']}"
             # Queries are sentences that the index does not hold.
             report[part] = measure_hnsw(
-                f"{Path(arguments.model).name} of {Path(arguments.sentences).name}",
+                name,
                 vectors[: -arguments.queries],
                 vectors[-arguments.queries :],
                 arguments.ef_search,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -284,6 +285,24 @@ def test_a_full_disk_leaves_the_old_index_whole(model, tmp_path, monkeypatch):
         index.save(tmp_path / "index")
     assert len(SentenceIndex.load(tmp_path / "index", model)) == 40
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_an_index_that_cannot_be_replaced_stays(model, tmp_path, monkeypatch):
+    index = SentenceIndex.build(model, SENTENCES[:40])
+    index.save(tmp_path / "index")
+    index.add(SENTENCES[40:])
+    rename = Path.rename
+
+    def refuse(self, target):
+        if self.name.endswith(".partial"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ValueError, match="cannot write the index to .*Input/output error"):
+        index.save(tmp_path / "index")
+    monkeypatch.undo()
+    assert len(SentenceIndex.load(tmp_path / "index", model)) == 40
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,8 @@ class SentenceIndex:
             partial.rename(folder)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
             shutil.rmtree(partial, ignore_errors=True)
+            if replaced.exists() and not folder.exists():
+                replaced.rename(folder)
             raise ValueError(f"cannot write the index to {folder}: {error}") from error
         shutil.rmtree(replaced, ignore_errors=True)
 
