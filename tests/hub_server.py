@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -56,7 +57,9 @@ class HubServer(ThreadingHTTPServer):
     Attributes:
         token: the one that may write, and read what is private.
         requests: (method, path, headers) of every request, in order.
+        errors: exceptions of the server's own, which a client would take for a broken connection.
         cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
+        cut_answer: likewise, after half of the answer's body was sent.
     """
 
     daemon_threads = True
@@ -68,7 +71,8 @@ class HubServer(ThreadingHTTPServer):
         self.repositories = {}
         self.blobs = {}
         self.requests = []
-        self.cut = lambda method, path: False
+        self.errors = []
+        self.cut = self.cut_answer = lambda method, path: False
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -80,7 +84,9 @@ class HubServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request, client_address):
-        pass  # a cut connection is meant
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):  # a cut connection is meant
+            self.errors.append(error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -123,7 +129,10 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": len(content), **headers}.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command != "HEAD" and self.server.cut_answer(self.command, self.route):
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+        elif self.command != "HEAD":
             self.wfile.write(content)
 
     def _error(self, status, code, message):
@@ -255,11 +264,11 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in repository.commits[oid]]
         self._send(200, {"id": repo, "sha": oid, "private": repository.private, "tags": [], "siblings": siblings})
 
-    def tree(self, repo, revision, folder=""):
+    def tree(self, repo, revision, folder):
         repository = self._repository(repo)
         if not repository:
             return
-        folder, oid = folder.strip("/"), repository.resolve(revision)
+        folder, oid = (folder or "").strip("/"), repository.resolve(revision)
         if oid is None:
             self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
             return
