@@ -1,7 +1,10 @@
 """What a user is promised of model cards: examples that run, measured figures only, and what the hub can read."""
 
 import json
+import os
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -198,8 +201,6 @@ def test_figures_measured_on_the_hub_copy_are_this_models(directory, tmp_path):
 
 
 def test_figures_older_than_the_weights_are_pointed_out(directory, caplog):
-    import os
-
     file = written(directory / "evaluation.json", evaluation(directory))
     os.utime(file, (1, 1))
     write_card(directory)
@@ -285,6 +286,45 @@ def test_arguments_are_listed_where_they_differ_from_their_default(tmp_path):
         output_dir=str(tmp_path), use_cpu=True, lr_scheduler_type="cosine", save_steps=7, warmup_steps=0.1, bf16=True
     )
     assert changed_arguments(args) == {"lr_scheduler_type": "cosine", "warmup_steps": 0.1, "bf16": True}
+
+
+# --- the paper's models -------------------------------------------------------------------------------------------
+
+MODEL_CARDS = Path(__file__).parents[1] / "model_cards"
+PAPER = Path(__file__).parents[2] / "shared" / "papers" / "simcse.txt"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return runpy.run_path(str(MODEL_CARDS / "generate.py"))
+
+
+def test_the_committed_cards_are_what_the_script_writes(generator):
+    generated = generator["generate"]()
+    assert len(generated) == 9
+    assert generated == {path.name: path.read_text(encoding="utf-8") for path in MODEL_CARDS.glob("*.md")}
+
+
+def test_every_figure_of_those_cards_is_marked_as_the_papers(generator):
+    for name, card in generator["generate"]().items():
+        if name != "README.md":
+            sections = card[card.index("## Results") : card.index("## Limits")].split("### ")[1:]
+            assert len(sections) == (0 if "bert-large" in name and "roberta" not in name else 2)
+            assert all("**The paper's figures**, not measured with this package (Table" in text for text in sections)
+            assert "model-index" not in card
+
+
+def test_those_figures_are_in_the_paper():
+    if not PAPER.exists():
+        pytest.skip(f"the paper's text is not at {PAPER}")
+    text, paper = PAPER.read_text(encoding="utf-8"), json.loads((MODEL_CARDS / "paper.json").read_text())
+    sizes = {"bert-base-uncased": "BERTbase", "roberta-base": "RoBERTabase", "roberta-large": "RoBERTalarge"}
+    for kind in ("sts", "transfer"):
+        for name, row in paper[kind]["figures"].items():
+            encoder = name.partition("simcse-")[2]
+            line = next(line for line in text.splitlines() if line.endswith(" ".join(f"{x:.2f}" for x in row)))
+            assert line.startswith(f"* SimCSE-{sizes[encoder]}")
+            assert sum(row[:7]) / 7 == pytest.approx(row[7], abs=0.0051)
 
 
 # --- the file -----------------------------------------------------------------------------------------------------

@@ -124,9 +124,9 @@ def write_card(
     return path
 
 
-def render_card(data: ModelCardData, **context) -> str:
+def render_card(data: ModelCardData, marker: str = MARKER, **context) -> str:
     """The card as text; `context` is what the template names."""
-    return str(ModelCard.from_template(data, template_path=str(_TEMPLATE), marker=MARKER, **context)).rstrip() + "\n"
+    return str(ModelCard.from_template(data, template_path=str(_TEMPLATE), marker=marker, **context)).rstrip() + "\n"
 
 
 def describe_model(

@@ -120,10 +120,11 @@ def evaluation_tables(document: dict) -> list[Table]:
         ]
         average = f"Avg. of {len(results[key]['tasks'])}"
         transfer = is_transfer(tasks[0])
+        absent = " n/a: not measured, and not in the average." if results[key]["missing"] else ""
         tables.append(
             Table(
                 "Transfer" if transfer else "Semantic textual similarity",
-                protocol_of(document, transfer),
+                protocol_of(document, transfer) + absent,
                 [*(SHORT_NAMES.get(task, task) for task in tasks), average],
                 [[*map(format_number, values), format_number(results[key]["value"])]],
             )
