@@ -108,6 +108,8 @@ def push_model(
         raise PushError(f"{repo_id} was not pushed: unset HF_HUB_OFFLINE, which forbids all requests") from error
     except HfHubHTTPError as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, token)}") from error
+    except ValueError as error:  # the card's front matter, as the hub judges it before any upload
+        raise PushError(f"{repo_id} was not pushed: {error}") from error
     except _CONNECTION_ERRORS as error:
         raise PushError(
             f"{repo_id} was not pushed: the connection to {api.endpoint} failed ({_innermost(error)}). Nothing is "

@@ -266,6 +266,22 @@ def test_offline_and_without_network(hub, saved, monkeypatch):
         push_model(directory, "org/name")
 
 
+def test_a_card_the_hub_does_not_take(hub, saved):
+    directory = saved()
+    (directory / CARD).write_text("A card without front matter.")
+    with pytest.raises(PushError, match="org/name was not pushed: Invalid metadata in README.md"):
+        push_model(directory, "org/name")
+    assert not [path for path in paths(hub, "PUT") + paths(hub, "POST") if "/lfs/" in path or "/commit/" in path]
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_an_answer_that_is_an_error(status, hub, saved, monkeypatch):
+    monkeypatch.setattr("hub_server._Handler._may_write", lambda self: self._error(status, "", "the hub's own words"))
+    wanted = "may not write there" if status == 403 else "the hub answered 500: the hub's own words"
+    with pytest.raises(PushError, match=wanted):
+        push_model(saved(), "org/name")
+
+
 @pytest.mark.parametrize("name", ["a b", "org/name/x", "-x", "a..b", ""])
 def test_a_name_that_is_none(name, hub, saved):
     with pytest.raises(ValueError, match="is no name of a repository"):
