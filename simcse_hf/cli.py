@@ -13,6 +13,12 @@ COMMANDS = {
     "evaluate": ("simcse_hf.evaluation.cli", "evaluate_main", "STS and transfer tasks, with the protocol named"),
     "compare": ("simcse_hf.evaluation.cli", "compare_main", "several models or result files side by side"),
     "build-nli": ("simcse_hf.data.nli", "build_nli_main", "SNLI / MNLI rows to training triplets"),
+    "encode": ("simcse_hf.encoding.cli", "encode_main", "a file of texts to shards of vectors, resumable"),
+    "index": ("simcse_hf.index.cli", "index_main", "a search index over the texts of a file"),
+    "search": ("simcse_hf.index.cli", "search_main", "the texts of an index nearest to a query"),
+    "export": ("simcse_hf.export", "export_main", "to sentence-transformers or ONNX"),
+    "card": ("simcse_hf.cards.card", "card_main", "a model card from result files"),
+    "push": ("simcse_hf.hub", "push_main", "a model folder to the hub"),
 }
 
 
