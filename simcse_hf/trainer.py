@@ -177,7 +177,7 @@ class SimCSETrainer(Trainer):
     def _check_dropout(self) -> None:
         """Two views of a text must differ, or unsupervised training pulls nothing together (Table 3, p = 0)."""
         row = self.train_dataset[0]
-        batch = self._prepare_inputs(self.data_collator([row, row]))
+        batch = {name: tensor.to(self.model.device) for name, tensor in self.data_collator([row, row]).items()}
         training = self.model.training
         with torch.random.fork_rng():
             vectors = self.model.train()(batch["input_ids"], batch["attention_mask"]).sentence_vectors
