@@ -2,8 +2,8 @@
 
     python benchmarks/real_text.py --shared ../shared --seeds 42 43 44 --output benchmarks/results/real_text.json
 
-Runs examples/run_unsup.py and examples/run_sup.py as a user would, with the recipe of the plain loop whose figures stand
-in the README of the encoder (`shared/models/README.md`), and writes every evaluation of every seed.
+Runs examples/run_unsup.py and examples/run_sup.py as a user would, with the recipe of the plain loop whose figures
+stand in the README of the encoder (`shared/models/README.md`), and writes every evaluation of every seed.
 """
 
 import argparse
