@@ -221,15 +221,19 @@ class SimCSETrainer(Trainer):
         card = Path(self.args.output_dir, CARD)
         if not self.is_world_process_zero() or is_written_by_hand(card):
             return
-        write_card(
-            self.args.output_dir,
-            repo_id=self.hub_model_id,
-            run=describe_run(self),
-            language=language,
-            license=license,
-            datasets=[dataset] if isinstance(dataset, str) else dataset,
-            tags=[tags] if isinstance(tags, str) else tags,
-        )
+        try:
+            write_card(
+                self.args.output_dir,
+                repo_id=self.hub_model_id,
+                run=describe_run(self),
+                language=language,
+                license=license,
+                datasets=[dataset] if isinstance(dataset, str) else dataset,
+                tags=[tags] if isinstance(tags, str) else tags,
+            )
+        except ValueError as error:  # a run is not lost over its card
+            logger.warning(f"There is no card, as its figures are in doubt: {error}")
+            card.unlink(missing_ok=True)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         # The Trainer pushes output_dir, into which it copies from the checkpoint a list of files of its own.

@@ -200,11 +200,12 @@ def test_figures_measured_on_the_hub_copy_are_this_models(directory, tmp_path):
     assert "50.12" in write_card(directory, [file], repo_id="org/published").read_text()
 
 
-def test_figures_older_than_the_weights_are_pointed_out(directory, caplog):
+def test_figures_older_than_the_weights_are_left_out_unless_named(directory, caplog):
     file = written(directory / "evaluation.json", evaluation(directory))
     os.utime(file, (1, 1))
-    write_card(directory)
-    assert "is older than the weights" in caplog.text
+    assert "50.12" not in write_card(directory).read_text() and not (directory / EVAL_RESULTS).exists()
+    assert "evaluation.json is older than the weights and left out" in caplog.text
+    assert "50.12" in write_card(directory, [file]).read_text()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
@@ -271,6 +272,31 @@ def test_the_run_of_results_json_is_told(trainer, directory):
     run["arguments"]["load_best_model_at_end"] = True
     written(directory / "results.json", run)
     assert "The weights are those of the best evaluation." in write_card(directory).read_text()
+
+
+def test_the_results_of_an_earlier_run_are_not_this_ones(trainer, tmp_path):
+    trainer.train()
+    trainer.save_model()
+    dev = {name: {"step": 0, "stsb_spearman": 77.77} for name in ("initial", "best", "final")}
+    run = describe_run(trainer) | dev | {"settings": {}, "train_seconds": 1.0}
+    assert run["steps"] == 2 and run["train_loss"] > 0
+    card = tmp_path / "run" / CARD
+    written(tmp_path / "run" / "results.json", run)
+    trainer.create_model_card()
+    assert "77.77" in card.read_text()
+    for change in ({"steps": 3}, {"train_loss": run["train_loss"] + 1e-6}):
+        written(tmp_path / "run" / "results.json", run | change)
+        trainer.create_model_card()
+        assert "77.77" not in card.read_text() and "2 steps" in card.read_text()
+
+
+def test_a_run_is_not_lost_over_its_card(trainer, tmp_path, caplog):
+    trainer.save_model()
+    trainer.create_model_card()
+    (tmp_path / "run" / "results.json").write_text("{")
+    trainer.create_model_card()
+    assert "There is no card" in caplog.text and "results.json" in caplog.text
+    assert not (tmp_path / "run" / CARD).exists(), "an older card would hold other figures"
 
 
 def test_a_local_start_is_named_without_its_path(directory, tmp_path):

@@ -15,7 +15,15 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..configuration import SECTION, ContrastiveSettings
 from ..data.tokenize import max_positions
 from ..poolers import needs_hidden_states
-from .results import dev_table, eval_result_entries, evaluation_tables, model_index, read_evaluation, read_run
+from .results import (
+    dev_table,
+    eval_result_entries,
+    evaluation_tables,
+    model_index,
+    not_outdated,
+    read_evaluation,
+    read_run,
+)
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -66,9 +74,9 @@ def write_card(
     Args:
         directory: of the model.
         evaluations: JSON files of `simcse-hf evaluate --output`; default: those named `evaluation*.json` in
-            `directory`.
+            `directory`, without what is older than the weights.
         repo_id: its name on the hub, for the usage examples; default: `your-name/` and the directory's.
-        run: of [`describe_run`], where `results.json` is not written yet.
+        run: of [`describe_run`], where `results.json` is not written yet; one of another run is left out.
         language, license, datasets: for the front matter; default: those of the card that is there, if any.
         tags: besides those of every card.
 
@@ -88,9 +96,11 @@ def write_card(
     if getattr(config, SECTION, None) is None:
         raise ValueError(f"{directory} was not saved by this package: its config.json names no pooler")
     settings = ContrastiveSettings.from_config(config)
-    run = {**read_run(directory / "results.json"), **(run or {})}
+    saved_run = read_run(directory / "results.json")
+    if run is None or all(saved_run.get(name) == run[name] for name in ("steps", "train_loss")):
+        run = {**saved_run, **(run or {})}
     if evaluations is None:
-        evaluations = sorted(directory.glob("evaluation*.json"))
+        evaluations = not_outdated(sorted(directory.glob("evaluation*.json")), directory)
     documents = [read_evaluation(Path(file), directory, repo_id, settings.inference_pooler) for file in evaluations]
     emissions = _emissions(directory / "emissions.csv")
     tables = [table for document in documents for table in evaluation_tables(document)]

@@ -60,10 +60,16 @@ def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: st
             f"{path} was measured with pooler {document.get('pooler')!r}; the model's is {pooler!r}. Evaluate it "
             "without --pooler."
         )
-    weights = directory / "model.safetensors"
-    if weights.exists() and path.stat().st_mtime < weights.stat().st_mtime:
-        logger.warning(f"{path} is older than the weights in {directory}. If they changed since, evaluate again.")
     return document
+
+
+def not_outdated(paths: list[Path], directory: Path) -> list[Path]:
+    """Those of the result files that are not older than the weights in `directory`; the others are warned of."""
+    written = max((path.stat().st_mtime for path in directory.glob("model*.safetensors")), default=0.0)
+    outdated = [path for path in paths if path.stat().st_mtime < written]
+    for path in outdated:
+        logger.warning(f"{path} is older than the weights and left out. If they are the same, name it by --results.")
+    return [path for path in paths if path not in outdated]
 
 
 def dev_table(run: dict) -> Table | None:

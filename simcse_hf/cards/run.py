@@ -42,7 +42,8 @@ def describe_run(trainer: Trainer) -> dict:
 
     Returns:
         `base_model`, `train_rows`, `num_sentences`, `arguments` (those that differ from their default),
-        `changed_settings` (likewise, of the contrastive head and the dropout), `processes`, `hardware`, `seed`.
+        `changed_settings` (likewise, of the contrastive head and the dropout), `steps`, `epochs`, `train_loss` (None
+        before the end of training), `processes`, `hardware`, `seed`.
     """
     config, settings = trainer.model.config, trainer.model.settings
     rows = trainer.train_dataset
@@ -55,6 +56,9 @@ def describe_run(trainer: Trainer) -> dict:
             **_changed(settings.to_dict(), ContrastiveSettings().to_dict()),
             **changed_dropout(config),
         },
+        "steps": trainer.state.global_step,
+        "epochs": trainer.state.epoch,
+        "train_loss": next((x["train_loss"] for x in reversed(trainer.state.log_history) if "train_loss" in x), None),
         "processes": trainer.args.world_size,
         "hardware": hardware(trainer.args.device),
         "seed": trainer.args.seed,
