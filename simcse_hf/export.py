@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -78,7 +79,8 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     path = directory / ONNX_FILE
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about its own internals
         torch.onnx.export(
             module,
             inputs,

@@ -299,6 +299,13 @@ def test_a_run_is_not_lost_over_its_card(trainer, tmp_path, caplog):
     assert not (tmp_path / "run" / CARD).exists(), "an older card would hold other figures"
 
 
+def test_the_settings_of_config_json_are_told_without_any_record(save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(attention_probs_dropout_prob=0.3), hard_negative_weight=0.5)
+    card = write_card(save_checkpoint(model)).read_text()
+    assert "| `hard_negative_weight` | 0.5 |" in card and "| `attention_probs_dropout_prob` | 0.3 |" in card
+    assert "`hidden_dropout_prob`" not in card and "`temperature`" not in card
+
+
 def test_a_local_start_is_named_without_its_path(directory, tmp_path):
     written(directory / "results.json", {"settings": {}, "base_model": str(tmp_path / "encoder")})
     path = write_card(directory)

@@ -24,6 +24,7 @@ from .results import (
     read_evaluation,
     read_run,
 )
+from .run import changed_settings
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -124,7 +125,7 @@ def write_card(
         repo_id=repository,
         tables=[*filter(None, [dev_table(run)]), *tables],
         training=_training(run, data.datasets),
-        hyperparameters=sorted({**run.get("arguments", {}), **run.get("changed_settings", {})}.items()),
+        hyperparameters=sorted({**run.get("arguments", {}), **changed_settings(config)}.items()),
         hardware=_hardware(run, emissions),
         sentence_transformers=(directory / "modules.json").exists(),
         **describe_model(config, settings, own_pooler, run.get("num_sentences"), repository),
@@ -206,7 +207,7 @@ def _training(run: dict, datasets: Sequence[str] | None) -> str:
     texts = {None: "texts", 1: "single sentences", 2: "an anchor and a positive"}.get(
         run.get("num_sentences"), "an anchor, a positive and hard negatives"
     )
-    parts = [f"{rows}{texts}" + (f", from {source}." if source else ".")]
+    parts = [f"{rows}{texts}" + (f", from {source}." if source else ".")] if rows or source else []
     if base := run.get("base_model"):
         parts.append(f"It started from `{_hub_id(base) or Path(base).name}`.")
     if run.get("steps"):

@@ -41,21 +41,15 @@ def describe_run(trainer: Trainer) -> dict:
         trainer: after training.
 
     Returns:
-        `base_model`, `train_rows`, `num_sentences`, `arguments` (those that differ from their default),
-        `changed_settings` (likewise, of the contrastive head and the dropout), `steps`, `epochs`, `train_loss` (None
-        before the end of training), `processes`, `hardware`, `seed`.
+        `base_model`, `train_rows`, `num_sentences`, `arguments` (those that differ from their default), `steps`,
+        `epochs`, `train_loss` (None before the end of training), `processes`, `hardware`, `seed`.
     """
-    config, settings = trainer.model.config, trainer.model.settings
     rows = trainer.train_dataset
     return {
         "base_model": trainer.model.name_or_path or None,
         "train_rows": None if rows is None else len(rows),
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
         "arguments": changed_arguments(trainer.args),
-        "changed_settings": {
-            **_changed(settings.to_dict(), ContrastiveSettings().to_dict()),
-            **changed_dropout(config),
-        },
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "train_loss": next((x["train_loss"] for x in reversed(trainer.state.log_history) if "train_loss" in x), None),
@@ -78,10 +72,11 @@ def changed_arguments(args: TrainingArguments) -> dict:
     return found
 
 
-def changed_dropout(config: PreTrainedConfig) -> dict:
-    """The dropout rates of the encoder that differ from its architecture's default."""
+def changed_settings(config: PreTrainedConfig) -> dict:
+    """Settings of the contrastive head and dropout rates of the encoder that differ from their default."""
+    settings = ContrastiveSettings.from_config(config).to_dict()
     rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
-    return _changed(rates, type(config)().to_dict())
+    return {**_changed(settings, ContrastiveSettings().to_dict()), **_changed(rates, type(config)().to_dict())}
 
 
 def hardware(device: torch.device) -> str:
