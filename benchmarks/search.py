@@ -80,6 +80,7 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray) -> dict:
     expected_scores, expected = numpy_search(vectors, queries)
     report = {
         "vectors": len(vectors),
+        "threads": torch.get_num_threads(),
         "queries": len(queries),
         "equal_positions": bool((positions == expected).all()),
         "largest_score_difference": float(np.abs(scores - expected_scores).max()),
@@ -126,6 +127,7 @@ def measure_hnsw(name: str, vectors: np.ndarray, queries: np.ndarray, efs: list[
     return {
         "data": name,
         "vectors": len(vectors),
+        "threads": torch.get_num_threads(),
         "queries": len(queries),
         "tenth_score": float(truth_scores[:, -1].mean()),
         "graph": graph,
@@ -155,7 +157,6 @@ def main() -> None:
     report["machine"] = {
         "cores": os.cpu_count(),
         "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
