@@ -11,7 +11,7 @@ quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show
 
 test: $(INSTALLED)  ## the test suite
 	$(BIN)/ruff check simcse_hf tests examples benchmarks
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 quality: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix simcse_hf tests examples benchmarks
