@@ -58,7 +58,7 @@ def main() -> None:
     trainer = SimCSETrainer(
         model, training_args, train_dataset=texts, dev_set=data_args.dev_file, processing_class=tokenizer
     )
-    train_and_report(trainer)
+    train_and_report(trainer, data_args.train_file or data_args.dataset_name)
 
 
 if __name__ == "__main__":

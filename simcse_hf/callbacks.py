@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from .data.tokenize import max_positions
 from .distributed import sum_over_processes, world
 from .encoder import DEFAULT_TOKEN_BUDGET, encode_token_ids, tokenize_texts
 from .evaluation.geometry import alignment, uniformity
 from .evaluation.metrics import cosine_similarity_pairs, spearman
 from .evaluation.pairs import ScoredPairs, read_scored_pairs
 from .modeling import ContrastiveOutput
+from .positions import max_positions
 
 POSITIVE_SHARE = 0.8  # of the highest score: STS-B pairs scored above 4 of 5 (paper, footnote 3)
 

@@ -16,11 +16,11 @@ from transformers.utils import cached_file, logging
 
 from .auto import AutoModelForCL
 from .configuration import SECTION, ContrastiveSettings
-from .data.tokenize import check_max_length, max_positions
 from .distributed import world
 from .encoding.quantization import check_precision, check_truncate_dim, quantize
 from .index import SentenceIndex
 from .poolers import POOLER_TYPES
+from .positions import check_max_length, max_positions
 
 logger = logging.get_logger(__name__)
 

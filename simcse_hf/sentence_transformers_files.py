@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from .data.tokenize import max_positions
 from .head import FOLDER, WEIGHTS, save_head
 from .poolers import needs_hidden_states
+from .positions import max_positions
 
 logger = logging.get_logger(__name__)
 

@@ -20,10 +20,11 @@ from .auto import AutoModelForCL
 from .callbacks import LossTracker, SimilarityEvalCallback
 from .cards import CARD, describe_run, is_written_by_hand, write_card
 from .data.collator import ContrastiveCollator
-from .data.tokenize import check_max_length, tokenize_dataset
+from .data.tokenize import tokenize_dataset
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
+from .positions import check_max_length
 from .sentence_transformers_files import copy_sentence_transformers_files
 from .training_args import SimCSETrainingArguments
 

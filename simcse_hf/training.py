@@ -4,6 +4,7 @@ import json
 import logging as stdlib_logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from transformers.utils import logging
 
 from .arguments import DataArguments, ModelArguments, dropout_settings, parse_arguments
 from .auto import AutoModelForCL
+from .cards import describe_run
 from .data.readers import load_text_dataset
 from .modeling import ContrastiveModel
 from .sample import sample_files
@@ -30,6 +32,7 @@ from .version import __version__
 logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")  # of access to the hub
 PROCESS_GROUP_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
@@ -173,8 +176,12 @@ def without_dev_set(training_args: SimCSETrainingArguments) -> None:
     training_args.load_best_model_at_end = False
 
 
-def train_and_report(trainer: SimCSETrainer) -> dict:
+def train_and_report(trainer: SimCSETrainer, source: str) -> dict:
     """Trains, saves the model into `output_dir` and writes `results.json` beside it.
+
+    Args:
+        trainer: ready to train.
+        source: name of the training texts, for the record.
 
     Returns:
         What stands in `results.json`: `initial`, `best` and `final` dev metrics (with their step; 0-100 scale for
@@ -190,13 +197,10 @@ def train_and_report(trainer: SimCSETrainer) -> dict:
     results = {
         **_dev_results(trainer),
         "model": str(Path(args.output_dir).resolve()),
-        "steps": trainer.state.global_step,
-        "epochs": trainer.state.epoch,
-        "train_loss": outcome.training_loss,
+        **describe_run(trainer),
         "train_seconds": outcome.metrics["train_runtime"],
-        "processes": args.world_size,
-        "seed": args.seed,
-        "command": sys.argv,
+        "train_texts": source,
+        "command": [TOKEN.sub("hf_...", word) for word in sys.argv],
         "settings": trainer.model.settings.to_dict(),
         "versions": {
             "simcse_hf": __version__,
@@ -208,6 +212,8 @@ def train_and_report(trainer: SimCSETrainer) -> dict:
         path = Path(args.output_dir, RESULTS)
         path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         _print_summary(results, args)
+    if args.push_to_hub:
+        trainer.push_to_hub()  # again: the card of the first push could not know the results
     return results
 
 

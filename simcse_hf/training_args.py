@@ -51,6 +51,10 @@ class SimCSETrainingArguments(TrainingArguments):
         default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
     )
 
+    def __getstate__(self) -> dict:
+        """Without the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
+        return {**self.__dict__, "hub_token": None}
+
     def __post_init__(self):
         super().__post_init__()
         if self.view not in VIEWS:

@@ -260,7 +260,8 @@ def test_the_run_of_results_json_is_told(trainer, directory):
     run = describe_run(trainer) | {
         "settings": {}, "base_model": "org/encoder", "steps": 2, "epochs": 2.0, "train_seconds": 250.0,
         "initial": {"step": 0, **dev}, "best": {"step": 1, **dev, "stsb_spearman": 12.5}, "final": {"step": 2, **dev},
-        "command": ["run_unsup.py", "--train_file", "/somewhere/texts.txt", "--hub_token", "hf_" + "s" * 34],
+        "train_texts": "/somewhere/texts.txt",
+        "command": ["run_unsup.py", "--hub_token", "hf_" + "s" * 34],
     }  # fmt: skip
     written(directory / "results.json", run)
     path = write_card(directory)

@@ -8,7 +8,8 @@ from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
 from transformers import AutoModel, T5Config
 
-from simcse_hf.data.tokenize import check_max_length, max_positions, tokenize_dataset
+from simcse_hf.data.tokenize import tokenize_dataset
+from simcse_hf.positions import check_max_length, max_positions
 
 TRIPLETS = {
     "sent0": ["a cat sat", "dog", "a cat sat on the mat ."],

@@ -1,5 +1,7 @@
 """SimCSETrainingArguments: values that cannot work are refused at construction."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -25,3 +27,10 @@ def test_data_parallel_is_refused_with_the_launch_line(tmp_path, monkeypatch):
     monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cpu")))
     with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
         SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+
+
+def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
+    arguments = SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True, hub_token="hf_secret")
+    copy = pickle.loads(pickle.dumps(arguments))
+    assert copy.hub_token is None and copy.output_dir == str(tmp_path)
+    assert arguments.hub_token == "hf_secret"

@@ -13,8 +13,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration import SECTION, ContrastiveSettings
-from ..data.tokenize import max_positions
 from ..poolers import needs_hidden_states
+from ..positions import max_positions
 from .results import (
     dev_table,
     eval_result_entries,
@@ -202,7 +202,8 @@ def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
 def _training(run: dict, datasets: Sequence[str] | None) -> str:
     if not run:
         return "How this model was trained is not recorded beside it."
-    source = ", ".join(f"`{name}`" for name in datasets or ()) or _train_file(run)
+    named = datasets or ([Path(run["train_texts"]).name] if run.get("train_texts") else ())
+    source = ", ".join(f"`{name}`" for name in named)
     rows = f"{run['train_rows']:,} rows of " if run.get("train_rows") else ""
     texts = {None: "texts", 1: "single sentences", 2: "an anchor and a positive"}.get(
         run.get("num_sentences"), "an anchor, a positive and hard negatives"
@@ -213,14 +214,6 @@ def _training(run: dict, datasets: Sequence[str] | None) -> str:
     if run.get("steps"):
         parts.append(f"{run['steps']:,} steps, {run.get('epochs', 0):.3g} epochs, seed {run.get('seed')}.")
     return " ".join(parts)
-
-
-def _train_file(run: dict) -> str:
-    command = run.get("command") or []
-    for option in ("--train_file", "--dataset_name"):
-        if option in command[:-1]:
-            return f"`{Path(command[command.index(option) + 1]).name}`"
-    return ""
 
 
 def _hardware(run: dict, emissions: dict | None) -> str:
