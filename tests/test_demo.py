@@ -22,6 +22,21 @@ from simcse_hf.demo import build_demo, demo_main
 from simcse_hf.encoder import SimCSE
 from simcse_hf.index import SentenceIndex
 
+# The command, noting whom its process looks up or connects to.
+PROGRAM = """
+import sys
+notes = open(sys.argv.pop(1), "w", buffering=1)
+
+def note(event, arguments):
+    if event == "socket.getaddrinfo":
+        print(arguments[0], file=notes)
+    elif event == "socket.connect" and isinstance(arguments[1], tuple):
+        print(arguments[1][0], file=notes)
+
+sys.addaudithook(note)
+from simcse_hf.demo import demo_main
+sys.exit(demo_main(sys.argv[1:]))
+"""
 WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [
     "a cat sat on a mat",
@@ -66,12 +81,14 @@ def demo(folders):
     """Address and process of the command, serving with --top_k 4 and no threshold."""
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     port = free_port()
-    program = "import sys; from simcse_hf.demo import demo_main; sys.exit(demo_main(sys.argv[1:]))"
     options = ["--index", folders / "index", "--port", str(port), "--top_k", "4", "--threshold", "-1"]
     log = (folders / "log").open("w+")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *options, "--device", "cpu"], stdout=log, stderr=log, env=environment
+        [sys.executable, "-c", PROGRAM, folders / "asked", *options, "--device", "cpu"],
+        stdout=log,
+        stderr=log,
+        env=environment,
     )
     address = f"http://127.0.0.1:{port}/"
     try:
@@ -171,6 +188,16 @@ def test_an_empty_query_is_told_and_leaves_no_results(browser):
     assert rows(browser) == []
 
 
+def test_where_nothing_is_similar_enough_the_page_says_so(browser):
+    box = element(browser, "input[type=number][aria-label*='Least cosine']")
+    enter(browser, "query", QUERY)
+    box.send_keys("\ue009a\ue000" + "0.99")  # over what control + a marks
+    element(browser, "#search").click()
+    said = "No sentence of the index has a cosine of at least 0.99 with this query: lower the threshold."
+    until(browser, lambda: element(browser, "#search-message").text == said)
+    assert rows(browser) == []
+
+
 def test_two_sentences_are_compared(browser, model):
     element(browser, "#compare-tab-button").click()
     enter(browser, "first", SENTENCES[0])
@@ -191,6 +218,12 @@ def test_the_browser_asked_nobody_else_for_anything(browser, demo):
     elsewhere = {urllib.parse.urlsplit(url).netloc for url in asked if url.startswith("http")} - {ours}
     assert not elsewhere
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_the_server_asked_nobody_for_anything(demo, folders):
+    asked = set((folders / "asked").read_text().split())
+    assert asked <= {"127.0.0.1", "localhost", "None"}
+    assert "127.0.0.1" in asked
 
 
 def test_the_server_can_be_interrupted(demo):
