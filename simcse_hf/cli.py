@@ -16,6 +16,7 @@ COMMANDS = {
     "encode": ("simcse_hf.encoding.cli", "encode_main", "a file of texts to shards of vectors, resumable"),
     "index": ("simcse_hf.index.cli", "index_main", "a search index over the texts of a file"),
     "search": ("simcse_hf.index.cli", "search_main", "the texts of an index nearest to a query"),
+    "demo": ("simcse_hf.demo", "demo_main", "a web page to search an index and compare sentences"),
     "export": ("simcse_hf.export", "export_main", "to sentence-transformers or ONNX"),
     "card": ("simcse_hf.cards.card", "card_main", "a model card from result files"),
     "push": ("simcse_hf.hub", "push_main", "a model folder to the hub"),

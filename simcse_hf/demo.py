@@ -6,7 +6,7 @@ from html import escape
 
 from .encoder import SimCSE
 from .index import SentenceIndex
-from .index.cli import _open
+from .index.cli import open_index
 from .index.sentences import Results
 from .poolers import POOLER_TYPES
 
@@ -124,7 +124,7 @@ def demo_main(argv: list[str]) -> int:
     if not 1 <= arguments.port <= 65535:
         raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
     _gradio()  # before a large index is read
-    index = _open(arguments.index, arguments)
+    index = open_index(arguments.index, arguments)
     try:
         page = build_demo(index, index.model, top_k=arguments.top_k, threshold=arguments.threshold)
         try:

@@ -58,7 +58,7 @@ def index_main(argv: list[str]) -> int:
         fixed = ("backend", "truncate_dim", *_OPTIONS)
         if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
             parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
-        index = _open(arguments.output, arguments)
+        index = open_index(arguments.output, arguments)
         index.add(arguments.input, **given)
     else:
         if arguments.model is None:
@@ -100,7 +100,7 @@ def search_main(argv: list[str]) -> int:
     options = {
         name: getattr(arguments, name) for name in ("probes", "ef_search") if getattr(arguments, name) is not None
     }
-    index = _open(arguments.index, arguments, **options)
+    index = open_index(arguments.index, arguments, **options)
     for query in arguments.queries or _lines(sys.stdin):
         results = index.search(query, top_k=arguments.top_k, threshold=arguments.threshold)
         if arguments.json:
@@ -116,7 +116,7 @@ def _lines(stream: Iterable[str]) -> Iterable[str]:
     return (line.rstrip("\n") for line in stream if line.strip())
 
 
-def _open(folder: str, arguments: argparse.Namespace, **options) -> SentenceIndex:
+def open_index(folder: str, arguments: argparse.Namespace, **options) -> SentenceIndex:
     """The index with its model, or the one that the command line names in place of it."""
     described = describe(folder)
     own = arguments.model is None and described["revision"] is not None
