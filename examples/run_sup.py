@@ -40,6 +40,7 @@ DEFAULTS = {
 }
 # The tiny sample encoder learns faster than BERT.
 SAMPLE = {
+    "output_dir": "outputs/sample-sup",
     "learning_rate": 3e-3,
     "per_device_train_batch_size": 64,
     "max_steps": 200,

@@ -39,6 +39,7 @@ DEFAULTS = {
 }
 # The tiny sample encoder learns faster than BERT, and from larger batches.
 SAMPLE = {
+    "output_dir": "outputs/sample-unsup",
     "learning_rate": 1e-3,
     "per_device_train_batch_size": 256,
     "max_steps": 120,

@@ -47,7 +47,7 @@ def parse_or_sample(
     Args:
         argv: command line.
         defaults: of the script.
-        sample: values that differ in the offline run.
+        sample: values that differ in the offline run, its own `output_dir` among them.
         train_file: which of the sample's files to train on: `train_sentences` or `train_triplets`.
     """
     parsed = parse_arguments(argv, defaults)
@@ -67,7 +67,8 @@ def parse_or_sample(
     model_args.model_name_or_path = str(encoder)
     data_args.train_file = str(getattr(corpus, train_file))
     data_args.dev_file = data_args.dev_file or str(corpus.dev)
-    data_args.overwrite_output_dir = True
+    if training_args.output_dir == sample["output_dir"]:  # a place of its own, where nothing else is lost
+        data_args.overwrite_output_dir = True
     return parsed
 
 
