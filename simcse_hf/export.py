@@ -12,6 +12,7 @@ from transformers.utils import logging
 from .encoder import SimCSE
 from .modeling import ContrastiveModel
 from .poolers import POOLER_TYPES
+from .sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
 
 logger = logging.get_logger(__name__)
 
@@ -32,8 +33,13 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
         directory: absent or empty.
 
     Raises:
-        ValueError: `directory` holds something.
+        ValueError: `directory` holds something, or the pooler is one that sentence-transformers does not have.
     """
+    if simcse.pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+        raise ValueError(
+            f"sentence-transformers has no pooling like {simcse.pooler!r}, so a directory for it would give other "
+            "vectors. Name another pooler, export to onnx, or load the checkpoint with SimCSE."
+        )
     directory = _empty_directory(directory)
     simcse.model.save_pretrained(directory)
     simcse.tokenizer.save_pretrained(directory)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 #: The [CLS] poolers differ only in whether the dense + tanh head follows (`cls`) or not (`cls_before_pooler`).
-POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embeddings_last")
+POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
 
 _NEEDS_ALL_LAYERS = {"avg_top2", "avg_first_last", "avg_embeddings_last"}
 
@@ -37,9 +37,12 @@ def pool(
 ) -> torch.Tensor:
     """Pools an encoder's output (SimCSE, section 6.3 and Table 6; Table 5 for the first-last baselines).
 
+    [CLS] is the first token, so texts are padded on the right.
+
     Args:
         pooler_type: `cls` and `cls_before_pooler`: the last layer's first token (the head of `cls` is the model's
-            own and follows later); `avg`: mean of the last layer; `avg_top2`: of the last two; `avg_first_last`: of
+            own and follows later); `avg`: mean of the last layer; `avg_no_cls`: the same without the first token,
+            [CLS], where [SEP] is kept (arXiv:2106.04791, section 3); `avg_top2`: of the last two; `avg_first_last`: of
             the first transformer layer and the last, which is what the reference's code computes since January 2022;
             `avg_embeddings_last`: of the embedding output and the last layer, which is what the paper's Table 5 holds.
         last_hidden_state: (n, length, dim).
@@ -54,5 +57,7 @@ def pool(
         return last_hidden_state[:, 0]
     if pooler_type == "avg":
         return masked_mean(last_hidden_state, attention_mask)
+    if pooler_type == "avg_no_cls":
+        return masked_mean(last_hidden_state[:, 1:], attention_mask[:, 1:])
     other_layer = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}[pooler_type]
     return masked_mean((hidden_states[other_layer] + last_hidden_state) / 2, attention_mask)

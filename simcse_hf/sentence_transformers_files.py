@@ -30,6 +30,9 @@ NAMES = (
 # The names of sentence-transformers 2 to 5, which 6 still reads.
 _MODULE = "sentence_transformers.models."
 
+#: Poolers that no stock module of sentence-transformers computes.
+NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls",)
+
 
 def save_sentence_transformers_files(
     directory: str | os.PathLike, config: PreTrainedConfig, pooler_type: str, head: dict[str, torch.Tensor]
@@ -44,6 +47,7 @@ def save_sentence_transformers_files(
     | `cls_before_pooler` | `Pooling(cls)` |
     | `avg` | `Pooling(mean)` |
     | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
+    | `avg_no_cls` | none: its mean takes every token, so nothing is written |
 
     Args:
         directory: of the checkpoint; made where it is not there.
@@ -57,6 +61,13 @@ def save_sentence_transformers_files(
     directory.mkdir(parents=True, exist_ok=True)
     if pooler_type == "cls" and not head:
         logger.warning(f"{directory}: the head is no single dense layer; no sentence-transformers files are written.")
+        return
+    if pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
+        logger.warning(
+            f"{directory}: sentence-transformers has no pooling like {pooler_type!r}; none of its files are written. "
+            "SentenceTransformer would take the mean of all tokens and give other vectors: load it with SimCSE."
+        )
+        (directory / "modules.json").unlink(missing_ok=True)  # an earlier save's would speak of another pooler
         return
     if head:
         save_head(directory, head)

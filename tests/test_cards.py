@@ -92,6 +92,18 @@ def test_the_examples_of_the_card_give_this_models_vectors(family, settings, sav
         torch.testing.assert_close(F.normalize(torch.as_tensor(names["vectors"]), dim=-1), ours, rtol=0, atol=1e-5)
 
 
+def test_a_pooler_that_sentence_transformers_lacks_is_no_model_of_that_library(save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg_no_cls"))
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    data = ModelCard(card).data
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
+    assert "sentence-transformers has no pooling like this" in card and "from sentence_transformers" not in card
+    names = {}
+    exec(blocks(card)[-1], names)
+    ours = SimCSE(directory).encode(EXAMPLES)
+    torch.testing.assert_close(F.normalize(names["vectors"], dim=-1), ours, rtol=0, atol=1e-5)
+
+
 def test_without_sentence_transformers_files_there_is_no_such_example(directory):
     (directory / "modules.json").unlink()
     card = write_card(directory).read_text()

@@ -14,10 +14,12 @@ from transformers import AutoModel, AutoTokenizer, BertModel
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.export import ONNX_FILE, export_main, export_onnx, export_sentence_transformers
 from simcse_hf.poolers import POOLER_TYPES
+from simcse_hf.sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]
 #: As their users name them: `cls` with the head of training alone is a model of its own.
 MODELS = (*POOLER_TYPES, "mlp_only_train")
+IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if pooler not in NOT_IN_SENTENCE_TRANSFORMERS]
 
 
 def needs(package):
@@ -84,6 +86,7 @@ def automodel_vectors(directory, pooler):
                 "cls": lambda output=output: output.pooler_output[0],
                 "cls_before_pooler": lambda output=output: output.last_hidden_state[0, 0],
                 "avg": lambda layers=layers: layers[-1].mean(0),
+                "avg_no_cls": lambda layers=layers: layers[-1][1:].mean(0),
                 "avg_top2": lambda layers=layers: (layers[-1].mean(0) + layers[-2].mean(0)) / 2,
                 "avg_first_last": lambda layers=layers: (layers[1].mean(0) + layers[-1].mean(0)) / 2,
                 "avg_embeddings_last": lambda layers=layers: (layers[0].mean(0) + layers[-1].mean(0)) / 2,
@@ -124,11 +127,14 @@ def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, train
     ours = simcse.encode(TEXTS, normalize=False)
     assert simcse.pooler == ("cls_before_pooler" if name == "mlp_only_train" else name)
     agree(automodel_vectors(directory, simcse.pooler), ours)
+    if name in NOT_IN_SENTENCE_TRANSFORMERS:
+        assert not (directory / "modules.json").exists() and not (directory / "1_Pooling").exists()
+        return
     needs("sentence_transformers")
     agree(sentence_transformer_vectors(directory), ours)
 
 
-@pytest.mark.parametrize("pooler", POOLER_TYPES)
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 def test_a_published_model_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
     ours = SimCSE(published, pooler=pooler).encode(TEXTS, normalize=False)
     agree(automodel_vectors(published, pooler), ours)
@@ -156,13 +162,20 @@ def test_a_published_model_in_onnx_runtime(pooler, published, tmp_path):
     agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
 
 
-@pytest.mark.parametrize("pooler", POOLER_TYPES)
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
 def test_every_encoder_in_sentence_transformers(family, pooler, save_checkpoint):
     needs("sentence_transformers")
     model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
     directory = save_checkpoint(model)
     agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", NOT_IN_SENTENCE_TRANSFORMERS)
+def test_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
+    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Name another pooler"):
+        export_sentence_transformers(SimCSE(published, pooler=pooler), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # --- the files of every save --------------------------------------------------------------------------------------
@@ -189,6 +202,16 @@ def test_a_second_save_of_another_pooler_replaces_the_first(save_checkpoint):
     for pooler in ("avg_top2", "cls", "avg"):
         directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
         agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", NOT_IN_SENTENCE_TRANSFORMERS)
+def test_a_save_of_a_pooler_that_sentence_transformers_lacks_leaves_no_wrong_files(pooler, save_checkpoint, caplog):
+    save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
+    assert f"no pooling like '{pooler}'" in caplog.text
+    assert not (directory / "modules.json").exists()
+    assert SimCSE(directory).pooler == pooler
 
 
 @pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])

@@ -23,6 +23,7 @@ def slow_pool(pooler_type, hidden):
         return torch.stack([hidden[-1][text][0] for text in range(3)])
     named = {
         "avg": [hidden[-1]],
+        "avg_no_cls": [hidden[-1]],
         "avg_top2": [hidden[-2], hidden[-1]],
         "avg_first_last": [hidden[1], hidden[-1]],
         "avg_embeddings_last": [hidden[0], hidden[-1]],
@@ -30,7 +31,9 @@ def slow_pool(pooler_type, hidden):
     vectors = torch.zeros(3, 4, dtype=torch.float64)
     for text in range(3):
         tokens = [token for token in range(5) if MASKS[text, token]]
-        for dimension in range(4):
+        if pooler_type == "avg_no_cls":
+            tokens = tokens[1:]
+        for dimension in range(4 if tokens else 0):
             total = sum(float(layer[text, token, dimension]) for layer in named for token in tokens)
             vectors[text, dimension] = total / (len(tokens) * len(named))
     return vectors
@@ -58,6 +61,18 @@ def test_reads_all_layers_only_where_it_says_so(pooler_type, layers):
             pool(pooler_type, layers[-1], MASKS)
     else:
         assert torch.equal(pool(pooler_type, layers[-1], MASKS), pool(pooler_type, layers[-1], MASKS, layers))
+
+
+def test_the_first_token_has_no_part_in_the_mean_without_it(layers):
+    """Neither its value nor a gradient; the last token, [SEP], has one."""
+    hidden = layers[-1].clone().requires_grad_()
+    pooled = pool("avg_no_cls", hidden, MASKS)
+    pooled[:2].sum().backward()
+    assert (hidden.grad[:, 0] == 0).all() and (hidden.grad[:2, 1:][MASKS[:2, 1:] == 1] != 0).all()
+    changed = hidden.detach().clone()
+    changed[:, 0] = 1e6
+    assert torch.equal(pool("avg_no_cls", changed, MASKS), pooled)
+    assert (pooled[2] == 0).all(), "a text of one token has nothing left"
 
 
 def test_mean_of_a_row_without_tokens_is_finite(layers):

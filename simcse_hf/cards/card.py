@@ -15,6 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..configuration import SECTION, ContrastiveSettings
 from ..poolers import needs_hidden_states
 from ..positions import max_positions
+from ..sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
 from .results import (
     dev_table,
     eval_result_entries,
@@ -49,6 +50,7 @@ _POOLERS = {
     "cls": "`cls`: the first token through the trained dense + tanh head",
     "cls_before_pooler": "`cls_before_pooler`: the first token of the last layer",
     "avg": "`avg`: mean of the last layer over all tokens",
+    "avg_no_cls": "`avg_no_cls`: mean of the last layer over all tokens but the first, [CLS]",
     "avg_top2": "`avg_top2`: mean of the last two layers over all tokens",
     "avg_first_last": "`avg_first_last`: mean of the first and the last layer over all tokens",
     "avg_embeddings_last": "`avg_embeddings_last`: mean of the embedding output and the last layer over all tokens",
@@ -115,7 +117,7 @@ def write_card(
         model_name=name if figures else None,
         eval_results=figures or None,
         **({"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}),
-        **{**FRONT_MATTER, "tags": [*TAGS, *(tag for tag in tags or () if tag not in TAGS)]},
+        **_library(settings.inference_pooler, tags or ()),
     )
     repository = repo_id or _placeholder(directory)
     own_pooler = any("pooler." in key for key in _weight_names(directory))
@@ -156,6 +158,11 @@ def describe_model(
         )
     elif pooler == "cls" and own_pooler:
         note = "The encoder's own pooler is the trained head: `pooler_output` of transformers is the sentence vector."
+    elif pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+        note = (
+            "sentence-transformers has no pooling like this: `SentenceTransformer` would take the mean of all tokens, "
+            "[CLS] among them, and give other vectors than this model's."
+        )
     return {
         "summary": (
             f"Sentence vectors of {config.hidden_size} dimensions from a `{config.model_type}` encoder, trained by "
@@ -193,10 +200,21 @@ def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
     hidden = "outputs.last_hidden_state"
     if needs_hidden_states(pooler):
         hidden = f"(outputs.hidden_states[{_OTHER_LAYER[pooler]}] + {hidden}) / 2"
-    return (
-        f'hidden, mask = {hidden}, inputs["attention_mask"].unsqueeze(-1)\n'
-        "vectors = (hidden * mask).sum(1) / mask.sum(1)"
-    )
+    mask = 'inputs["attention_mask"].unsqueeze(-1)'
+    if pooler == "avg_no_cls":
+        hidden, mask = f"{hidden}[:, 1:]", f"{mask}[:, 1:]"
+    return f"hidden, mask = {hidden}, {mask}\nvectors = (hidden * mask).sum(1) / mask.sum(1)"
+
+
+def _library(pooler: str, tags: Sequence[str]) -> dict:
+    """The front matter of every card; the hub shows how to load a model by its library."""
+    own = {**FRONT_MATTER, "tags": [*TAGS, *(tag for tag in tags if tag not in TAGS)]}
+    if pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+        own |= {
+            "library_name": "transformers",
+            "tags": [tag for tag in own["tags"] if tag != FRONT_MATTER["library_name"]],
+        }
+    return own
 
 
 def _training(run: dict, datasets: Sequence[str] | None) -> str:
