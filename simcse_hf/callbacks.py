@@ -96,9 +96,9 @@ class LossTracker(TrainerCallback):
     def add(self, output: ContrastiveOutput) -> None:
         """Takes the parts of one forward pass in; no value is fetched from the device."""
         self._steps += 1
-        for part in self.PARTS:
-            if output.get(part) is not None:
-                self._sums[part] = self._sums.get(part, 0.0) + output[part].detach()
+        found = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
+        for part, value in found.items():
+            self._sums[part] = self._sums.get(part, 0.0) + value.detach()
 
     def means(self) -> dict[str, float]:
         """Mean of each part since the last call, over all processes, each of which must call."""

@@ -1,7 +1,7 @@
 """The `simcse` section of an encoder's config.json: everything the contrastive head needs, validated."""
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from transformers import PreTrainedConfig
 
@@ -28,6 +28,10 @@ class ContrastiveSettings:
         mlm_weight: lambda of the auxiliary loss (appendix A).
         fixed_mask: the views of a sentence share one dropout mask ("fixed 0.1" in Table 3).
         max_seq_length: tokens a text was cut to in training, special tokens included.
+        objective: name of a registered objective (see `simcse_hf.objectives`).
+        objective_options: its own options.
+        matryoshka_dims: leading dimensions that each carry the objective too (Kusupati et al. 2022); none: all only.
+        encoders: 2 trains an independent encoder for all columns but the first (Table 2).
 
     Raises:
         ValueError: a value of the wrong kind or outside its range, named.
@@ -42,15 +46,19 @@ class ContrastiveSettings:
     mlm_weight: float = 0.1
     fixed_mask: bool = False
     max_seq_length: int = 32
+    objective: str = "simcse"
+    objective_options: dict = field(default_factory=dict)
+    matryoshka_dims: list = field(default_factory=list)
+    encoders: int = 1
 
     def __post_init__(self):
-        for field in fields(self):
-            value, kind = getattr(self, field.name), field.type
+        for setting in fields(self):
+            value, kind = getattr(self, setting.name), setting.type
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             if kind is float and isinstance(value, int) and not isinstance(value, bool):
-                object.__setattr__(self, field.name, float(value))
+                object.__setattr__(self, setting.name, float(value))
             elif not right:
-                raise ValueError(f"{field.name} must be {kind.__name__}, got {value!r}")
+                raise ValueError(f"{setting.name} must be {kind.__name__}, got {value!r}")
         _require(
             self.pooler_type in POOLER_TYPES, "pooler_type", f"one of {', '.join(POOLER_TYPES)}", self.pooler_type
         )
@@ -59,6 +67,7 @@ class ContrastiveSettings:
         _require(math.isfinite(self.hard_negative_weight), "hard_negative_weight", "finite", self.hard_negative_weight)
         _require(0 <= self.mlm_weight < math.inf, "mlm_weight", "0 or more", self.mlm_weight)
         _require(self.max_seq_length >= 3, "max_seq_length", "at least 3 ([CLS], a token, [SEP])", self.max_seq_length)
+        _require(self.encoders in (1, 2), "encoders", "1 or 2", self.encoders)
         if self.mlp_only_train and self.pooler_type != "cls":
             raise ValueError(
                 f"mlp_only_train concerns the head of pooler_type 'cls'; pooler_type {self.pooler_type!r} has none. "

@@ -12,10 +12,11 @@ from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
-from .distributed import gather_rows, sum_over_processes, world
+from .distributed import sum_over_processes, world
 from .head import SentenceHead, load_head
 from .masked_lm import IGNORED, StockMaskedLMHead
-from .objectives import InfoNCE
+from .objective_file import AUXILIARY_MODULES, load_auxiliary_state, save_auxiliary_state
+from .objectives import Embedded, Objective, make_objective
 from .poolers import needs_hidden_states, pool
 from .sentence_transformers_files import NAMES as SENTENCE_TRANSFORMERS_NAMES
 from .sentence_transformers_files import save_sentence_transformers_files
@@ -23,6 +24,7 @@ from .sentence_transformers_files import save_sentence_transformers_files
 logger = logging.get_logger(__name__)
 
 HEAD_CHOICES = ("auto", "keep", "fresh")
+_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}  # settings that an objective may outlive
 
 
 @dataclass
@@ -34,12 +36,14 @@ class ContrastiveOutput(ModelOutput):
         sentence_vectors: (batch, num_sentences, dim), or (batch, dim) for inputs of two axes. Not normalised.
         contrastive_loss: the objective's share of the loss.
         mlm_loss: the masked-LM loss before its weight; None without masked inputs.
+        parts: the named parts of `contrastive_loss`, for objectives that have several.
     """
 
     loss: torch.FloatTensor | None = None
     sentence_vectors: torch.FloatTensor | None = None
     contrastive_loss: torch.FloatTensor | None = None
     mlm_loss: torch.FloatTensor | None = None
+    parts: dict[str, torch.FloatTensor] | None = None
 
 
 class ContrastiveModel:
@@ -55,7 +59,8 @@ class ContrastiveModel:
     """
 
     base_class: type | None = None  # the stock encoder; None: whatever AutoModel has for the config
-    _keys_to_ignore_on_load_missing = [r"^sentence_head\."]  # in a file of its own, see head.py
+    # In files of their own, see head.py and objective_file.py.
+    _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
 
     def __init__(self, config: PreTrainedConfig, **settings):
@@ -63,6 +68,8 @@ class ContrastiveModel:
         super().__init__(config)
         self._saved_section = getattr(config, SECTION, None)
         self.settings = ContrastiveSettings.from_config(config, **settings)
+        self.objective: Objective | None = None  # made when training begins: it may be larger than the encoder
+        self.second_encoder: ContrastiveModel | None = None
         setattr(config, SECTION, self.settings.to_dict())
         base_class = self.base_class or AutoModel._model_mapping[type(config)]
         setattr(self, self.base_model_prefix, base_class(config))
@@ -73,7 +80,6 @@ class ContrastiveModel:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
             self._register_mlm_head()
-        self.update_settings()
         self.post_init()
         self._freeze_unused_head()
 
@@ -86,13 +92,39 @@ class ContrastiveModel:
         fixed = {"pooler_type", "do_mlm"} & settings.keys()
         if fixed:
             raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when the model is made")
+        before = self.settings.to_dict()
         self.settings = ContrastiveSettings.from_config(self.config, **settings)
-        setattr(self.config, SECTION, self.settings.to_dict())
-        self.objective = InfoNCE(
-            temperature=self.settings.temperature,
-            similarity=self.settings.similarity,
-            hard_negative_weight=self.settings.hard_negative_weight,
-        )
+        after = self.settings.to_dict()
+        setattr(self.config, SECTION, after)
+        if any(before[name] != after[name] for name in before.keys() - _NOT_THE_OBJECTIVES):
+            self.objective = self.second_encoder = None
+
+    def prepare_objective(self) -> None:
+        """Makes what training needs beside the encoder: the objective, and the second encoder where there are two.
+
+        The Trainer calls it before it makes the optimizer; without a Trainer, the first loss does. Where the model was
+        loaded from a directory that a run with the same objective left, the objective goes on as it was there.
+
+        Raises:
+            ValueError: an unknown objective, options it does not have, or values that are not valid.
+        """
+        settings = self.settings.to_dict()
+        name, options, dim = self.settings.objective, self.settings.objective_options, self.config.hidden_size
+        self.objective = make_objective(name, dim, settings, options)
+        self.objective.attach(self)
+        if max(self.settings.encoders, self.objective.encoders) == 2:
+            self.second_encoder = self.copy_encoder()
+        self.objective.to(self.device).train(self.training)
+        saved = self._saved_section or {}
+        if all(saved.get(name) == settings[name] for name in ("objective", "objective_options", "matryoshka_dims")):
+            load_auxiliary_state(self, self.name_or_path)
+
+    def copy_encoder(self) -> "ContrastiveModel":
+        """An independent model with the same encoder, head and pooler, without objective and masked-LM head."""
+        twin = type(self)(self.config, do_mlm=False, encoders=1)
+        own = twin.state_dict().keys()
+        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in own})
+        return twin.to(self.device, self.dtype).train(self.training)
 
     @property
     def contrastive_head(self) -> nn.Module:
@@ -150,6 +182,8 @@ class ContrastiveModel:
         token_type_ids: torch.Tensor | None = None,
         mlm_input_ids: torch.Tensor | None = None,
         mlm_targets: torch.Tensor | None = None,
+        relations: torch.Tensor | None = None,
+        text_ids: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> ContrastiveOutput:
         """One encoder pass over all sentences of the batch, and the loss.
@@ -162,6 +196,9 @@ class ContrastiveModel:
             token_type_ids: like `input_ids`.
             mlm_input_ids: like `input_ids`, masked for the auxiliary loss.
             mlm_targets: like `input_ids`, the original ids where masked and -100 elsewhere.
+            relations: (batch, num_sentences - 1), how each sentence after the first relates to it: 0 entailment,
+                1 neutral, 2 contradiction, -100 where a row has fewer sentences.
+            text_ids: (batch, num_sentences), equal for equal texts, for objectives that leave out duplicates.
             return_loss: False gives the vectors alone. (By this argument the Trainer knows there is an `eval_loss`.)
 
         Raises:
@@ -177,17 +214,30 @@ class ContrastiveModel:
                 "input_ids must be (batch, num_sentences, length) or (batch, length), "
                 f"got {input_ids.dim()} axes: {tuple(input_ids.shape)}"
             )
-        vectors = self._embed_views(input_ids, attention_mask, token_type_ids)
+        if self.objective is None and return_loss:
+            self.prepare_objective()
+        vectors, hidden_states = self._embed_views(input_ids, attention_mask, token_type_ids, relations, return_loss)
         if not return_loss:
             return ContrastiveOutput(sentence_vectors=vectors)
-        contrastive_loss = self._contrastive_loss(vectors) if vectors.shape[1] > 1 else None
+        contrastive_loss, parts = None, None
+        if vectors.shape[1] >= self.objective.copies:
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            inputs |= {"relations": relations, "text_ids": text_ids}
+            inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+            contrastive_loss = self.objective(Embedded(vectors, inputs, self, hidden_states))
+            if isinstance(contrastive_loss, dict):
+                parts, contrastive_loss = contrastive_loss, sum(contrastive_loss.values())
         loss, mlm_loss = contrastive_loss, None
         if mlm_input_ids is not None:
             mlm_loss = self._masked_lm_loss(mlm_input_ids, attention_mask, token_type_ids, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(
-            loss=loss, sentence_vectors=vectors, contrastive_loss=contrastive_loss, mlm_loss=mlm_loss
+            loss=loss,
+            sentence_vectors=vectors,
+            contrastive_loss=contrastive_loss,
+            mlm_loss=mlm_loss,
+            parts=parts,
         )
 
     def _encode(self, input_ids, attention_mask, token_type_ids, all_layers: bool = False):
@@ -196,27 +246,36 @@ class ContrastiveModel:
             inputs["token_type_ids"] = token_type_ids
         return self.base_model(**inputs, output_hidden_states=all_layers)
 
-    def _embed_views(self, input_ids, attention_mask, token_type_ids) -> torch.Tensor:
-        batch, num_sentences, _ = input_ids.shape
+    def _embed_views(
+        self, input_ids, attention_mask, token_type_ids, relations, return_loss
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(batch, num_sentences, dim) vectors and, for objectives that read them, the last layer's hidden states."""
+        batch, num_sentences, length = input_ids.shape
         if self.settings.fixed_mask:
             # Equal text under an equal mask gives equal vectors: one pass over the anchors is the exact computation.
             if not (input_ids == input_ids[:, :1]).all():
                 raise ValueError("fixed_mask is for views of one sentence: the columns of a row hold different text")
             anchors = self.embed(*(x if x is None else x[:, 0] for x in (input_ids, attention_mask, token_type_ids)))
-            return anchors.unsqueeze(1).expand(-1, num_sentences, -1)
-        flat = (x if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids))
-        return self.embed(*flat).view(batch, num_sentences, -1)
+            return anchors.unsqueeze(1).expand(-1, num_sentences, -1), None
+        flat = [x if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
+        if relations is not None:  # rows of different numbers of sentences
+            present = flat[1].any(1)
+            found = self.embed(*(x if x is None else x[present] for x in flat))
+            vectors = found.new_zeros(len(present), found.shape[-1]).index_put((present,), found)
+            return vectors.view(batch, num_sentences, -1), None
+        if return_loss and self.objective.needs_hidden_states:
+            vectors, hidden_states = self._embed_with_states(*flat)
+            return vectors.view(batch, num_sentences, -1), hidden_states.view(batch, num_sentences, length, -1)
+        if self.second_encoder is not None and return_loss:
+            first, second = (
+                [x if x is None else x[:, columns].flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
+                for columns in (slice(0, 1), slice(1, None))
+            )
+            anchors, others = self.embed(*first), self.second_encoder.embed(*second)
+            return torch.cat([anchors.view(batch, 1, -1), others.view(batch, num_sentences - 1, -1)], dim=1), None
+        return self.embed(*flat).view(batch, num_sentences, -1), None
 
     # --- losses ----------------------------------------------------------------------------------------------------
-
-    def _contrastive_loss(self, vectors: torch.Tensor) -> torch.Tensor:
-        anchors, candidates = vectors[:, 0], vectors[:, 1:]
-        first = 0
-        if self.training:
-            candidates = gather_rows(candidates)
-            first = world()[0] * len(anchors)
-        negatives = candidates[:, 1:] if candidates.shape[1] > 1 else None
-        return self.objective(anchors, candidates[:, 0], negatives, first_positive=first)
 
     def _masked_lm_loss(self, masked_ids, attention_mask, token_type_ids, targets) -> torch.Tensor:
         if not self.settings.do_mlm:
@@ -240,11 +299,12 @@ class ContrastiveModel:
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         head = self._head_state(state_dict)
-        if not self.has_own_pooler:
-            state_dict = {name: tensor for name, tensor in state_dict.items() if name not in head}
+        apart = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
+        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in apart}
         if kwargs.get("is_main_process", True):
+            save_auxiliary_state(save_directory, state_dict)
             save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
-        super().save_pretrained(save_directory, state_dict=state_dict, **kwargs)
+        super().save_pretrained(save_directory, state_dict=main, **kwargs)
 
     def _head_state(self, state_dict: dict) -> dict:
         """Weight and bias of the head by their names in `state_dict`; empty where it is no single dense layer."""

@@ -24,6 +24,8 @@ from .data.tokenize import tokenize_dataset
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
+from .objective_file import load_auxiliary_state
+from .objectives import TrainingRows
 from .positions import check_max_length
 from .sentence_transformers_files import copy_sentence_transformers_files
 from .training_args import SimCSETrainingArguments
@@ -70,6 +72,8 @@ class SimCSETrainer(Trainer):
             processing_class = AutoTokenizer.from_pretrained(model.name_or_path)
         check_max_length(args.max_seq_length, model.config)
         model.update_settings(max_seq_length=args.max_seq_length, fixed_mask=args.view == "fixed_mask")
+        if model.objective is None:
+            model.prepare_objective()
         train_dataset, eval_dataset = (
             dataset
             if dataset is None or "input_ids" in dataset.column_names
@@ -93,7 +97,10 @@ class SimCSETrainer(Trainer):
         if model.settings.do_mlm:
             self.masker = DataCollatorForLanguageModeling(processing_class, mlm_probability=args.mlm_probability)
         collator = ContrastiveCollator(
-            processing_class, pad_to=args.max_seq_length if args.pad_to_max_length else None
+            processing_class,
+            pad_to=args.max_seq_length if args.pad_to_max_length else None,
+            repeat=model.objective.copies,
+            add_text_ids=model.objective.needs_text_ids,
         )
         super().__init__(
             model=model,
@@ -150,10 +157,10 @@ class SimCSETrainer(Trainer):
         num_sentences = len(self.train_dataset[0]["input_ids"])
         batch = self.args.train_batch_size * self.args.world_size
         rows = len(self.train_dataset)
-        if batch == 1 and num_sentences < 3:
-            raise ValueError(
-                "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
-            )
+        objective = self.model.objective
+        objective.check(
+            TrainingRows(num_sentences, self.args.train_batch_size, self.args.world_size, self.train_dataset)
+        )
         if self.args.dataloader_drop_last and rows < batch:
             raise ValueError(
                 f"train_dataset has {rows} rows, fewer than one batch of {batch}, and "
@@ -169,7 +176,7 @@ class SimCSETrainer(Trainer):
                 f"gradient_accumulation_steps = {self.args.gradient_accumulation_steps} adds no negatives: every "
                 f"forward pass contrasts its own {batch} texts. A larger batch, or more processes, does."
             )
-        if num_sentences == 1 and self.args.view == "identity":
+        if num_sentences == 1 and objective.copies > 1 and self.args.view == "identity":
             self._check_dropout()
         if num_sentences > 1 and self.args.view == "fixed_mask":
             raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
@@ -181,7 +188,9 @@ class SimCSETrainer(Trainer):
         batch = {name: tensor.to(self.model.device) for name, tensor in self.data_collator([row, row]).items()}
         training = self.model.training
         with torch.random.fork_rng():
-            vectors = self.model.train()(batch["input_ids"], batch["attention_mask"]).sentence_vectors
+            vectors = self.model.train()(
+                batch["input_ids"], batch["attention_mask"], return_loss=False
+            ).sentence_vectors
         self.model.train(training)
         if torch.equal(vectors[:, 0], vectors[:, 1]):
             names = sorted(n for n in self.model.config.to_dict() if "dropout" in n and "classifier" not in n)
@@ -195,20 +204,22 @@ class SimCSETrainer(Trainer):
                 "pairs."
             )
 
-    # --- our head's own file, for encoders without a pooler ----------------------------------------------------------
+    # --- files of our own: the head of encoders without a pooler, the objective's state ------------------------------
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_own_head(resume_from_checkpoint)
+        self._load_own_files(resume_from_checkpoint)
 
     def _load_best_model(self):
         super()._load_best_model()
-        self._load_own_head(self.state.best_model_checkpoint)
+        self._load_own_files(self.state.best_model_checkpoint)
 
-    def _load_own_head(self, checkpoint: str | os.PathLike) -> None:
+    def _load_own_files(self, checkpoint: str | os.PathLike) -> None:
         # Sharded formats (FSDP, DeepSpeed) hold the whole state and no file of ours.
-        if not self.model.has_own_pooler and Path(checkpoint, "model.safetensors").exists():
-            load_head(self.model.sentence_head, checkpoint, {})
+        if Path(checkpoint, "model.safetensors").exists():
+            if not self.model.has_own_pooler:
+                load_head(self.model.sentence_head, checkpoint, {})
+            load_auxiliary_state(self.model, checkpoint)
 
     # --- the hub ---------------------------------------------------------------------------------------------------
 

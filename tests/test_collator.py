@@ -93,3 +93,23 @@ def test_rows_of_tensors_are_repeated_not_doubled(tokenizer):
 def test_pad_to_below_the_longest_sentence_is_named(tokenizer):
     with pytest.raises(ValueError, match="pad_to"):
         ContrastiveCollator(tokenizer, pad_to=3)([{"input_ids": [[2, 7, 8, 9, 3], [2, 7, 3]]}])
+
+
+def test_hypotheses_of_a_premise_stay_with_it_however_many_they_are(tokenizer):
+    rows = [
+        {"input_ids": [sentence(2), sentence(1), sentence(3)], "relations": [0, 2]},
+        {"input_ids": [sentence(1), sentence(4)], "relations": [1]},
+    ]
+    batch = ContrastiveCollator(tokenizer)(rows)
+    assert batch["input_ids"].shape == (2, 3, 6)
+    assert batch["relations"].tolist() == [[0, 2], [1, -100]]
+    assert batch["attention_mask"].sum(-1).tolist() == [[4, 3, 5], [3, 6, 0]]
+    assert (batch["input_ids"][1, 2] == PAD).all()
+
+
+def test_equal_texts_have_equal_ids_in_every_batch(tokenizer):
+    collate = ContrastiveCollator(tokenizer, add_text_ids=True)
+    first = collate([{"input_ids": [sentence(1), sentence(2)]}, {"input_ids": [sentence(2), sentence(1, 9)]}])
+    second = collate([{"input_ids": [sentence(2), sentence(5)]}])
+    (a, b), (c, d) = first["text_ids"].tolist()
+    assert b == c == second["text_ids"][0, 0] and len({a, b, d}) == 3

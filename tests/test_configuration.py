@@ -20,6 +20,10 @@ OTHER_VALUES = {
     "mlm_weight": 0.2,
     "fixed_mask": True,
     "max_seq_length": 17,
+    "objective": "vicreg",
+    "objective_options": {"projector_dim": 64},
+    "matryoshka_dims": [16, 8],
+    "encoders": 2,
 }
 
 
@@ -34,6 +38,10 @@ def test_the_defaults_are_the_papers():
         "mlm_weight": 0.1,
         "fixed_mask": False,
         "max_seq_length": 32,
+        "objective": "simcse",
+        "objective_options": {},
+        "matryoshka_dims": [],
+        "encoders": 1,
     }
 
 
