@@ -9,6 +9,7 @@ import yaml
 from transformers import HfArgumentParser, PreTrainedConfig
 
 from .modeling import HEAD_CHOICES
+from .objectives import OBJECTIVES
 from .objectives.info_nce import SIMILARITIES, log_weight
 from .poolers import POOLER_TYPES
 from .training_args import SimCSETrainingArguments
@@ -42,6 +43,17 @@ class ModelArguments:
     )
     do_mlm: bool = field(default=False, metadata={"help": "Add the auxiliary masked-LM loss."})
     mlm_weight: float = field(default=0.1, metadata={"help": "Weight of the auxiliary masked-LM loss."})
+    objective: str = field(default="simcse", metadata={"help": f"One of {', '.join(OBJECTIVES)}."})
+    objective_options: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Options of the objective, name=value each; in YAML a table."},
+    )
+    matryoshka_dims: str | None = field(
+        default=None, metadata={"help": "Leading dimensions that carry the objective too, such as 256,128,64."}
+    )
+    encoders: int = field(
+        default=1, metadata={"help": "2: an independent encoder for all but the first text of a row (Table 2)."}
+    )
     dropout: float | None = field(
         default=None, metadata={"help": "Every dropout rate of the encoder (Table 3); default: as in its config."}
     )
@@ -57,6 +69,10 @@ class ModelArguments:
             "hard_negative_weight": log_weight(self.hard_negative_weight, self.hard_negative_alpha),
             "do_mlm": self.do_mlm,
             "mlm_weight": self.mlm_weight,
+            "objective": self.objective,
+            "objective_options": _options(self.objective_options),
+            "matryoshka_dims": _dims(self.matryoshka_dims),
+            "encoders": self.encoders,
         }
 
 
@@ -138,6 +154,25 @@ def parse_arguments(
     # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
     parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
     return parser.parse_args_into_dataclasses(argv)
+
+
+def _options(given: list[str] | dict) -> dict:
+    """`["name=value", ...]` -> a table, with numbers, truth values and lists as YAML reads them."""
+    if isinstance(given, dict):
+        return given
+    pairs = [option.partition("=") for option in given]
+    wrong = [name for name, equals, _ in pairs if not (name and equals)]
+    if wrong:
+        raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, wrong))}")
+    return {name: yaml.safe_load(value) for name, _, value in pairs}
+
+
+def _dims(given: str | list[int] | None) -> list[int]:
+    words = given.split(",") if isinstance(given, str) else given or []
+    try:
+        return [int(word) for word in words]
+    except (TypeError, ValueError):
+        raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {given!r}") from None
 
 
 def _read_yaml(path: str, known: set[str]) -> dict:

@@ -4,7 +4,22 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
-VIEWS = ("identity", "fixed_mask")
+#: How the positive of a single sentence comes about. The last two are made from documents when the texts are read.
+VIEWS = (
+    "identity",
+    "fixed_mask",
+    "crop",
+    "delete_words",
+    "delete_one_word",
+    "synonyms",
+    "mlm",
+    "crop+mlm",
+    "shuffle",
+    "eda",
+    "repeat_words",
+    "next_sentence",
+    "next_three_sentences",
+)
 
 
 @dataclass
@@ -22,7 +37,12 @@ class SimCSETrainingArguments(TrainingArguments):
             Pad every batch to `max_seq_length` instead of its longest text.
         view (`str`, *optional*, defaults to `"identity"`):
             How the positive of a single sentence comes about: `"identity"` (the sentence again, under another dropout
-            mask) or `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of the paper).
+            mask), `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of the paper), a discrete augmentation
+            (Table 1; see `simcse_hf.views`), or a later sentence of the document (Table 2).
+        view_rate (`float`, *optional*):
+            Share of the words that an augmentation changes; default: that of the view.
+        view_both (`bool`, *optional*, defaults to `False`):
+            Augment the anchor too, as non-contrastive training does.
         mlm_probability (`float`, *optional*, defaults to 0.15):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
         preprocessing_num_workers (`int`, *optional*):
@@ -36,10 +56,15 @@ class SimCSETrainingArguments(TrainingArguments):
     view: str = field(
         default="identity",
         metadata={
-            "help": "Positive of a single sentence: identity (another dropout mask) or fixed_mask (the same mask).",
+            "help": "Positive of a single sentence: identity (another dropout mask), fixed_mask (the same mask), an "
+            "augmentation, or a later sentence of the document.",
             "choices": VIEWS,
         },
     )
+    view_rate: float | None = field(
+        default=None, metadata={"help": "Share of the words an augmentation changes; default: that of the view."}
+    )
+    view_both: bool = field(default=False, metadata={"help": "Augment the anchor too, not only the positive."})
     mlm_probability: float = field(
         default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
     )
