@@ -20,6 +20,7 @@ VIEWS = (
     "next_sentence",
     "next_three_sentences",
 )
+AUGMENTATIONS = VIEWS[2:-2]  # of the text itself, drawn anew every epoch
 
 
 @dataclass

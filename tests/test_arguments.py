@@ -30,10 +30,45 @@ def test_the_reference_command_line(tmp_path):
         "hard_negative_weight": 0.5,
         "do_mlm": True,
         "mlm_weight": 0.2,
+        "objective": "simcse",
+        "objective_options": {},
+        "matryoshka_dims": [],
+        "encoders": 1,
     }
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
     assert training.save_steps == 125  # saved when evaluated, as the reference does
+
+
+def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_path):
+    line = (
+        f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 covariance_weight=0.5 "
+        "--matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2"
+    )
+    model, _, training = parse_arguments(line.split())
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"output_dir: {tmp_path}\nuse_cpu: true\nobjective: vicreg\nobjective_options:\n  projector_dim: 64\n"
+        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nview: eda\nview_rate: 0.2\n"
+    )
+    from_yaml, _, training_from_yaml = parse_arguments([str(file)])
+    for settings in (model.settings(), from_yaml.settings()):
+        assert (settings["objective"], settings["matryoshka_dims"], settings["encoders"]) == ("vicreg", [64, 32], 2)
+        assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
+    assert (training.view, training.view_rate) == (training_from_yaml.view, training_from_yaml.view_rate) == ("eda", 0.2)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--objective_options 64", "takes name=value, got '64'"),
+        ("--matryoshka_dims 64;32", "takes numbers with commas, such as 256,128,64, got '64;32'"),
+    ],
+)
+def test_options_that_cannot_be_read(tmp_path, words, message):
+    model = parse_arguments(["--output_dir", str(tmp_path), "--use_cpu", *words.split()])[0]
+    with pytest.raises(ValueError, match=message):
+        model.settings()
 
 
 def test_save_steps_given_wins_over_eval_steps(tmp_path):

@@ -98,3 +98,11 @@ def test_an_empty_dataset_is_tokenised_or_named(tokenizer):
     except ValueError:
         return
     assert tokenized.column_names == ["input_ids"] and len(tokenized) == 0
+
+
+def test_groups_keep_their_texts_and_relations(tokenizer):
+    groups = Dataset.from_dict({"texts": [["the cat", "a dog sat", "cat"], ["a mat", "dog"]], "relations": [[0, 2], [1]]})
+    tokenized = tokenize_dataset(groups, tokenizer, 12)
+    assert tokenized["relations"][:] == [[0, 2], [1]]
+    wanted = [[tokenizer(text)["input_ids"] for text in row] for row in groups["texts"]]
+    assert tokenized["input_ids"][:] == wanted

@@ -1,6 +1,7 @@
 """Tokenises a training set once: rows of texts become rows of token id lists."""
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
@@ -17,20 +18,30 @@ def tokenize_dataset(
     """Rows of texts -> rows of token ids, cut to `max_seq_length`, not padded.
 
     Args:
-        dataset: columns `sent0`, `sent1`, ... in the order of the roles: anchor, positive, hard negatives.
+        dataset: columns `sent0`, `sent1`, ... in the order of the roles: anchor, positive, hard negatives; or a column
+            `texts`, a list a row, with `relations` beside it (see `build_nli_groups`).
         tokenizer: adds its special tokens.
         max_seq_length: tokens a text is cut to, special tokens included.
         num_proc: processes to tokenise with.
 
     Returns:
-        One column `input_ids`: a list of `num_sentences` lists of ids a row.
+        A column `input_ids`: a list of `num_sentences` lists of ids a row; and `relations`, where there are any.
 
     Raises:
         ValueError: the dataset is empty.
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty")
-    columns = dataset.column_names
+    grouped = "texts" in dataset.column_names
+    columns = ["texts"] if grouped else dataset.column_names
+
+    def tokenize_groups(rows: dict) -> dict:
+        texts = [text for row in rows["texts"] for text in row]
+        ids = iter(
+            tokenizer(texts, truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+        )
+        groups = [[next(ids) for _ in row] for row in rows["texts"]]
+        return {"input_ids": groups, "at_limit": [sum(len(i) == max_seq_length for i in row) for row in groups]}
 
     def tokenize(rows: dict) -> dict:
         by_column = [
@@ -43,7 +54,7 @@ def tokenize_dataset(
         return {"input_ids": [list(row) for row in zip(*by_column, strict=True)], "at_limit": longest}
 
     tokenized = dataset.map(
-        tokenize,
+        tokenize_groups if grouped else tokenize,
         batched=True,
         num_proc=num_proc,
         remove_columns=columns,
@@ -52,9 +63,10 @@ def tokenize_dataset(
     )
     at_limit = np.asarray(tokenized.data.column("at_limit"))
     if at_limit.any():
+        num_texts = pc.sum(pc.list_value_length(tokenized.data.column("input_ids"))).as_py()
         rows = ", ".join(str(row + 1) for row in np.flatnonzero(at_limit)[:SHOWN_ROWS])
         logger.warning(
-            f"{at_limit.sum()} of {len(dataset) * len(columns)} texts fill max_seq_length = {max_seq_length} tokens: "
+            f"{at_limit.sum()} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens: "
             f"what is longer is cut (rows {rows}{', ...' if np.count_nonzero(at_limit) > SHOWN_ROWS else ''})."
         )
     return tokenized.remove_columns("at_limit")

@@ -1,0 +1,46 @@
+"""Training texts of any form become the rows that the collator takes."""
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ..training_args import AUGMENTATIONS, SimCSETrainingArguments
+from ..views import make_view
+from .tokenize import tokenize_dataset
+from .view_dataset import ViewDataset
+
+
+def training_rows(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments
+) -> Dataset | ViewDataset:
+    """Rows of token ids: tokenised once, or, for an augmentation, anew whenever a row is read.
+
+    Args:
+        dataset: texts, or token ids, which are left as they are.
+        tokenizer: adds its special tokens.
+        args: for `max_seq_length`, the view, its rate, and the seed that views are drawn from.
+
+    Raises:
+        ValueError: an augmentation for rows that are no single sentences.
+    """
+    if args.view not in AUGMENTATIONS:
+        return tokenized_rows(dataset, tokenizer, args)
+    if dataset.column_names != ["sent0"]:
+        raise ValueError(
+            f"view {args.view} makes the positive of single sentences, in a column sent0; the training rows hold "
+            f"{', '.join(dataset.column_names)}"
+        )
+    return ViewDataset(
+        dataset,
+        tokenizer,
+        make_view(args.view, args.view_rate),
+        args.max_seq_length,
+        seed=args.data_seed if args.data_seed is not None else args.seed,
+        both=args.view_both,
+    )
+
+
+def tokenized_rows(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments) -> Dataset:
+    """Rows of token ids, of texts as they stand."""
+    if "input_ids" in dataset.column_names:
+        return dataset
+    return tokenize_dataset(dataset, tokenizer, args.max_seq_length, args.preprocessing_num_workers)
