@@ -1,4 +1,4 @@
-"""What several training processes share: gathered rows with their exact gradient, and sums."""
+"""What several training processes share: gathered rows and sums, with their exact gradient."""
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,33 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
         (processes * n, ...); `rows` itself in a single process.
     """
     return rows if world()[1] == 1 else _GatherRows.apply(rows)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value: torch.Tensor) -> torch.Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        # The loss of every process depends on our term.
+        total = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor over all processes, with the exact gradient; the tensor itself in a single process.
+
+    The convention is that of [`gather_rows`]: each process takes its share of the loss, and the mean of the gradients
+    over the processes is that of one process with the whole batch.
+
+    Args:
+        value: of the same shape in every process.
+    """
+    return value if world()[1] == 1 else _Sum.apply(value)
 
 
 def sum_over_processes(value: torch.Tensor) -> torch.Tensor:

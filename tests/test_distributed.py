@@ -11,7 +11,7 @@ from conftest import random_batch, tiny_config, with_masked_inputs
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
-from simcse_hf.distributed import gather_rows, sum_over_processes, world
+from simcse_hf.distributed import differentiable_sum, gather_rows, sum_over_processes, world
 from simcse_hf.encoder import encode_token_ids
 
 WORLDS = (1, 2, 4)
@@ -90,6 +90,10 @@ def checks(rank, processes):
     weights = (rank + 1) * torch.arange(1.0, 1 + len(gathered))[:, None]
     (gathered * weights).sum().backward()
     found["gathered"], found["gathered gradient"] = gathered.detach(), rows.grad
+    term = torch.full((3,), rank + 1.0, requires_grad=True)
+    total = differentiable_sum(term)
+    (total * (rank + 1)).sum().backward()  # every process finds another gradient of the total
+    found["total"], found["gradient of the total"] = total.detach(), term.grad
     found["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
     return found
 
@@ -151,6 +155,13 @@ def test_gathered_rows_stand_in_rank_order_with_their_exact_gradient(found):
             assert torch.equal(of_rank["gathered gradient"], gradient)
 
 
+def test_a_differentiable_sum_has_the_gradients_of_all_processes(found):
+    for processes in WORLDS:
+        wanted = torch.full((3,), processes * (processes + 1) / 2)
+        for of_rank in found[processes]:
+            assert torch.equal(of_rank["total"], wanted) and torch.equal(of_rank["gradient of the total"], wanted)
+
+
 def test_world_and_sums(found):
     for processes in WORLDS:
         assert [of_rank["world"] for of_rank in found[processes]] == [(r, processes) for r in range(processes)]
@@ -189,3 +200,4 @@ def test_nothing_to_encode_is_no_call_and_no_hang(found):
 def test_a_single_process_without_group_gathers_nothing():
     rows = torch.randn(2, 3)
     assert world() == (0, 1) and gather_rows(rows) is rows and sum_over_processes(rows) is rows
+    assert differentiable_sum(rows) is rows

@@ -1,8 +1,15 @@
 """Objectives: sentence vectors in, a scalar out. Pure tensor code, one file each."""
 
+from .barlow_twins import BarlowTwins
+from .contrastive_tension import ContrastiveTension
+from .diffcse import DiffCSE
+from .esimcse import ESimCSE
 from .info_nce import InfoNCE
 from .interface import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, register
+from .is_bert import ISBERT
+from .promptbert import PromptBERT
 from .simcse import SimCSEObjective
+from .vicreg import VICReg
 
 __all__ = [
     "OBJECTIVES",
@@ -15,3 +22,10 @@ __all__ = [
 ]
 
 register("simcse", SimCSEObjective)
+register("barlow_twins", BarlowTwins)
+register("vicreg", VICReg)
+register("contrastive_tension", ContrastiveTension)
+register("is_bert", ISBERT)
+register("esimcse", ESimCSE)
+register("promptbert", PromptBERT)
+register("diffcse", DiffCSE)
