@@ -1,11 +1,23 @@
-"""What a user is promised of InfoNCE: Eq. 1, 4, 5 and 8 of the paper to 1e-6, values and gradients."""
+"""What a user is promised of InfoNCE: Eq. 1, 4, 5 and 8 of the paper to 1e-6, values and gradients, in any size."""
 
 import math
 
 import pytest
 import torch
 
+from simcse_hf.objectives import chunked_info_nce, info_nce
 from simcse_hf.objectives.info_nce import InfoNCE, log_weight
+
+FORMS = {"plain": (2**62, 2**23), "chunked": (0, 2**23), "chunks of two rows": (0, 100), "a row a chunk": (0, 1)}
+
+
+@pytest.fixture(params=FORMS)
+def form(request, monkeypatch):
+    """Every test that takes it runs on all logits at once, on one chunk and on many."""
+    plain_logits, chunk_logits = FORMS[request.param]
+    monkeypatch.setattr(info_nce, "PLAIN_LOGITS", plain_logits)
+    monkeypatch.setattr(chunked_info_nce, "CHUNK_LOGITS", chunk_logits)
+    return request.param
 
 
 def slow_similarity(a, b, kind):
@@ -50,7 +62,7 @@ def gradients(loss, inputs):
 @pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
 @pytest.mark.parametrize("k", [0, 1, 3])
 @pytest.mark.parametrize("n", [2, 3, 17])
-def test_equals_the_equations(n, k, temperature, similarity):
+def test_equals_the_equations(n, k, temperature, similarity, form):
     weight = 0.7 if k else 0.0
     inputs = draw(n, k)
     fast = InfoNCE(temperature, similarity, hard_negative_weight=weight)(*inputs)
@@ -62,7 +74,7 @@ def test_equals_the_equations(n, k, temperature, similarity):
 
 @pytest.mark.parametrize("k", [0, 2])
 @pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
-def test_float32_equals_the_equations(temperature, k):
+def test_float32_equals_the_equations(temperature, k, form):
     """Training runs in float32: what is left, of the gradient too, is the rounding of a logit, 1e-7 / temperature."""
     inputs = draw(17, k, dtype=torch.float32)
     exact_inputs = [None if x is None else x.detach().double().requires_grad_() for x in inputs]
@@ -73,7 +85,7 @@ def test_float32_equals_the_equations(temperature, k):
         assert (ours.double() - exact).norm() < 1e-6 / temperature * exact.norm()
 
 
-def test_of_equal_vectors_is_the_log_of_the_number_of_candidates():
+def test_of_equal_vectors_is_the_log_of_the_number_of_candidates(form):
     """A closed form: nothing to tell apart, n positives and n * k hard negatives."""
     same = torch.ones(4, 5)
     assert InfoNCE()(same, same).item() == pytest.approx(math.log(4), rel=1e-6)
@@ -95,7 +107,7 @@ def test_weight_is_the_log_of_alpha(weight):
 
 
 @pytest.mark.parametrize("alpha", [1.0, 100.0])
-def test_only_own_hard_negatives_are_weighted(alpha):
+def test_only_own_hard_negatives_are_weighted(alpha, form):
     """A closed form: orthogonal anchors, each its own positive, and the next row's hard negative."""
     anchors = torch.eye(3)
     negatives = anchors.roll(1, 0)[:, None]
@@ -105,7 +117,7 @@ def test_only_own_hard_negatives_are_weighted(alpha):
 
 
 @pytest.mark.parametrize("first", [0, 2, 5])
-def test_first_positive_says_where_the_own_positives_stand(first):
+def test_first_positive_says_where_the_own_positives_stand(first, form):
     anchors = draw(3, 0, seed=1)[0]
     _, positives, negatives = draw(8, 2, seed=2)
     inputs = [anchors, positives, negatives]
@@ -116,7 +128,7 @@ def test_first_positive_says_where_the_own_positives_stand(first):
         torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-9)
 
 
-def test_gradient_stays_accurate_where_the_loss_is_nearly_zero():
+def test_gradient_stays_accurate_where_the_loss_is_nearly_zero(form):
     """softmax(positive) rounds to 1 in float32 there, and 1 - softmax to 0."""
     generator = torch.Generator().manual_seed(0)
     anchors = torch.linalg.qr(torch.randn(6, 6, generator=generator))[0]
@@ -132,7 +144,7 @@ def test_gradient_stays_accurate_where_the_loss_is_nearly_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_vectors_are_compared_in_float32(dtype):
+def test_half_precision_vectors_are_compared_in_float32(dtype, form):
     inputs = draw(17, 2, dim=16, dtype=dtype)
     widened = [x.detach().float().requires_grad_() for x in inputs]
     loss, wanted = InfoNCE()(*inputs), InfoNCE()(*widened)
@@ -143,7 +155,7 @@ def test_half_precision_vectors_are_compared_in_float32(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_does_not_reach_the_logits(dtype):
+def test_autocast_does_not_reach_the_logits(dtype, form):
     inputs = draw(17, 2, dim=16, dtype=dtype)
     wanted = InfoNCE()(*inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -152,7 +164,7 @@ def test_autocast_does_not_reach_the_logits(dtype):
 
 
 @pytest.mark.parametrize("k", [None, 0])
-def test_a_single_pair_has_nothing_to_tell_apart(k):
+def test_a_single_pair_has_nothing_to_tell_apart(k, form):
     anchors, positives, _ = draw(1, 0)
     negatives = None if k is None else torch.zeros(1, 0, 3, dtype=torch.float64)
     loss = InfoNCE()(anchors, positives, negatives)
@@ -161,14 +173,14 @@ def test_a_single_pair_has_nothing_to_tell_apart(k):
         assert (gradient == 0).all()
 
 
-def test_a_single_pair_with_hard_negatives_is_told_from_them():
+def test_a_single_pair_with_hard_negatives_is_told_from_them(form):
     inputs = draw(1, 2)
     loss = InfoNCE(hard_negative_alpha=2.0)(*inputs)
     assert loss.item() == pytest.approx(slow_loss(*inputs, 0.05, 2.0, "cosine").item(), rel=1e-9)
     assert loss.item() > 0
 
 
-def test_a_broken_vector_gives_a_broken_loss():
+def test_a_broken_vector_gives_a_broken_loss(form):
     """NaN must reach the loss, where the Trainer can see it, even in a batch of one."""
     for n in (1, 3):
         anchors, positives, _ = draw(n, 0)
@@ -207,3 +219,135 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_log_weight_of_no_alpha_is_the_weight():
     assert log_weight(0.3, None) == 0.3
     assert log_weight(0.0, 1.0) == 0.0
+
+
+# --- further candidates, both directions, equal texts ----------------------------------------------------------------
+
+
+def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, symmetric, ids):
+    """Term by term: every query lists its positive's logit and those of all that counts against it."""
+    losses = []
+    pairs = [("anchor", first + i) for i in range(len(anchors))]
+    if symmetric:
+        pairs += [("positive", j) for _, j in pairs]
+    all_anchors = {first + i: anchor for i, anchor in enumerate(anchors)}
+    for side, own in pairs:
+        query, target = all_anchors[own], positives[own]
+        if side == "positive":
+            query, target = target, query
+        own_texts = set() if ids is None else {ids[own][0].item(), ids[own][1].item()}
+        counted = []
+        for j in range(len(positives)):
+            others = [] if j == own else [(positives[j], 1)]
+            if symmetric and j != own:
+                others.append((all_anchors[j], 0))
+            if negatives is not None:
+                others += [(negative, 2 + m) for m, negative in enumerate(negatives[j])]
+            for other, column in others:
+                if ids is None or ids[j][column].item() not in own_texts:
+                    weight = alpha if j == own and column >= 2 else 1.0
+                    counted.append(math.log(weight) + slow_similarity(query, other, kind) / tau)
+        if extra is not None:
+            counted += [slow_similarity(query, other, kind) / tau for other in extra]
+        margin = slow_similarity(query, target, kind) / tau
+        losses.append(torch.logsumexp(torch.stack([margin, *counted]), 0) - margin)
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("duplicates", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("queue", [0, 4])
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.05), ("dot", 1.0)])
+def test_all_variants_equal_their_terms(similarity, temperature, k, queue, symmetric, duplicates, form):
+    n, total, first = (7, 7, 0) if symmetric else (4, 9, 3)
+    anchors = draw(n, 0, dim=5, seed=1)[0]
+    _, positives, negatives = draw(total, k, dim=5, seed=2)
+    extra = draw(queue, 0, dim=5, seed=3)[0] if queue else None
+    ids = torch.randint(0, 9, (total, 2 + k), generator=torch.Generator().manual_seed(4)) if duplicates else None
+    weight = 0.7 if k else 0.0
+    fast = InfoNCE(temperature, similarity, weight, symmetric=symmetric)(
+        anchors, positives, negatives, first, extra_negatives=extra, text_ids=ids
+    )
+    slow = slow_general(
+        anchors, positives, negatives, extra, temperature, math.exp(weight), similarity, first, symmetric, ids
+    )
+    assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
+    inputs = [anchors, positives, negatives, extra]
+    for ours, exact in zip(gradients(fast, inputs), gradients(slow, inputs), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-9)
+
+
+def test_a_text_that_comes_twice_is_no_negative_of_itself(form):
+    """A closed form: rows 0 and 1 are the same pair, row 2 is orthogonal to both."""
+    vectors = torch.eye(3)[[0, 0, 1]]
+    ids = torch.tensor([[5, 5], [5, 5], [6, 6]])
+    loss = InfoNCE(1.0)(vectors, vectors, text_ids=ids).item()
+    two_left, three_left = math.log(1 + 1 / math.e), math.log(1 + 2 / math.e)
+    assert loss == pytest.approx((2 * two_left + three_left) / 3, rel=1e-6)
+    assert InfoNCE(1.0)(vectors, vectors).item() > loss
+
+
+def test_a_hard_negative_equal_to_the_positive_is_left_out(form):
+    anchors, positives, negatives = draw(3, 1)
+    ids = torch.tensor([[0, 1, 1], [2, 3, 4], [5, 6, 7]])
+    loss = InfoNCE()(anchors[:1], positives, negatives, text_ids=ids)
+    wanted = InfoNCE()(anchors[:1], positives, extra_negatives=negatives[1:, 0])
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-12)
+
+
+def test_where_everything_else_is_left_out_loss_and_gradient_are_zero(form):
+    anchors, positives, negatives = inputs = draw(4, 1)
+    loss = InfoNCE()(*inputs, text_ids=torch.full((4, 3), 8))
+    assert loss.item() == 0.0
+    for gradient in gradients(loss, inputs):
+        assert (gradient == 0).all()
+
+
+def test_64_bit_ids_are_compared_whole(form):
+    anchors, positives, _ = draw(2, 0)
+    far = torch.tensor([[2**62, 2**62 + 1], [2**62 + 2, 2**62 + 3]])
+    assert InfoNCE()(anchors, positives, text_ids=far).item() == InfoNCE()(anchors, positives).item()
+
+
+def test_symmetric_over_parts_of_the_batch_is_the_mean_of_the_parts(form):
+    """Several processes: each has its own anchors and the vectors of all."""
+    anchors, positives, negatives = inputs = draw(6, 1)
+    loss = InfoNCE(symmetric=True, hard_negative_weight=0.4)
+    whole = loss(*inputs)
+    halves = [loss(anchors[i : i + 3], positives, negatives, i, all_anchors=anchors) for i in (0, 3)]
+    mean = sum(halves) / 2
+    assert mean.item() == pytest.approx(whole.item(), rel=1e-12)
+    for ours, exact in zip(gradients(mean, inputs), gradients(whole, inputs), strict=True):
+        torch.testing.assert_close(ours, exact)
+
+
+def test_symmetric_does_not_care_which_side_is_the_anchor(form):
+    anchors, positives, negatives = draw(5, 2)
+    loss = InfoNCE(symmetric=True)
+    assert loss(anchors, positives).item() == pytest.approx(loss(positives, anchors).item(), rel=1e-12)
+    assert loss(anchors, positives).item() != pytest.approx(InfoNCE()(anchors, positives).item())
+    swapped = loss(positives, anchors, negatives).item()
+    assert loss(anchors, positives, negatives).item() == pytest.approx(swapped, rel=1e-12)
+
+
+def test_zero_vectors_have_the_gradient_of_normalisation(form):
+    """What is absent from a batch may stand there as zeros."""
+    anchors, positives, _ = draw(4, 0)
+    zeros = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    found = gradients(InfoNCE()(anchors, positives, extra_negatives=zeros), [anchors, positives])
+    assert all(gradient.isfinite().all() for gradient in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"first_positive": 2}, "4 anchors from row 2 need 6 positives, got 4"),
+        ({"negatives": torch.ones(3, 1, 2)}, "4 positives and negatives of 3 rows"),
+        ({"text_ids": torch.ones(4, 3)}, r"text_ids must be \(4, 2\), one a text, got \(4, 3\)"),
+        ({"all_anchors": torch.ones(3, 2)}, "4 positives and 3 anchors: symmetric needs all_anchors"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        InfoNCE(symmetric="all_anchors" in change)(torch.ones(4, 2), torch.ones(4, 2), **change)

@@ -3,10 +3,13 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from .chunked_info_nce import Candidates, chunked_loss, plain_loss
+
 SIMILARITIES = ("cosine", "dot")
+#: More logits than these are computed in chunks.
+PLAIN_LOGITS = 2**20
 
 
 def as_full_precision(vectors: torch.Tensor) -> torch.Tensor:
@@ -25,8 +28,14 @@ class InfoNCE(nn.Module):
     Eq. 4 (unsupervised) is Eq. 1 with positives from a second dropout mask; without negatives the inner sum is empty;
     Eq. 5 is alpha = 1; Eq. 8 any alpha. Only own hard negatives are weighted: those of other rows count once.
 
+    With `symmetric` it is NT-Xent (SimCLR, arXiv:2002.05709, Eq. 1): each of the 2N anchors and positives looks for
+    the other of its pair among the other 2N - 1, of which 2N - 2 are negatives, and the loss is the mean of 2N terms.
+    Hard negatives stay in both directions, with the weight of own ones in both: what contradicts a text contradicts
+    what follows from it.
+
     It is computed as softplus(logsumexp over the others of (s_other - s_positive)), whose gradient stays accurate
-    in float32 where the loss is nearly zero and softmax(positive) rounds to 1.
+    in float32 where the loss is nearly zero and softmax(positive) rounds to 1. Large batches are computed in chunks:
+    memory then grows with the number of vectors, not with its square, and the loss can be differentiated once.
 
     Args:
         temperature: tau, above 0. 0.05 is the paper's choice (Table D.1).
@@ -34,6 +43,7 @@ class InfoNCE(nn.Module):
         hard_negative_weight: the *logarithm* of alpha, added to the logit of a row's own hard negatives, as in the
             reference: alpha = exp(hard_negative_weight), so 0 is alpha = 1.
         hard_negative_alpha: alpha itself, above 0, in place of `hard_negative_weight`.
+        symmetric: positives look for their anchors too.
 
     Raises:
         ValueError: a temperature or alpha that is not above 0, an unknown similarity, both weight and alpha given.
@@ -45,6 +55,7 @@ class InfoNCE(nn.Module):
         similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         hard_negative_alpha: float | None = None,
+        symmetric: bool = False,
     ):
         super().__init__()
         if not temperature > 0:
@@ -54,6 +65,7 @@ class InfoNCE(nn.Module):
         self.temperature = temperature
         self.similarity = similarity
         self.hard_negative_weight = log_weight(hard_negative_weight, hard_negative_alpha)
+        self.symmetric = symmetric
 
     def forward(
         self,
@@ -61,8 +73,12 @@ class InfoNCE(nn.Module):
         positives: torch.Tensor,
         negatives: torch.Tensor | None = None,
         first_positive: int = 0,
+        *,
+        all_anchors: torch.Tensor | None = None,
+        extra_negatives: torch.Tensor | None = None,
+        text_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mean loss of the anchors.
+        """Mean loss of the anchors, and with `symmetric` of their positives.
 
         Args:
             anchors: (n, dim).
@@ -70,42 +86,57 @@ class InfoNCE(nn.Module):
                 (several processes: each has its own anchors and all processes' positives).
             negatives: (N, k, dim), the k hard negatives of each positive's row, or None.
             first_positive: row of the first anchor's positive.
+            all_anchors: (N, dim), the anchors of all positives; with `symmetric`, needed where N > n.
+            extra_negatives: (q, dim), candidates that are nobody's positive (a queue), or None.
+            text_ids: (N, 2 + k), equal for equal texts: of anchor, positive and hard negatives of each row. Candidates
+                with the text of the anchor or of its positive are then left out, except that positive itself: a text
+                that comes twice is no negative of itself. Extra negatives are never left out.
 
         Raises:
-            ValueError: positives that do not reach to the anchors' own, or negatives of other rows.
+            ValueError: positives that do not reach to the anchors' own, or negatives, anchors or ids of other rows.
 
         Returns:
-            A scalar, in float32 or wider. With a single candidate (one pair, no negatives) there is nothing to tell
-            apart: the loss and its gradient are 0.
+            A scalar, in float32 or wider. An anchor with a single candidate (one pair without negatives, or all others
+            left out) has nothing to tell apart: its loss and its gradient are 0.
         """
-        if first_positive + len(anchors) > len(positives):
-            raise ValueError(
-                f"{len(anchors)} anchors from row {first_positive} need {first_positive + len(anchors)} positives, "
-                f"got {len(positives)}"
-            )
-        if negatives is not None and len(negatives) != len(positives):
-            raise ValueError(f"{len(positives)} positives and negatives of {len(negatives)} rows: both are per row")
-        with torch.autocast(anchors.device.type, enabled=False):
-            anchors = self._prepare(anchors)
-            own = first_positive + torch.arange(len(anchors), device=anchors.device)
-            logits = anchors @ self._prepare(positives).T / self.temperature
-            positive = logits.gather(1, own[:, None])
-            others = logits.scatter(1, own[:, None], float("-inf"))
-            if negatives is not None:
-                per_row = negatives.shape[1]
-                negative_logits = anchors @ self._prepare(negatives.flatten(0, 1)).T / self.temperature
-                if self.hard_negative_weight:
-                    columns = own[:, None] * per_row + torch.arange(per_row, device=own.device)
-                    weight = torch.full_like(columns, self.hard_negative_weight, dtype=logits.dtype)
-                    negative_logits = negative_logits.scatter_add(1, columns, weight)
-                others = torch.cat([others, negative_logits], dim=1)
-            if others.shape[1] == 1:
-                return 0.0 * positive.sum()
-            return F.softplus(torch.logsumexp(others - positive, dim=1)).mean()
+        n, total = len(anchors), len(positives)
+        if first_positive + n > total:
+            raise ValueError(f"{n} anchors from row {first_positive} need {first_positive + n} positives, got {total}")
+        if negatives is not None and len(negatives) != total:
+            raise ValueError(f"{total} positives and negatives of {len(negatives)} rows: both are per row")
+        per_row = 0 if negatives is None else negatives.shape[1]
+        if text_ids is not None and text_ids.shape != (total, 2 + per_row):
+            raise ValueError(f"text_ids must be {(total, 2 + per_row)}, one a text, got {tuple(text_ids.shape)}")
+        if self.symmetric and all_anchors is None:
+            all_anchors = anchors
+        if self.symmetric and len(all_anchors) != total:
+            raise ValueError(f"{total} positives and {len(all_anchors)} anchors: symmetric needs all_anchors")
+        own = first_positive + torch.arange(n, device=anchors.device)
+        views = [positives, all_anchors] if self.symmetric else [positives]
+        blocks = list(views)
+        if per_row:
+            blocks.append(negatives.flatten(0, 1))
+        candidates = {}
+        if per_row and self.hard_negative_weight:
+            first = len(views) * total + own[:, None] * per_row
+            candidates = {"weighted": first + torch.arange(per_row, device=own.device)}
+            candidates["log_weight"] = self.hard_negative_weight
+        if text_ids is not None:
+            by_block = [text_ids[:, 1], text_ids[:, 0]][: len(views)] + [text_ids[:, 2:].flatten()]
+            candidates |= {"query_ids": text_ids[own, :2], "column_ids": torch.cat(by_block)}
+        if extra_negatives is not None:
+            blocks.append(extra_negatives)
+        if not self.symmetric:
+            return self._mean(anchors, blocks, Candidates(own, **candidates))
+        forth = self._mean(anchors, blocks, Candidates(own, own + total, **candidates))
+        back = self._mean(positives[own], blocks, Candidates(own + total, own, **candidates))
+        return (forth + back) / 2
 
-    def _prepare(self, vectors: torch.Tensor) -> torch.Tensor:
-        vectors = as_full_precision(vectors)
-        return F.normalize(vectors, dim=-1) if self.similarity == "cosine" else vectors
+    def _mean(self, queries: torch.Tensor, blocks: list[torch.Tensor], candidates: Candidates) -> torch.Tensor:
+        compute = chunked_loss if len(queries) * sum(map(len, blocks)) > PLAIN_LOGITS else plain_loss
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, *blocks = map(as_full_precision, (queries, *blocks))
+            return compute(queries, blocks, candidates, self.temperature, self.similarity == "cosine")
 
 
 def log_weight(weight: float, alpha: float | None) -> float:
