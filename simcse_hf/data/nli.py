@@ -24,11 +24,14 @@ _NAMES = (("premise", "sentence1"), ("hypothesis", "sentence2"), ("label", "gold
 
 
 @dataclass
-class _Premise:
+class Premise:
+    """A premise with its labelled hypotheses, in the order in which they were first seen."""
+
     text: str
     hypotheses: dict[str, set[str]] = field(default_factory=dict)  # hypothesis -> its labels
 
     def labelled(self, labels: Iterable[str]) -> list[str]:
+        """The hypotheses with one of the `labels`, without those that have two different ones."""
         wanted = [{label} for label in labels]
         return [hypothesis for hypothesis, given in self.hypotheses.items() if given in wanted]
 
@@ -73,28 +76,47 @@ def build_nli_triplets(
     if isinstance(negatives, str) or not negatives or not set(negatives) <= {"neutral", "contradiction"}:
         raise ValueError(f"negatives must list 'contradiction', 'neutral' or both, got {negatives!r}.")
     skipped: Counter[str] = Counter()
-    premises = _group(_pairs(source), skipped)
+    premises = read_premises(source, skipped)
     generator = random.Random(seed)
     rows = []
     for premise in premises:
         entailed = premise.labelled(["entailment"])
         pool = premise.labelled(negatives)
-        skipped["hypotheses with two labels"] += sum(len(labels) > 1 for labels in premise.hypotheses.values())
         if len(pool) < hard_negatives_per_pair:
             skipped[f"entailment pairs with fewer than {hard_negatives_per_pair} hard negative(s)"] += len(entailed)
             continue
         rows += [[premise.text, each, *generator.sample(pool, hard_negatives_per_pair)] for each in entailed]
-    left_out = ", ".join(f"{count} {what}" for what, count in skipped.items() if count)
-    logger.info("%d rows from %d premises; left out: %s.", len(rows), len(premises), left_out or "nothing")
+    left_out = describe_skipped(skipped)
+    logger.info("%d rows from %d premises; left out: %s.", len(rows), len(premises), left_out)
     if not rows:
-        raise ValueError(
-            f"no triplet could be built from {len(premises)} premise(s); left out: {left_out or 'nothing'}."
-        )
+        raise ValueError(f"no triplet could be built from {len(premises)} premise(s); left out: {left_out}.")
     columns = ["sent0", "sent1", *_negative_columns(hard_negatives_per_pair)]
     return Dataset.from_dict(
         dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)),
         features=Features({column: Value("string") for column in columns}),
     )
+
+
+def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
+    """Reads labelled pairs and gathers the hypotheses of each premise.
+
+    Args:
+        source: As in [`build_nli_triplets`].
+        skipped: Counts what is left out, by its description.
+
+    Raises:
+        ValueError: As [`build_nli_triplets`] says of its source.
+    """
+    premises = _group(_pairs(source), skipped)
+    skipped["hypotheses with two labels"] += sum(
+        len(labels) > 1 for premise in premises for labels in premise.hypotheses.values()
+    )
+    return premises
+
+
+def describe_skipped(skipped: Counter[str]) -> str:
+    """What was left out, for a message."""
+    return ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
 
 
 def build_nli_main(argv: Sequence[str]) -> int:
@@ -144,8 +166,8 @@ def _negative_columns(count: int) -> list[str]:
     return ["hard_neg"] if count == 1 else [f"hard_neg_{index}" for index in range(1, count + 1)]
 
 
-def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) -> list[_Premise]:
-    premises: dict[str, _Premise] = {}
+def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) -> list[Premise]:
+    premises: dict[str, Premise] = {}
     for where, premise, hypothesis, label in pairs:
         name = str(label if label is not None else "").strip().lower()
         if name in _NO_LABEL:
@@ -162,7 +184,7 @@ def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) ->
             skipped["pairs with an empty text"] += 1
             continue
         key = re.sub(r"\W+", " ", premise.casefold()).strip() or premise
-        hypotheses = premises.setdefault(key, _Premise(premise)).hypotheses
+        hypotheses = premises.setdefault(key, Premise(premise)).hypotheses
         hypotheses.setdefault(hypothesis, set()).add(_LABEL[name])
     return list(premises.values())
 

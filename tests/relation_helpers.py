@@ -1,0 +1,35 @@
+"""Rows of a premise and different numbers of hypotheses, as the objectives that read relations get them."""
+
+import torch
+from datasets import Dataset
+
+from simcse_hf.objectives import Embedded, TrainingRows
+
+#: Relations of a row's hypotheses: 0 entailment, 1 neutral, 2 contradiction.
+ROWS = {
+    "pairs": [[0], [1], [2], [0]],
+    "one row": [[0, 2]],
+    "positives only": [[0], [0, 0]],
+    "ragged": [[0, 2], [0], [0, 0, 1, 2, 2], [1, 0]],
+    "a row without positive": [[1, 2], [0, 1], [0, 2, 0]],
+    "many": [[(i * j + j) % 3 for j in range(i % 5)] + [0] for i in range(13)],
+}
+
+
+def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
+    """Vectors (batch, num_sentences, dim) that require a gradient, with large numbers where there is no sentence."""
+    generator = torch.Generator().manual_seed(seed)
+    width = max(map(len, rows))
+    vectors = scale * torch.randn(len(rows), width + 1, dim, generator=generator, dtype=torch.float64)
+    relations = torch.full((len(rows), width), -100)
+    for i, row in enumerate(rows):
+        relations[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+        vectors[i, len(row) + 1 :] = 1e6
+    return Embedded(vectors.to(dtype).requires_grad_(), {"relations": relations})
+
+
+def training_rows(rows, batch_size=4, processes=1, sentences=None):
+    """What `check` is given, for rows with these relations."""
+    sentences = sentences or [len(row) + 1 for row in rows]
+    columns = {"input_ids": [[[2, 7, 3]] * count for count in sentences], "relations": rows}
+    return TrainingRows(max(sentences), batch_size, processes, Dataset.from_dict(columns))

@@ -1,0 +1,124 @@
+"""What a user is promised of the classifier: Eq. 1 of arXiv:2106.04791 over all pairs of a batch of uneven rows."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from relation_helpers import ROWS, embedded, training_rows
+
+from simcse_hf.objectives import TrainingRows
+from simcse_hf.objectives.softmax import Softmax
+
+
+def slow_loss(objective, rows, vectors):
+    """The mean of -log p(label) over the pairs, the classifier's layers multiplied out."""
+    first, _, second = objective.classifier
+    losses = []
+    for row, sentences in zip(rows, vectors, strict=True):
+        u = sentences[0]
+        for label, v in zip(row, sentences[1:], strict=False):
+            features = [*u, *v, *((a - b).abs() for a, b in zip(u, v, strict=True))]
+            hidden = []
+            for weights, bias in zip(first.weight, first.bias, strict=True):
+                value = sum(w * x for w, x in zip(weights, features, strict=True)) + bias
+                hidden.append(value if value > 0 else 0 * value)
+            scores = [
+                sum(w * x for w, x in zip(weights, hidden, strict=True)) + bias
+                for weights, bias in zip(second.weight, second.bias, strict=True)
+            ]
+            losses.append(-torch.log(torch.exp(scores[label]) / sum(map(torch.exp, scores))))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize(("dim", "hidden_dim"), [(2, None), (3, 1), (5, 8)])
+@pytest.mark.parametrize("name", ROWS)
+def test_equals_the_equation(name, dim, hidden_dim):
+    objective = Softmax(dim, hidden_dim).double()
+    assert objective.classifier[0].out_features == (hidden_dim or dim)
+    batch = embedded(ROWS[name], dim)
+    fast, slow = objective(batch), slow_loss(objective, ROWS[name], batch.vectors)
+    assert fast.item() == pytest.approx(slow.item(), rel=1e-12)
+    inputs = [batch.vectors, *objective.parameters()]
+    gradients = [torch.autograd.grad(loss, inputs, materialize_grads=True) for loss in (fast, slow)]
+    for ours, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-9, atol=1e-12)
+    assert gradients[0][0].abs().max() > 0
+
+
+def test_what_is_no_sentence_has_no_part():
+    rows, objective = ROWS["ragged"], Softmax(4).double()
+    batch, other = embedded(rows, 4), embedded(rows, 4)
+    absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
+    with torch.no_grad():
+        other.vectors[absent] = float("nan")
+    loss = objective(batch)
+    assert torch.equal(objective(other), loss)
+    loss.backward()
+    assert (batch.vectors.grad[absent] == 0).all() and (batch.vectors.grad[~absent] != 0).any(-1).all()
+
+
+def test_the_relation_of_a_pair_can_be_learned():
+    torch.manual_seed(0)
+    batch, objective = embedded(ROWS["many"], 16, torch.float32), Softmax(16)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=0.02)
+    first = objective(batch).item()
+    assert first == pytest.approx(math.log(3), abs=0.3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        objective(batch).backward()
+        optimizer.step()
+    assert objective(batch).item() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_vectors_are_scored_in_full(dtype):
+    batch, objective = embedded(ROWS["ragged"], 4, dtype), Softmax(4)
+    exact = slow_loss(objective.double(), ROWS["ragged"], batch.vectors.double()).item()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective.float()(batch)
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, abs=1e-5)
+
+
+def test_a_classifier_in_half_precision_takes_full_vectors():
+    loss = Softmax(4).bfloat16()(embedded(ROWS["ragged"], 4, torch.float32))
+    assert loss.dtype == torch.float32 and loss.isfinite()
+
+
+def test_a_batch_without_hypotheses_is_zero_and_reaches_every_parameter():
+    """DistributedDataParallel waits for a gradient of each."""
+    batch, objective = embedded([[0], [1]], 4), Softmax(4).double()
+    batch.inputs["relations"][:] = -100
+    loss = objective(batch)
+    loss.backward()
+    assert loss.item() == 0 and all((p.grad == 0).all() for p in objective.parameters())
+
+
+def test_rows_are_checked_before_training():
+    objective = Softmax(4)
+    objective.check(training_rows([[0, 2], [1]], batch_size=1))
+    message = r"softmax.* need a column `relations`.*build_nli_groups makes them.*SNLI"
+    for dataset in (None, Dataset.from_dict({"input_ids": [[[1], [2]]]})):
+        with pytest.raises(ValueError, match=message):
+            objective.check(TrainingRows(2, 4, dataset=dataset))
+    with pytest.raises(ValueError, match=r"training row 2 has the relations \[1, 3\]"):
+        objective.check(training_rows([[0, 2], [1, 3]]))
+    with pytest.raises(ValueError, match=r"training row 1 has the relations \[-100\]"):
+        objective.check(training_rows([[-100]]))
+    with pytest.raises(ValueError, match=r"training row 2 has 3 texts and 1 relation\(s\)"):
+        objective.check(training_rows([[0, 2], [1]], sentences=[3, 3]))
+    with pytest.raises(ValueError, match=r"training row 1 has 1 texts and 0 relation\(s\)"):
+        objective.check(training_rows([[], [1]]))
+
+
+def test_rows_are_named_by_their_place_after_a_selection():
+    rows = training_rows([[0], [1, 7], [2]])
+    rows.dataset = rows.dataset.select([2, 1])
+    with pytest.raises(ValueError, match=r"training row 2 has the relations \[1, 7\]"):
+        Softmax(4).check(rows)
+
+
+@pytest.mark.parametrize("hidden_dim", [0, -1, 2.5])
+def test_a_hidden_width_that_cannot_be(hidden_dim):
+    with pytest.raises(ValueError, match=f"hidden_dim must be a whole number of 1 or more, got {hidden_dim}"):
+        Softmax(4, hidden_dim)

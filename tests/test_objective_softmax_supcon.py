@@ -1,0 +1,149 @@
+"""What a user is promised of Eq. 3 of arXiv:2106.04791; and of it and its two terms over several processes."""
+
+import datetime
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from relation_helpers import ROWS, embedded, training_rows
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from simcse_hf.objectives import Embedded
+from simcse_hf.objectives.softmax import Softmax
+from simcse_hf.objectives.softmax_supcon import SoftmaxSupCon
+from simcse_hf.objectives.supcon import SupCon
+
+DIM = 5
+PROCESSES = 2
+OBJECTIVES = {
+    "softmax": (Softmax, {}),
+    "supcon": (SupCon, {}),
+    "supcon, dot": (SupCon, {"similarity": "dot", "temperature": 1.0}),
+    "softmax+supcon": (SoftmaxSupCon, {}),
+}
+BATCHES = {  # the first half of the rows is the first process's
+    "other numbers of hypotheses": [[0], [0], [0, 1, 2, 0], [1, 0]],
+    "no positive in a process": [[1], [2, 1], [0, 2], [0, 0, 1]],
+    "no positive at all": [[1], [2], [1, 2], [2]],
+    "one row each": [[0, 2], [0]],
+}
+
+
+class Encoder(nn.Module):
+    """A linear layer for an encoder, and the objective."""
+
+    def __init__(self, name):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(DIM, DIM).double()
+        objective, options = OBJECTIVES[name]
+        self.objective = objective(DIM, **options).double()
+
+    def forward(self, vectors, relations):
+        found = self.objective(Embedded(self.layer(vectors), {"relations": relations}))
+        return sum(found.values()) if isinstance(found, dict) else found
+
+
+def step(model, vectors, relations):
+    loss = model(vectors, relations)
+    loss.backward()
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    return loss.item(), {name: p.grad for name, p in module.named_parameters()}
+
+
+def rows_of(rank, rows):
+    """A process's rows, with no more columns than its own longest row has."""
+    whole, each = embedded(rows, DIM), len(rows) // PROCESSES
+    mine = slice(rank * each, (rank + 1) * each)
+    width = max(map(len, rows[mine]))
+    return whole.vectors.detach()[mine, : width + 1], whole.inputs["relations"][mine, :width]
+
+
+def worker(rank, folder):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=PROCESSES,
+        timeout=datetime.timedelta(seconds=120),  # a hang becomes an error
+    )
+    found = {}
+    for name in OBJECTIVES:
+        for batch, rows in BATCHES.items():
+            mine = rows_of(rank, rows)
+            in_evaluation = Encoder(name).eval()(*mine).item()
+            found[name, batch] = *step(DistributedDataParallel(Encoder(name)), *mine), in_evaluation
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """`found[rank][objective, batch]`: loss, gradients, and the loss in evaluation mode."""
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(worker, args=(str(folder),), nprocs=PROCESSES)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_two_processes_are_one_with_the_whole_batch(name, batch, found):
+    whole = embedded(BATCHES[batch], DIM)
+    loss, gradients = step(Encoder(name), whole.vectors.detach(), whole.inputs["relations"])
+    assert (loss == 0) == (name.startswith("supcon") and batch == "no positive at all")
+    losses = [of_rank[name, batch][0] for of_rank in found]
+    assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9)
+    for of_rank in found:
+        for parameter, gradient in gradients.items():
+            torch.testing.assert_close(of_rank[name, batch][1][parameter], gradient, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_evaluation_compares_a_process_with_its_own_rows_only(name, batch, found):
+    for rank, of_rank in enumerate(found):
+        alone = Encoder(name).eval()(*rows_of(rank, BATCHES[batch])).item()
+        assert of_rank[name, batch][2] == pytest.approx(alone, rel=1e-12)
+
+
+# --- one process --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("supcon_weight", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("name", ROWS)
+def test_the_parts_are_the_two_losses_weighted(name, supcon_weight):
+    options = {"temperature": 0.7, "similarity": "dot"}
+    objective = SoftmaxSupCon(DIM, hidden_dim=3, supcon_weight=supcon_weight, **options).double()
+    softmax = Softmax(DIM, 3).double()
+    softmax.load_state_dict(objective.softmax.state_dict())
+    batch = embedded(ROWS[name], DIM)
+    parts = objective(batch)
+    wanted = {
+        "softmax_loss": (1 - supcon_weight) * softmax(batch).item(),
+        "supcon_loss": supcon_weight * SupCon(DIM, **options)(batch).item(),
+    }
+    assert {part: value.item() for part, value in parts.items()} == pytest.approx(wanted)
+
+
+def test_the_default_weight_is_that_of_the_best_model():
+    assert SoftmaxSupCon(DIM).supcon_weight == 0.3
+
+
+def test_rows_are_checked_for_both():
+    objective = SoftmaxSupCon(DIM)
+    objective.check(training_rows([[0, 2], [0, 1]]))
+    with pytest.raises(ValueError, match=r"training row 2 has the relations \[0, 3\]"):
+        objective.check(training_rows([[0, 2], [0, 3]]))
+    with pytest.raises(ValueError, match="training row 1: the premise has no entailed hypothesis"):
+        objective.check(training_rows([[2], [0]]))
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
+def test_a_weight_outside_its_range(weight):
+    with pytest.raises(ValueError, match=f"supcon_weight must be from 0 to 1, got {weight}"):
+        SoftmaxSupCon(DIM, supcon_weight=weight)
