@@ -1,0 +1,195 @@
+"""What a user is promised of ESimCSE: earlier batches are negatives, seen by an averaged encoder without dropout."""
+
+import copy
+import math
+
+import pytest
+import torch
+from conftest import flat, random_batch, tiny_config
+from datasets import Dataset
+from process_helpers import in_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.objectives import TrainingRows, make_objective
+
+
+def model_of(queue_size=7, momentum=0.9, dropout=0.0, model_type="bert", **settings):
+    torch.manual_seed(3)
+    options = {"queue_size": queue_size, "momentum": momentum}
+    config = tiny_config(model_type, dropout=dropout, initializer_range=0.2)
+    make = BertForCL if model_type == "bert" else AutoModelForCL.from_config
+    model = make(config, objective="esimcse", objective_options=options, **settings)
+    model.prepare_objective()
+    return model.double().train()
+
+
+def batches(steps=4, rows=4, sentences=2):
+    return [random_batch(rows, sentences, seed=10 + step) for step in range(steps)]
+
+
+def train(model, data, lr=0.1):
+    """Loss, gradients and queue of each step of gradient descent."""
+    inner = getattr(model, "module", model)
+    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
+    found = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
+        objective = inner.objective
+        found.append((loss.item(), gradients, objective.queue[: objective.filled].clone()))
+        optimizer.step()
+    return found
+
+
+def similarity(a, b, kind):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / (a.norm() * b.norm()) if kind == "cosine" else dot
+
+
+def reference_loss(vectors, queue, temperature=0.05, kind="cosine"):
+    """Eq. 5, one anchor and one candidate at a time."""
+    total = 0.0
+    for i, row in enumerate(vectors):
+        scores = [similarity(row[0], other[1], kind) / temperature for other in vectors]
+        scores += [similarity(row[0], hard, kind) / temperature for other in vectors for hard in other[2:]]
+        scores += [similarity(row[0], old, kind) / temperature for old in queue]
+        largest = max(score.item() for score in scores)
+        total = total - (scores[i] - largest - sum((s - largest).exp() for s in scores).log())
+    return total / len(vectors)
+
+
+@pytest.mark.parametrize("sentences, settings", [(2, {}), (4, {}), (3, {"similarity": "dot", "temperature": 2.0})])
+@pytest.mark.parametrize("queue_size", [4, 7, 40])
+def test_equals_a_slow_run_that_keeps_its_own_queue_and_average(sentences, queue_size, settings):
+    data = batches(sentences=sentences)
+    found = train(model_of(queue_size, **settings), data)
+    live = model_of(queue_size, **settings)
+    average, queue = {name: p.detach().clone() for name, p in live.bert.named_parameters()}, []
+    shadow = copy.deepcopy(live.bert)
+    optimizer = torch.optim.SGD(live.bert.parameters(), lr=0.1)
+    kind, temperature = settings.get("similarity", "cosine"), settings.get("temperature", 0.05)
+    for batch, (loss, gradients, kept) in zip(data, found, strict=True):
+        for name, parameter in live.bert.named_parameters():
+            average[name] = 0.9 * average[name] + 0.1 * parameter.detach()
+        optimizer.zero_grad()
+        vectors = live.bert(**flat(batch)).pooler_output.view(4, sentences, -1)
+        wanted = reference_loss(vectors, queue, temperature, kind)
+        wanted.backward()
+        assert loss == pytest.approx(wanted.item(), rel=1e-9)
+        assert gradients.keys() == {f"bert.{name}" for name in average}
+        for name, parameter in live.bert.named_parameters():
+            torch.testing.assert_close(gradients[f"bert.{name}"], parameter.grad, rtol=1e-7, atol=1e-10)
+        optimizer.step()
+        shadow.load_state_dict(average, strict=False)
+        with torch.no_grad():
+            anchors = shadow(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
+        queue = [*anchors, *queue][:queue_size]
+        torch.testing.assert_close(kept, torch.stack(queue), rtol=1e-9, atol=1e-12)
+
+
+def test_the_first_batch_meets_no_zeros():
+    model, batch = model_of(), batches(1)[0]
+    plain = BertForCL(model.config, objective="simcse", objective_options={}).double().train()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert model(**batch).loss.item() == pytest.approx(plain(**batch).loss.item(), abs=1e-12)
+    later = model(**batch).loss.item()
+    assert later > plain(**batch).loss.item() + 1e-3
+
+
+def test_no_gradient_and_no_dropout_in_the_momentum_encoder():
+    model, batch = model_of(dropout=0.5, momentum=0.0), batches(1)[0]
+    model.train()  # as the Trainer does at every step
+    model(**batch).loss.backward()
+    assert all(p.grad is None and not p.requires_grad for p in model.objective.momentum_encoder.parameters())
+    with torch.no_grad():
+        wanted = model.eval().bert(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
+    torch.testing.assert_close(model.objective.queue[:4], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_a_head_for_training_only_makes_the_queue_too(model_type):
+    model, batch = model_of(mlp_only_train=True, model_type=model_type), batches(1)[0]
+    model(**batch)
+    anchors = {name: x[:, 0] for name, x in batch.items()}
+    with torch.no_grad():
+        torch.testing.assert_close(model.objective.queue[:4], model.embed(**anchors))  # without dropout they agree
+        assert not torch.allclose(model.eval().embed(**anchors), model.objective.queue[:4])
+
+
+def test_evaluation_has_no_queue_and_changes_nothing():
+    model, data = model_of(), batches(2)
+    model(**data[0])
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    model.eval()
+    plain = reference_loss(model.embed(**flat(data[1])).view(4, 2, -1), [])
+    assert model(**data[1]).loss.item() == pytest.approx(plain.item(), rel=1e-9)
+    assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
+
+
+def test_a_saved_run_goes_on_as_if_never_interrupted(tmp_path):
+    data = batches(4)
+    whole = [loss for loss, *_ in train(model_of(), data)]
+    model = model_of()
+    train(model, data[:2])
+    model.save_pretrained(tmp_path)
+    again = BertForCL.from_pretrained(tmp_path, dtype=torch.float64)
+    again.prepare_objective()
+    again.double().train()
+    assert int(again.objective.filled) == 7
+    assert [loss for loss, *_ in train(again, data[2:])] == pytest.approx(
+        whole[2:], rel=1e-6
+    )  # queue: one float32 trip
+
+
+def test_the_queue_of_half_precision_weights_still_follows():
+    model = model_of(momentum=0.999).bfloat16()
+    model.objective.attach(model)
+    assert {p.dtype for p in model.objective.momentum_encoder.parameters()} == {torch.float32}
+    before = model.objective.momentum_encoder.bert.pooler.dense.weight.clone()
+    with torch.no_grad():
+        model.bert.pooler.dense.weight.add_(0.125)
+    model(**batches(1)[0]).loss.backward()
+    moved = model.objective.momentum_encoder.bert.pooler.dense.weight - before
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
+
+
+def one_process(rank, processes):
+    data = [{name: x[2 * rank : 2 * rank + 2] for name, x in batch.items()} for batch in batches()]
+    return train(DistributedDataParallel(model_of()), data)
+
+
+def test_two_processes_are_one(tmp_path):
+    whole, shares = train(model_of(), batches()), in_processes(one_process, tmp_path)
+    for step, (loss, gradients, queue) in enumerate(whole):
+        assert sum(share[step][0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
+        for share in shares:
+            torch.testing.assert_close(share[step][2], queue, rtol=1e-9, atol=1e-12)
+            assert share[step][1].keys() == gradients.keys()
+            for name, gradient in gradients.items():
+                torch.testing.assert_close(share[step][1][name], gradient, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"queue_size": 0}, {"queue_size": 2.5}])
+def test_values_out_of_range_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make_objective("esimcse", 8, {}, options)
+
+
+def test_bad_rows_are_refused_before_the_first_step():
+    objective = make_objective("esimcse", 8, {}, {"queue_size": 31})
+    objective.check(TrainingRows(1, 31))
+    with pytest.raises(ValueError, match="queue_size to 32 or more.* 80"):
+        objective.check(TrainingRows(1, 16, processes=2))
+    with pytest.raises(ValueError, match="per_device_train_batch_size"):
+        objective.check(TrainingRows(1, 1))
+    with pytest.raises(ValueError, match="relations"):
+        objective.check(TrainingRows(2, 4, dataset=Dataset.from_dict({"input_ids": [[[1]]], "relations": [[0]]})))
+
+
+def test_a_loss_without_other_candidates_is_no_number_problem():
+    model, batch = model_of(), random_batch(1, 2)
+    loss = model(**batch).loss
+    assert loss.item() == 0.0 and math.isfinite(model(**batch).loss.item())

@@ -1,0 +1,155 @@
+"""What a user is promised of Matryoshka: the same objective at every width, summed, and nothing done twice."""
+
+import pytest
+import torch
+from conftest import flat, random_batch, tiny_config
+from process_helpers import Encoded, assert_same, in_processes, train_share
+
+from simcse_hf import BertForCL
+from simcse_hf.objectives import OBJECTIVES, Embedded, TrainingRows, make_objective
+from simcse_hf.objectives.matryoshka import Matryoshka, make_matryoshka, matryoshka_dims
+
+WITHOUT_MODEL = ["simcse", "barlow_twins", "vicreg", "is_bert"]
+
+
+def slow_info_nce(vectors, width, temperature):
+    """One pair at a time, in the leading numbers alone."""
+    total = 0.0
+    for i, row in enumerate(vectors):
+        anchor = row[0][:width]
+        terms = []
+        for other in vectors:
+            for candidate in other[1:]:
+                short = candidate[:width]
+                cosine = (anchor * short).sum() / (anchor * anchor).sum().sqrt() / (short * short).sum().sqrt()
+                terms.append((cosine / temperature).exp())
+        total = total - (terms[i * len(row[1:])] / sum(terms)).log()
+    return total / len(vectors)
+
+
+@pytest.mark.parametrize("rows, sentences, dim, dims, temperature", [(3, 2, 8, [4], 0.5), (5, 4, 12, [3, 12, 7], 0.2)])
+def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
+    objective = make_matryoshka("simcse", dim, dims, {"temperature": temperature}, {})
+    vectors = torch.randn(rows, sentences, dim, dtype=torch.float64, requires_grad=True)
+    parts = objective(Embedded(vectors))
+    widths = sorted({dim, *dims}, reverse=True)
+    assert list(parts) == [f"loss_{width}" for width in widths]
+    wanted = {width: slow_info_nce(vectors, width, temperature) for width in widths}
+    for width in widths:
+        assert parts[f"loss_{width}"].item() == pytest.approx(wanted[width].item(), rel=1e-10)
+    found, exact = (torch.autograd.grad(sum(x.values()), vectors)[0] for x in (parts, wanted))
+    torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", WITHOUT_MODEL)
+def test_any_objective_gets_each_width_and_its_own_parameters(name):
+    objective = make_matryoshka(name, 8, [4], {}, {}).double()
+    vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
+    inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
+    parts = objective(Embedded(vectors, inputs, None, states))
+    for width, inner in zip((8, 4), objective.objectives, strict=True):
+        alone = inner(Embedded(vectors[..., :width], inputs, None, states[..., :width]))
+        alone = alone if isinstance(alone, dict) else {"loss": alone}
+        for part, value in alone.items():
+            torch.testing.assert_close(parts[f"{part}_{width}"], value)
+    names = [{n: p.shape for n, p in inner.named_parameters()} for inner in objective.objectives]
+    assert names[0].keys() == names[1].keys()
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
+def test_what_the_wrapped_objective_asks_for_is_passed_on(name):
+    plain, wrapped = make_objective(name, 8, {}, {}), make_matryoshka(name, 8, [2], {}, {})
+    for asked in ("encoders", "copies", "needs_hidden_states", "needs_text_ids"):
+        assert getattr(wrapped, asked) == getattr(plain, asked)
+
+
+def esimcse(dims, steps=3, optimise=True):
+    """The model, and parts and queue of each step."""
+    torch.manual_seed(3)
+    options = {"queue_size": 7, "momentum": 0.9}
+    model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)
+    model.objective = make_matryoshka("esimcse", 32, dims, model.settings.to_dict(), options)
+    model.objective.attach(model)
+    model.double().train()
+    calls, found = [], []
+    model.objective.objectives[0].momentum_encoder.base_model.register_forward_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for step in range(steps):
+        batch = random_batch(4, 2, seed=step)
+        queue = model.objective.objectives[0]
+        before = queue.queue[: queue.filled].clone()
+        output = model(**batch)
+        with torch.no_grad():
+            vectors = model.bert(**flat(batch)).pooler_output.view(4, 2, -1)
+        found.append((output.parts, vectors, before))
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, found, len(calls)
+
+
+def test_a_momentum_encoder_is_one_whatever_the_widths():
+    model, found, calls = esimcse([8, 16])
+    assert len(model.objective.objectives) == 1 and calls == len(found)
+    for step, (parts, vectors, queue) in enumerate(found):
+        assert len(queue) == min(4 * step, 7)
+        for width in (32, 16, 8):
+            total = 0.0
+            for i in range(4):
+                anchor = vectors[i, 0, :width]
+                others = [v[:width] for v in vectors[:, 1]] + [v[:width] for v in queue]
+                logits = torch.stack([torch.cosine_similarity(anchor, other, dim=0) / 0.05 for other in others])
+                total -= torch.log_softmax(logits, 0)[i]
+            assert parts[f"loss_{width}"].item() == pytest.approx(total.item() / 4, rel=1e-9)
+
+
+def test_the_full_width_alone_is_the_plain_objective():
+    _, wide, _ = esimcse([32])
+    torch.manual_seed(3)
+    options = {"queue_size": 7, "momentum": 0.9}
+    model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)
+    model.prepare_objective()
+    loss = model.double().train()(**random_batch(4, 2, seed=0)).loss
+    assert wide[0][0]["loss_32"].item() == pytest.approx(loss.item(), rel=1e-12)
+
+
+def parts():
+    torch.manual_seed(0)
+    return Encoded(make_matryoshka("simcse", 8, [2, 5], {}, {})), (torch.randn(6, 3, 6, dtype=torch.float64),)
+
+
+def one_process(rank, processes):
+    return train_share(*parts(), rank, processes)
+
+
+def test_two_processes_are_one(tmp_path):
+    assert_same(in_processes(one_process, tmp_path), *parts())
+
+
+def test_dims_are_sorted_under_the_full_width():
+    assert matryoshka_dims([64, 256], 768) == [768, 256, 64]
+    assert matryoshka_dims([64, 768], 768) == [768, 64]
+
+
+@pytest.mark.parametrize(
+    "dims, named",
+    [([0], "0"), ([769], "769"), ([64.0], "64.0"), (["64"], "'64'"), ([True], "True"), ([8, 8], "twice")],
+)
+def test_a_width_that_cannot_be_is_named(dims, named):
+    with pytest.raises(ValueError, match=f"matryoshka_dims.*{named}"):
+        matryoshka_dims(dims, 768)
+
+
+def test_objectives_must_fit_the_widths():
+    with pytest.raises(ValueError, match=r"need objectives of dim \[8, 4\]"):
+        Matryoshka([make_objective("simcse", 8, {}, {})] * 2, [8, 4])
+    with pytest.raises(ValueError, match="descending"):
+        Matryoshka([make_objective("simcse", 4, {}, {}), make_objective("simcse", 8, {}, {})], [4, 8])
+
+
+def test_checks_are_those_of_the_wrapped_objective():
+    objective = make_matryoshka("esimcse", 8, [4], {}, {"queue_size": 8})
+    with pytest.raises(ValueError, match="queue_size"):
+        objective.check(TrainingRows(1, 9))
+    with pytest.raises(ValueError, match="per_device_train_batch_size"):
+        make_matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
