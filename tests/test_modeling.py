@@ -82,7 +82,7 @@ def test_update_settings_changes_objective_and_config():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooler_type", ["avg", "avg_top2", "avg_first_last", "avg_embeddings_last"])
+@pytest.mark.parametrize("pooler_type", ["avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last"])
 def test_poolers_read_the_stock_hidden_states(pooler_type, family, save_checkpoint):
     model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type).eval()
     stock = AutoModel.from_pretrained(save_checkpoint(model)).eval()
