@@ -2,6 +2,7 @@
 
 from .barlow_twins import BarlowTwins
 from .contrastive_tension import ContrastiveTension
+from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE
@@ -9,6 +10,9 @@ from .interface import OBJECTIVES, Embedded, Objective, TrainingRows, make_objec
 from .is_bert import ISBERT
 from .promptbert import PromptBERT
 from .simcse import SimCSEObjective
+from .softmax import Softmax
+from .softmax_supcon import SoftmaxSupCon
+from .supcon import SupCon
 from .vicreg import VICReg
 
 __all__ = [
@@ -29,3 +33,7 @@ register("is_bert", ISBERT)
 register("esimcse", ESimCSE)
 register("promptbert", PromptBERT)
 register("diffcse", DiffCSE)
+register("declutr", DeCLUTR)
+register("softmax", Softmax)
+register("softmax+supcon", SoftmaxSupCon)
+register("supcon", SupCon)

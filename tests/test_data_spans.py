@@ -1,0 +1,122 @@
+"""What a user is promised of DeCLUTR's spans: their lengths, their places, and chance from (seed, epoch, index)."""
+
+import statistics
+
+import pytest
+from conftest import CLS, SEP
+from torch.utils.data import DataLoader
+
+from simcse_hf.data.spans import SpanDataset
+
+LETTERS = [chr(97 + i) for i in range(26)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Every token of a document is another id: a span tells where it was."""
+    from transformers import BertTokenizer
+
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a", *(f"{a}{b}" for a in LETTERS for b in LETTERS)]
+    return BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=1000)
+
+
+def document(tokens, sentence=10):
+    words = [f"{a}{b}" for a in LETTERS for b in LETTERS][:tokens]
+    return [" ".join(words[i : i + sentence]) for i in range(0, tokens, sentence)]
+
+
+def spans(row):
+    """(start, end) of every span, whose tokens have to be the document's."""
+    found = []
+    for ids in row["input_ids"]:
+        assert ids[0] == CLS and ids[-1] == SEP
+        inside = ids[1:-1]
+        assert inside == list(range(inside[0], inside[0] + len(inside)))
+        found.append((inside[0] - 6, inside[-1] - 5))
+    return found
+
+
+def samples(dataset, number):
+    for epoch in range(number):
+        dataset.set_epoch(epoch)
+        yield spans(dataset[0])
+
+
+def test_lengths_and_places_are_those_of_the_paper(tokenizer):
+    dataset = SpanDataset([document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2)
+    anchors, positives, relations = [], [], set()
+    for (start, end), *others in samples(dataset, 3000):
+        assert 0 <= start and end <= 200 and len(others) == 2
+        anchors.append((start, end))
+        for low, high in others:
+            assert 0 <= low and high <= 200 and low <= end and high >= start
+            positives.append(high - low)
+            relations.add("adjacent" if high == start or low == end else "within" if start <= low and high <= end
+                          else "overlapping")  # fmt: skip
+    lengths = [end - start for start, end in anchors]
+    assert 4 <= min(lengths) and max(lengths) <= 64 and 4 <= min(positives) and max(positives) <= 64
+    # Beta(4, 2) has mean 2/3 and variance 2/63, Beta(2, 4) mean 1/3 and the same variance; rounding down takes half.
+    assert statistics.mean(lengths) == pytest.approx(4 + 60 * 2 / 3 - 0.5, abs=0.8)
+    assert statistics.mean(positives) == pytest.approx(4 + 60 / 3 - 0.5, abs=0.6)
+    assert statistics.stdev(lengths) == pytest.approx(60 * (2 / 63) ** 0.5, abs=0.5)
+    assert relations == {"adjacent", "within", "overlapping"}
+    # A uniform start: the shares of the room before and behind the anchor are equal on average.
+    assert statistics.mean(start / (200 - end + start) for start, end in anchors) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
+def test_a_row_holds_anchors_that_do_not_overlap_each_with_its_positives(anchors, positives, tokenizer):
+    dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
+    assert dataset.max_span == 16 and dataset.min_span == 1
+    for row in samples(dataset, 200):
+        assert len(row) == anchors * (1 + positives)
+        heads = row[:: 1 + positives]
+        assert all(one[1] <= other[0] for one, other in zip(heads, heads[1:], strict=False))
+        for place, (low, high) in enumerate(row):
+            start, end = heads[place // (1 + positives)]
+            assert low <= end and high >= start
+
+
+def test_defaults_scale_the_papers_lengths_with_max_seq_length(tokenizer):
+    dataset = SpanDataset([document(200)], tokenizer, 34)
+    assert (dataset.max_span, dataset.min_span, dataset.anchors, dataset.positives) == (32, 2, 1, 2)
+    assert dataset.column_names == ["input_ids"] and len(dataset) == 1
+
+
+def test_rows_depend_on_seed_epoch_and_index_alone(tokenizer):
+    documents = [document(n) for n in (90, 100, 110, 120, 130)]
+    dataset = SpanDataset(documents, tokenizer, 18, seed=3)
+    dataset.set_epoch(2)
+    expected = [dataset[i] for i in range(5)]
+    for workers in (0, 2):
+        loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=list)
+        assert [row for batch in loader for row in batch] == expected
+    again = SpanDataset(iter(documents), tokenizer, 18, seed=3)
+    assert again[4] != expected[4]
+    again.set_epoch(2)
+    assert again[4] == expected[4] != SpanDataset(documents, tokenizer, 18, seed=4)[4]
+
+
+def test_short_documents_are_left_out(tokenizer):
+    documents = [document(n) for n in (10, 64, 63, 65, 9)]
+    dataset = SpanDataset(documents, tokenizer, 18, anchors=2)  # needs 2 * 2 * 16
+    assert len(dataset) == 2
+    assert len(SpanDataset(documents, tokenizer, 18, anchors=2, min_tokens=32)) == 3
+    with pytest.raises(ValueError, match="none of the 5 documents has 132 tokens, the longest has 65: lower max_span"):
+        SpanDataset(documents, tokenizer, 68)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"anchors": 0}, "anchors and positives must be at least 1, got 0 and 2"),
+        ({"positives": 0}, "anchors and positives must be at least 1"),
+        ({"max_span": 17}, "at most 16, max_seq_length = 18"),
+        ({"min_span": 0}, "min_span must be at least 1"),
+        ({"min_span": 9, "max_span": 8}, "spans of 9 to 8 tokens"),
+        ({"anchors": 2, "min_tokens": 31}, r"min_tokens must be at least anchors \* max_span = 32, got 31"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(options, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        SpanDataset([document(100)], tokenizer, 18, **options)

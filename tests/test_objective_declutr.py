@@ -1,0 +1,131 @@
+"""What a user is promised of DeCLUTR's objective: the paper's formula, and the same with several processes."""
+
+import datetime
+import math
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from simcse_hf.objectives import Embedded, TrainingRows, make_objective
+from simcse_hf.objectives.declutr import DeCLUTR
+
+CASES = [(1, 1, 2), (1, 2, 3), (2, 2, 6), (3, 1, 6)]  # anchors, positives, columns
+
+
+def vectors_of(rows, columns, dim=5, seed=0):
+    return torch.randn(rows, columns, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def cosine(a, b):
+    return (a * b).sum() / (a * a).sum().sqrt() / (b * b).sum().sqrt()
+
+
+def reference(vectors, anchors, temperature):
+    """The mean over all views, one pair at a time."""
+    views, partners = [], []
+    for row in vectors:
+        size = len(row) // anchors
+        for a in range(anchors):
+            group = row[a * size : (a + 1) * size]
+            views += [group[0], sum(group[1:]) / (size - 1)]
+            partners += [len(views) - 1, len(views) - 2]
+    total = 0.0
+    for i, view in enumerate(views):
+        scores = {k: cosine(view, other) / temperature for k, other in enumerate(views) if k != i}
+        total = total + torch.logsumexp(torch.stack(list(scores.values())), 0) - scores[partners[i]]
+    return total / len(views)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("anchors, positives, columns", CASES)
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 2.0])
+def test_loss_and_gradient_are_the_papers(rows, anchors, positives, columns, temperature):
+    vectors = vectors_of(rows, columns).requires_grad_()
+    loss = DeCLUTR(5, temperature, anchors)(Embedded(vectors))
+    (gradient,) = torch.autograd.grad(loss, vectors)
+    expected = reference(vectors, anchors, temperature)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(expected, vectors), atol=1e-10, rtol=1e-8)
+
+
+def test_equal_views_have_the_loss_of_guessing():
+    loss = DeCLUTR(4)(Embedded(torch.ones(6, 3, 4)))
+    assert loss.item() == pytest.approx(math.log(11), abs=1e-5)
+
+
+def test_the_order_of_positives_and_the_length_of_vectors_do_not_matter():
+    vectors = vectors_of(4, 4)
+    loss = DeCLUTR(5)(Embedded(vectors))
+    torch.testing.assert_close(loss, DeCLUTR(5)(Embedded(vectors[:, [0, 3, 1, 2]])))
+    torch.testing.assert_close(loss, DeCLUTR(5)(Embedded(vectors * torch.rand(4, 1, 1).double().add(1))))
+
+
+def test_half_precision_and_small_losses_keep_their_gradient():
+    vectors = torch.eye(4)[:, None].expand(-1, 2, -1).clone().requires_grad_()
+    loss = DeCLUTR(4)(Embedded(vectors))
+    loss.backward()
+    assert 0 < loss.item() < 1e-7 and vectors.grad.abs().max() > 0
+    assert DeCLUTR(5)(Embedded(vectors_of(3, 2).bfloat16())).dtype == torch.float32
+
+
+def test_a_single_anchor_has_nothing_to_tell_apart():
+    vectors = vectors_of(1, 3).requires_grad_()
+    loss = DeCLUTR(5)(Embedded(vectors))
+    loss.backward()
+    assert loss.item() == 0 and vectors.grad.abs().max() == 0
+
+
+def step(vectors, anchors):
+    vectors = vectors.clone().requires_grad_()
+    loss = DeCLUTR(5, anchors=anchors).train()(Embedded(vectors))
+    loss.backward()
+    return loss.detach(), vectors.grad
+
+
+def worker(rank, folder):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=120),
+    )
+    found = [step(vectors_of(6, columns)[rank * 3 : rank * 3 + 3], anchors) for anchors, _, columns in CASES]
+    found.append(step(vectors_of(2, 3)[rank : rank + 1], 1))
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    wholes = [step(vectors_of(6, columns), anchors) for anchors, _, columns in CASES] + [step(vectors_of(2, 3), 1)]
+    for (loss, gradient), *shares in zip(wholes, *ranks, strict=True):
+        torch.testing.assert_close(sum(share[0] for share in shares) / 2, loss)
+        # DistributedDataParallel takes the mean over the processes.
+        torch.testing.assert_close(torch.cat([share[1] for share in shares]) / 2, gradient)
+
+
+def test_rows_it_cannot_use_are_refused():
+    DeCLUTR(5).check(TrainingRows(2, 8))
+    DeCLUTR(5, anchors=2).check(TrainingRows(6, 1))
+    DeCLUTR(5).check(TrainingRows(3, 1, processes=2))
+    for anchors, columns in [(1, 1), (2, 3), (2, 5)]:
+        with pytest.raises(ValueError, match=f"takes rows of {anchors} x .* rows hold {columns} texts"):
+            DeCLUTR(5, anchors=anchors).check(TrainingRows(columns, 8))
+    with pytest.raises(ValueError, match="one anchor has no negatives"):
+        DeCLUTR(5).check(TrainingRows(2, 1))
+
+
+def test_options_that_are_not_valid_are_refused():
+    objective = make_objective("declutr", 5, {"temperature": 0.1}, {"anchors": 2})
+    assert (objective.temperature, objective.anchors) == (0.1, 2)
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        DeCLUTR(5, temperature=0)
+    with pytest.raises(ValueError, match="anchors must be at least 1, got 0"):
+        DeCLUTR(5, anchors=0)
