@@ -20,7 +20,7 @@ class ContrastiveTension(Objective):
     batch, cyclically, so every sentence serves as a positive once and as a negative K times and none is encoded for
     its sake alone. The ratio of positives and negatives is the paper's, as is the mean over all pairs.
 
-    An evaluation batch of K rows or fewer takes the other rows that it has.
+    A batch of K rows or fewer, as the last of an epoch or of an evaluation may be, takes the other rows that it has.
 
     Args:
         dim: of the sentence vectors.
