@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": ("simcse_hf.evaluation.cli", "evaluate_main", "STS and transfer tasks, with the protocol named"),
     "compare": ("simcse_hf.evaluation.cli", "compare_main", "several models or result files side by side"),
     "build-nli": ("simcse_hf.data.nli", "build_nli_main", "SNLI / MNLI rows to training triplets"),
+    "postprocess": ("simcse_hf.postprocessing.cli", "postprocess_main", "a whitening or flow of a model's vectors"),
     "encode": ("simcse_hf.encoding.cli", "encode_main", "a file of texts to shards of vectors, resumable"),
     "index": ("simcse_hf.index.cli", "index_main", "a search index over the texts of a file"),
     "search": ("simcse_hf.index.cli", "search_main", "the texts of an index nearest to a query"),

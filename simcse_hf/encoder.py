@@ -21,6 +21,8 @@ from .encoding.quantization import check_precision, check_truncate_dim, quantize
 from .index import SentenceIndex
 from .poolers import POOLER_TYPES
 from .positions import check_max_length, max_positions
+from .postprocessing import VectorTransform
+from .postprocessing.files import Fit, find_transform
 
 logger = logging.get_logger(__name__)
 
@@ -116,7 +118,8 @@ class SimCSE:
     """A trained model for use: `encode` texts, compare them with `similarity`, `search` among many.
 
     The pooler stands in the checkpoint's config (or in its sentence-transformers files); it is never guessed from a
-    name. A model whose head was not trained is refused rather than used with a random head.
+    name. A model whose head was not trained is refused rather than used with a random head. A whitening or flow that
+    was fitted for the model and lies beside it (`simcse-hf postprocess fit`) is applied to its vectors.
 
     Args:
         name_or_path: directory or hub name of one of our checkpoints, a published SimCSE model, a
@@ -125,10 +128,12 @@ class SimCSE:
         device: default: a GPU where there is one.
         dtype: default: float32.
         max_length: tokens a text is cut to; default: what the checkpoint names, at most the encoder's positions.
+        postprocess: False: leave the transform beside the model aside.
         hub_arguments: `revision`, `token`, `cache_dir`, `local_files_only`.
 
     Raises:
-        ValueError: no pooler is known for the checkpoint, or its head is not trained.
+        ValueError: no pooler is known for the checkpoint, its head is not trained, or the transform beside it is
+            damaged or was fitted on vectors of another pooler.
     """
 
     def __init__(
@@ -139,10 +144,22 @@ class SimCSE:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         max_length: int | None = None,
+        postprocess: bool = True,
         **hub_arguments,
     ):
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+        found = find_transform(name_or_path, hub_arguments)
+        if found is not None and pooler is not None and postprocess and pooler != found[1].pooler:
+            raise ValueError(
+                f"{name_or_path} has a {found[0].method} that was fitted on vectors of pooler {found[1].pooler!r}, "
+                f"not {pooler!r}: leave out the pooler, fit another, or load the model with postprocess=False."
+            )
+        if found is not None and pooler is None and found[1].pooler != _section_pooler(config):
+            pooler = found[1].pooler  # also without the transform: it may be named nowhere else
         settings, named_length = _inference_settings(name_or_path, config, pooler, hub_arguments)
+        applied = found if postprocess else None
+        self.postprocessing: VectorTransform | None = applied and applied[0]
+        self.postprocessing_fit: Fit | None = applied and applied[1]
         self.model = AutoModelForCL.from_pretrained(
             name_or_path, dtype=dtype or torch.float32, **settings, **hub_arguments
         )
@@ -157,11 +174,23 @@ class SimCSE:
         self.model.to(self.device).eval()
         if max_length is not None:
             check_max_length(max_length, config)
-        limits = (max_positions(config), named_length, max_length, getattr(self.tokenizer, "model_max_length", None))
+        fitted_length = found[1].max_length if found else None
+        limits = (
+            max_positions(config),
+            named_length,
+            fitted_length,
+            max_length,
+            getattr(self.tokenizer, "model_max_length", None),
+        )
         self.max_length = min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.index: SentenceIndex | None = None
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector, after the transform that the model may have."""
+        return self.model.config.hidden_size if self.postprocessing is None else self.postprocessing.output_dim
 
     def encode(
         self,
@@ -186,7 +215,8 @@ class SimCSE:
             token_budget: tokens of a padded batch.
             max_length: tokens a text is cut to; default: the model's.
             show_progress: a progress bar.
-            truncate_dim: keep so many leading dimensions (of a Matryoshka model), before `normalize`.
+            truncate_dim: keep so many leading dimensions (of a Matryoshka model), after the transform that the model
+                may have and before `normalize`.
             precision: `"float32"`, or codes in fewer bytes: `"int8"`, `"binary"`, `"ubinary"`; see
                 [`~encoding.quantization.quantize`].
             ranges: (2, dim), for int8; see [`~encoding.quantization.calibrate_ranges`].
@@ -200,7 +230,7 @@ class SimCSE:
                 `truncate_dim` beyond the model's; int8 without `ranges`.
         """
         check_precision(precision)
-        check_truncate_dim(truncate_dim, self.model.config.hidden_size)
+        check_truncate_dim(truncate_dim, self.dim)
         if convert_to not in ("tensor", "numpy"):
             raise ValueError(f"convert_to must be 'tensor' or 'numpy', got {convert_to!r}")
         single = isinstance(sentences, str)
@@ -220,7 +250,9 @@ class SimCSE:
             share=share,
         )
         if not texts:
-            vectors = torch.zeros(0, self.model.config.hidden_size)
+            vectors = torch.zeros(0, self.dim)
+        elif self.postprocessing is not None:
+            vectors = self.postprocessing.transform(vectors)
         vectors = vectors[:, :truncate_dim]
         if normalize:
             vectors = F.normalize(vectors, dim=-1)
@@ -270,6 +302,11 @@ class SimCSE:
         if isinstance(given, (torch.Tensor, np.ndarray)):
             return F.normalize(torch.as_tensor(given, dtype=torch.float32), dim=-1)
         return self.encode(given)
+
+
+def _section_pooler(config) -> str | None:
+    section = getattr(config, SECTION, None)
+    return None if section is None else ContrastiveSettings.from_config(config).inference_pooler
 
 
 def _inference_settings(name_or_path, config, pooler: str | None, hub: dict) -> tuple[dict, int | None]:

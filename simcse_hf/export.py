@@ -12,6 +12,7 @@ from transformers.utils import logging
 from .encoder import SimCSE
 from .modeling import ContrastiveModel
 from .poolers import POOLER_TYPES
+from .postprocessing.files import save_transform
 from .sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
 
 logger = logging.get_logger(__name__)
@@ -33,8 +34,14 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
         directory: absent or empty.
 
     Raises:
-        ValueError: `directory` holds something, or the pooler is one that sentence-transformers does not have.
+        ValueError: `directory` holds something, or the pooler is one that sentence-transformers does not have, or the
+            vectors go through a flow, which it does not have either.
     """
+    if simcse.postprocessing is not None and simcse.postprocessing.method == "flow":
+        raise ValueError(
+            f"{simcse.name_or_path} applies a flow, which sentence-transformers has no module for. Load the model "
+            "with SimCSE, or export it with --no_postprocess (postprocess=False), for vectors without the flow."
+        )
     if simcse.pooler in NOT_IN_SENTENCE_TRANSFORMERS:
         raise ValueError(
             f"sentence-transformers has no pooling like {simcse.pooler!r}, so a directory for it would give other "
@@ -43,6 +50,8 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
     directory = _empty_directory(directory)
     simcse.model.save_pretrained(directory)
     simcse.tokenizer.save_pretrained(directory)
+    if simcse.postprocessing is not None:
+        save_transform(directory, simcse.postprocessing, simcse.postprocessing_fit)
     return directory
 
 
@@ -71,8 +80,14 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
 
     Raises:
         ImportError: the extra `onnx` is not installed.
-        ValueError: `directory` holds something, or the two runtimes disagree by more than `ONNX_TOLERANCE`.
+        ValueError: `directory` holds something, the two runtimes disagree by more than `ONNX_TOLERANCE`, or the model
+            applies a whitening or flow, which the graph would not.
     """
+    if simcse.postprocessing is not None:
+        raise ValueError(
+            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, and the ONNX graph ends at the pooler: "
+            "export with --no_postprocess (postprocess=False), and transform its vectors afterwards."
+        )
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
@@ -155,7 +170,8 @@ def export_main(argv: list[str]) -> int:
     parser.add_argument("--to", required=True, choices=tuple(EXPORTS))
     parser.add_argument("--output", required=True, help="directory to write, absent or empty")
     parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: what the checkpoint names")
+    parser.add_argument("--no_postprocess", action="store_true", help="leave the model's whitening or flow aside")
     arguments = parser.parse_args(argv)
-    simcse = SimCSE(arguments.model, pooler=arguments.pooler, device="cpu")
+    simcse = SimCSE(arguments.model, pooler=arguments.pooler, device="cpu", postprocess=not arguments.no_postprocess)
     print(f"{EXPORTS[arguments.to](simcse, arguments.output)}: vectors of pooler {simcse.pooler!r}")
     return 0

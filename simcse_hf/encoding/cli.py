@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_length", type=int, help="tokens a text is cut to; default: the checkpoint's")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of the model's weights; default: fp32")
     parser.add_argument("--device", help="default: a GPU where there is one")
+    parser.add_argument("--no_postprocess", action="store_true", help="leave the model's whitening or flow aside")
     parser.add_argument("--no_normalize", action="store_true", help="keep the vectors' lengths")
     parser.add_argument("--truncate_dim", type=int, help="keep so many leading dimensions, then normalise")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the vectors; default: float32")
@@ -55,6 +56,7 @@ def encode_main(argv: list[str]) -> int:
         device=device,
         dtype=DTYPES[arguments.dtype],
         max_length=arguments.max_length,
+        postprocess=not arguments.no_postprocess,
     )
     paths = encode_file(
         model,

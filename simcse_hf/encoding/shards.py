@@ -55,8 +55,8 @@ def encode_file(
     A first pass over the file counts and checks its rows, so that a bad one is found before hours of encoding. The
     file is then streamed, a shard in memory at a time. A shard gets its name when it is complete; `resume` writes the
     missing ones. `manifest.json` says what they were made of and with, down to a digest of the input and of the
-    model's weights, and a run with anything else is refused. So an interrupted run ends with the same bytes as one
-    that was not.
+    model's weights and transform, and a run with anything else is refused. So an interrupted run ends with the same
+    bytes as one that was not.
 
     Under several processes (`accelerate launch`, `torchrun`, on one machine or on many with a common folder) each
     writes every W-th shard. They meet once, at the start.
@@ -85,7 +85,7 @@ def encode_file(
         ValueError: bad input, settings or place; vectors that are not finite; a full disk.
     """
     check_precision(precision)
-    dim = model.model.config.hidden_size
+    dim = model.dim
     check_truncate_dim(truncate_dim, dim)
     if file_format not in FORMATS:
         raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
@@ -216,6 +216,10 @@ def _describe_model(model: SimCSE) -> dict:
             continue
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    if model.postprocessing is not None:
+        for name, tensor in model.postprocessing.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,
@@ -223,6 +227,7 @@ def _describe_model(model: SimCSE) -> dict:
         "max_length": model.max_length,
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "weights": digest.hexdigest(),
+        "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
     }
 
 

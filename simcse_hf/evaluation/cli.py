@@ -42,6 +42,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the classifiers; default: {SEED}")
     parser.add_argument("--pooler", help="pooler, where it is not to be the one the checkpoint names")
     parser.add_argument("--max_length", type=int, help="number of tokens a text is cut to; default: the checkpoint's")
+    parser.add_argument("--no_postprocess", action="store_true", help="leave a checkpoint's whitening or flow aside")
     parser.add_argument("--device", help="default: a GPU where there is one")
     parser.add_argument("--output", help="JSON file to write")
 
@@ -88,7 +89,7 @@ def _load(name: str, arguments: argparse.Namespace):
     # Under `accelerate launch` this joins the processes; the encoder then shards its batches over them.
     state = PartialState()
     device = arguments.device or (str(state.device) if state.num_processes > 1 else None)
-    return load_model(name, arguments.pooler, device, arguments.max_length)
+    return load_model(name, arguments.pooler, device, arguments.max_length, not arguments.no_postprocess)
 
 
 def _evaluate(model, arguments: argparse.Namespace, geometry: bool = False) -> Evaluation | None:
@@ -139,6 +140,7 @@ def evaluate_main(argv: list[str]) -> int:
             "revision": revision,
             "pooler": getattr(model, "pooler", None),
             "max_length": getattr(model, "max_length", None),
+            "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
             "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
             "versions": versions(),
             "results": evaluation.results,

@@ -10,7 +10,13 @@ from .word_vectors import WordVectors
 WORD_VECTOR_SUFFIXES = (".txt", ".vec")
 
 
-def load_model(name: str, pooler: str | None = None, device: str | None = None, max_length: int | None = None):
+def load_model(
+    name: str,
+    pooler: str | None = None,
+    device: str | None = None,
+    max_length: int | None = None,
+    postprocess: bool = True,
+):
     """Loads what is to be evaluated.
 
     Args:
@@ -20,6 +26,8 @@ def load_model(name: str, pooler: str | None = None, device: str | None = None, 
         pooler (`str`, *optional*): Pooler of a checkpoint, where it is not to be the one its config names.
         device (`str`, *optional*): Where to run a checkpoint; a GPU where there is one.
         max_length (`int`, *optional*): Number of tokens to which a checkpoint cuts its texts.
+        postprocess (`bool`, *optional*, defaults to `True`): Whether to apply the whitening or flow beside a
+            checkpoint.
 
     Returns:
         An object with `encode(list[str]) -> (n, dim)`.
@@ -45,7 +53,7 @@ def load_model(name: str, pooler: str | None = None, device: str | None = None, 
     from simcse_hf.encoder import SimCSE
 
     try:
-        return SimCSE(name, pooler=pooler, device=device, max_length=max_length)
+        return SimCSE(name, pooler=pooler, device=device, max_length=max_length, postprocess=postprocess)
     except OSError as error:
         raise ValueError(f"no model could be loaded from {name!r}: {error}") from error
 

@@ -1,0 +1,104 @@
+"""A transform beside its model: what is written is what is read, and what is damaged is named."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from test_postprocessing_whitening import skewed
+
+from simcse_hf.postprocessing import Flow, fit_flow, fit_whitening
+from simcse_hf.postprocessing.files import DESCRIPTION, FOLDER, MODULES, WEIGHTS, Fit, find_transform, save_transform
+
+FIT = Fit("avg", 40, "texts.txt", ["text"], 60, {"dim": 4}, None)
+
+
+def make(method):
+    x = skewed(60, 6)
+    if method == "whitening":
+        return fit_whitening([x], 4)
+    return fit_flow(x, blocks=2, width=5, epochs=1, batch_size=30)[0]
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_a_saved_transform_comes_back_bit_for_bit(method, tmp_path):
+    transform = make(method)
+    save_transform(tmp_path, transform, FIT)
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    found, fit = find_transform(tmp_path, {})
+    assert torch.equal(torch.rand(1), wanted), "loading leaves the random state alone"
+    x = skewed(20, 6, seed=1)
+    assert torch.equal(found.transform(x), transform.transform(x)) and fit == FIT
+    assert not any(parameter.requires_grad for parameter in found.parameters())
+    assert not (tmp_path / MODULES).exists() and sorted(path.name for path in tmp_path.iterdir()) == [FOLDER]
+
+
+def test_without_a_transform_there_is_none(tmp_path):
+    assert find_transform(tmp_path, {}) is None
+
+
+def test_a_second_transform_replaces_the_first(tmp_path):
+    modules = [{"idx": i, "name": str(i), "path": f"{i}", "type": f"a.{kind}"} for i, kind in enumerate("TP")]
+    modules.append({"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
+    (tmp_path / MODULES).write_text(json.dumps(modules))
+    for method, kind in (("flow", "simcse_hf.postprocessing.flow.Flow"), ("whitening", ".Dense"), ("flow", ".Flow")):
+        save_transform(tmp_path, make(method), FIT)
+        assert find_transform(tmp_path, {})[0].method == method
+        found = json.loads((tmp_path / MODULES).read_text())
+        assert [module["path"] for module in found] == ["0", "1", FOLDER, "2_Normalize"]
+        assert [module["idx"] for module in found] == [0, 1, 2, 3] and found[2]["type"].endswith(kind)
+        assert (tmp_path / FOLDER / "config.json").exists() is (method == "whitening")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_transform(tmp_path, make("flow"), FIT)
+    return tmp_path
+
+
+def edit(saved, **changes):
+    path = saved / FOLDER / DESCRIPTION
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layout": 9}, "postprocessing.json: layout 9, where this version reads 1"),
+        ({"method": "glow"}, "postprocessing.json: method 'glow'; known are whitening, flow"),
+        ({"options": {"dims": 6}}, "postprocessing.json: damaged .*dims"),
+        ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
+        ({"fit": {}}, "postprocessing.json: damaged .*pooler"),
+        ({"fit": 3}, "postprocessing.json: damaged"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_named(changes, message, saved):
+    edit(saved, **changes)
+    with pytest.raises(ValueError, match=message):
+        find_transform(saved, {})
+
+
+def test_damaged_files_are_named(saved):
+    folder = saved / FOLDER
+    weights = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(weights[:100])
+    with pytest.raises(ValueError, match="model.safetensors: damaged"):
+        find_transform(saved, {})
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(ValueError, match="model.safetensors is missing"):
+        find_transform(saved, {})
+    (folder / DESCRIPTION).write_text('{"layout": 1,')
+    with pytest.raises(ValueError, match="postprocessing.json: damaged"):
+        find_transform(saved, {})
+    (folder / DESCRIPTION).write_text("[]")
+    with pytest.raises(ValueError, match="postprocessing.json: damaged"):
+        find_transform(saved, {})
+    shutil.rmtree(folder)
+    assert find_transform(saved, {}) is None
+
+
+def test_the_shape_of_a_flow_is_saved(saved):
+    flow = find_transform(saved, {})[0]
+    assert isinstance(flow, Flow) and (flow.input_dim, flow.blocks, flow.width) == (6, 2, 5)

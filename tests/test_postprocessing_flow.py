@@ -1,0 +1,142 @@
+"""The flow against autograd and float64: exact inverse, exact log-determinant, a likelihood that grows."""
+
+import math
+
+import pytest
+import torch
+from test_postprocessing_whitening import skewed
+
+from simcse_hf.postprocessing.flow import ActNorm, AffineCoupling, Flow, InvertibleLinear, fit_flow
+
+LAYERS = {"actnorm": ActNorm, "linear": InvertibleLinear, "coupling": lambda dim: AffineCoupling(dim, 8)}
+
+
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def moved(module):
+    """With every parameter moved: some start at 0, where an error goes unnoticed."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return module
+
+
+def jacobian_log_det(module, row):
+    jacobian = torch.autograd.functional.jacobian(lambda x: module(x[None])[0][0], row)
+    return torch.linalg.slogdet(jacobian).logabsdet
+
+
+@pytest.mark.parametrize("dim", [2, 5, 8])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_against_its_jacobian_and_inverse(name, dim, float64):
+    layer, x = moved(LAYERS[name](dim)), torch.randn(6, dim)
+    z, log_det = layer(x)
+    assert z.shape == x.shape and log_det.shape == (6,)
+    for row in range(6):
+        torch.testing.assert_close(log_det[row], jacobian_log_det(layer, x[row]), rtol=0, atol=1e-10)
+    torch.testing.assert_close(layer.inverse(z), x, rtol=0, atol=1e-10)
+    assert (z - x).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("dim", "blocks", "width"), [(2, 1, 3), (5, 2, 8), (7, 4, 16)])
+def test_the_flow_against_its_jacobian_and_inverse(dim, blocks, width, float64):
+    flow, x = moved(Flow(dim, blocks, width)), torch.randn(5, dim)
+    z, log_det = flow(x)
+    for row in range(5):
+        wanted = jacobian_log_det(flow, x[row])
+        torch.testing.assert_close(log_det[row], wanted, rtol=0, atol=1e-9)
+        density = sum(-0.5 * (value**2 + math.log(2 * math.pi)) for value in z[row].tolist())
+        assert flow.log_likelihood(x)[row].item() == pytest.approx(density + wanted.item(), abs=1e-9)
+    torch.testing.assert_close(flow.inverse(z), x, rtol=0, atol=1e-8)
+
+
+def test_the_rotation_at_first_is_orthogonal(float64):
+    layer = InvertibleLinear(9)
+    weight = layer(torch.eye(9))[0].T
+    torch.testing.assert_close(weight @ weight.T, torch.eye(9), rtol=0, atol=1e-12)
+    torch.testing.assert_close(layer(torch.eye(9))[1][0], torch.tensor(0.0), rtol=0, atol=1e-12)
+
+
+def test_every_parameter_has_a_gradient():
+    flow = moved(Flow(6, 2, 8))
+    flow.log_likelihood(torch.randn(4, 6)).sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in flow.parameters())
+
+
+def test_actnorm_starts_from_the_data():
+    flow, x = Flow(5, 2, 8), skewed(300, 5)
+    flow.initialise(x)
+    z = flow(x)[0]
+    torch.testing.assert_close(z.mean(dim=0), torch.zeros(5), rtol=0, atol=1e-4)
+    torch.testing.assert_close(z.std(dim=0, correction=0), torch.ones(5), rtol=0, atol=1e-4)
+
+
+def test_fitting_raises_the_likelihood_and_is_invertible_in_float32():
+    x = skewed(1000, 16)
+    flow, history = fit_flow(x[:800], blocks=2, width=16, epochs=6, batch_size=50, learning_rate=3e-3)
+    assert len(history) == 7 and history[-1] > history[1] > history[0]
+    fresh = Flow(16, 2, 16)
+    fresh.initialise(x[:800])
+    with torch.no_grad():  # also of vectors it has not seen
+        assert flow.log_likelihood(x[800:]).mean() > fresh.log_likelihood(x[800:]).mean() + 1
+        z, _ = flow(x)
+        torch.testing.assert_close(flow.inverse(z), x, rtol=0, atol=1e-4)
+    assert torch.equal(flow.transform(x), z) and z.dtype == torch.float32
+    deviation = (z.T.cov() - torch.eye(16)).square().sum()
+    assert deviation < 0.2 * (fresh(x)[0].T.cov() - torch.eye(16)).square().sum()
+
+
+def test_the_history_is_the_mean_likelihood():
+    x = skewed(60, 4)
+    flow, history = fit_flow(x, blocks=1, width=4, epochs=1, batch_size=20)
+    assert history[-1] == pytest.approx(flow.log_likelihood(x).mean().item() / 4, abs=1e-5)
+
+
+def test_the_seed_decides_and_other_randomness_is_left_alone():
+    x, options = skewed(60, 4), {"blocks": 1, "width": 4, "epochs": 2, "batch_size": 16}
+    torch.manual_seed(7)
+    wanted = torch.rand(1)
+    torch.manual_seed(7)
+    one = fit_flow(x, seed=1, **options)[0].transform(x)
+    assert torch.equal(torch.rand(1), wanted)
+    assert torch.equal(one, fit_flow(x, seed=1, **options)[0].transform(x))
+    assert not torch.allclose(one, fit_flow(x, seed=2, **options)[0].transform(x), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"blocks": 0}, "blocks of a flow must be at least 1, got 0"),
+        ({"width": 0}, "width of a flow must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be a number above 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a number above 0"),
+    ],
+)
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit_flow(skewed(30, 4), **options)
+
+
+def test_bad_vectors_are_named():
+    with pytest.raises(ValueError, match="flow over 8 dimensions needs more vectors .* got 8"):
+        fit_flow(skewed(8, 8))
+    with pytest.raises(ValueError, match="dim of a flow must be at least 2"):
+        fit_flow(skewed(8, 1))
+    constant, broken = skewed(40, 4), skewed(40, 4)
+    constant[:, 2] = 5.0
+    broken[6, 0] = math.inf
+    with pytest.raises(ValueError, match="dimension 3 is the same in all 40 vectors"):
+        fit_flow(constant)
+    with pytest.raises(ValueError, match="vector 7 .* NaN or infinity"):
+        fit_flow(broken)
+    with pytest.raises(ValueError, match="diverged in epoch 1 .* lower the learning rate of 1e\\+30"):
+        fit_flow(skewed(40, 4), blocks=1, width=4, epochs=1, learning_rate=1e30)
+    with pytest.raises(ValueError, match="fitted on vectors of 4 dimensions"):
+        Flow(4, 1, 4).transform(torch.zeros(2, 3))
