@@ -11,7 +11,7 @@ from transformers import HfArgumentParser, PreTrainedConfig
 from .modeling import HEAD_CHOICES
 from .objectives import OBJECTIVES
 from .objectives.info_nce import SIMILARITIES, log_weight
-from .poolers import POOLER_TYPES
+from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 from .training_args import SimCSETrainingArguments
 
 
@@ -29,7 +29,13 @@ class ModelArguments:
         default="auto",
         metadata={"help": "The dense + tanh head of the start: keep, fresh, or auto.", "choices": HEAD_CHOICES},
     )
-    pooler_type: str = field(default="cls", metadata={"help": "Pooler.", "choices": POOLER_TYPES})
+    pooler_type: str = field(
+        default="cls", metadata={"help": "Pooler; mask needs --templates.", "choices": (*POOLER_TYPES, TEMPLATE_POOLER)}
+    )
+    templates: list[str] | None = field(
+        default=None,
+        metadata={"help": "Templates with {text} and [MASK], for pooler mask: of anchors, and of the other texts."},
+    )
     mlp_only_train: bool = field(default=False, metadata={"help": "Use the head in training only (pooler cls)."})
     temp: float = field(default=0.05, metadata={"help": "Temperature of the contrastive softmax."})
     similarity: str = field(
@@ -73,6 +79,7 @@ class ModelArguments:
             "objective_options": _options(self.objective_options),
             "matryoshka_dims": _dims(self.matryoshka_dims),
             "encoders": self.encoders,
+            "templates": self.templates or [],
         }
 
 

@@ -69,8 +69,10 @@ class SimilarityEvalCallback(TrainerCallback):
             ValueError: the vectors are not finite, or all equal.
         """
         if self._token_ids is None:
-            config = (model.module if hasattr(model, "module") else model).config
-            self._token_ids = tokenize_texts(tokenizer, self._texts, max_positions(config))
+            inner = model.module if hasattr(model, "module") else model
+            self._token_ids = tokenize_texts(
+                tokenizer, self._texts, max_positions(inner.config), inner.settings.templates
+            )
         vectors = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
         first, second = vectors[self._first], vectors[self._second]
         metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from transformers import PreTrainedConfig
 
 from .objectives.info_nce import SIMILARITIES
-from .poolers import POOLER_TYPES
+from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
 
@@ -18,7 +18,7 @@ class ContrastiveSettings:
     The section is also the marker by which `from_pretrained(..., head="auto")` knows one of our checkpoints.
 
     Args:
-        pooler_type: one of [`POOLER_TYPES`]. The dense + tanh head follows `cls` only.
+        pooler_type: one of [`POOLER_TYPES`], or `mask` with `templates`. The dense + tanh head follows `cls` only.
         mlp_only_train: with `cls`, use the head in training mode only (the paper's choice for unsupervised models,
             Table 6); in evaluation mode the vector is then the plain [CLS] output.
         temperature: of the contrastive softmax.
@@ -32,6 +32,11 @@ class ContrastiveSettings:
         objective_options: its own options.
         matryoshka_dims: leading dimensions that each carry the objective too (Kusupati et al. 2022); none: all only.
         encoders: 2 trains an independent encoder for all columns but the first (Table 2).
+        templates: texts with `{text}` and `[MASK]` that a text is put into, for pooler `mask` (arXiv:2201.04337): the
+            first for anchors and for use, the last for the other columns of training; a single text becomes a column
+            for each.
+        mask_token_id: of the tokenizer; filled in with `template_edges` where a tokenizer is at hand.
+        template_edges: for every template the numbers of tokens before and after the text.
 
     Raises:
         ValueError: a value of the wrong kind or outside its range, named.
@@ -50,6 +55,9 @@ class ContrastiveSettings:
     objective_options: dict = field(default_factory=dict)
     matryoshka_dims: list = field(default_factory=list)
     encoders: int = 1
+    templates: list = field(default_factory=list)
+    mask_token_id: int = -1
+    template_edges: list = field(default_factory=list)
 
     def __post_init__(self):
         for setting in fields(self):
@@ -59,9 +67,13 @@ class ContrastiveSettings:
                 object.__setattr__(self, setting.name, float(value))
             elif not right:
                 raise ValueError(f"{setting.name} must be {kind.__name__}, got {value!r}")
-        _require(
-            self.pooler_type in POOLER_TYPES, "pooler_type", f"one of {', '.join(POOLER_TYPES)}", self.pooler_type
-        )
+        poolers = (*POOLER_TYPES, TEMPLATE_POOLER)
+        _require(self.pooler_type in poolers, "pooler_type", f"one of {', '.join(poolers)}", self.pooler_type)
+        if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
+            raise ValueError(
+                f"pooler_type is {self.pooler_type!r} and templates are {self.templates!r}: pooler 'mask' and "
+                "templates go together, for example templates=['This sentence : \"{text}\" means [MASK].']"
+            )
         _require(self.similarity in SIMILARITIES, "similarity", f"one of {', '.join(SIMILARITIES)}", self.similarity)
         _require(0 < self.temperature < math.inf, "temperature", "a number above 0", self.temperature)
         _require(math.isfinite(self.hard_negative_weight), "hard_negative_weight", "finite", self.hard_negative_weight)

@@ -16,6 +16,7 @@ from transformers.utils import cached_file, logging
 
 from .auto import AutoModelForCL
 from .configuration import SECTION, ContrastiveSettings
+from .data.templates import read_template
 from .distributed import world
 from .encoding.quantization import check_precision, check_truncate_dim, quantize
 from .index import SentenceIndex
@@ -31,9 +32,17 @@ UNLIMITED = 1 << 30  # tokenizers without a limit of their own name a far larger
 
 
 def tokenize_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int | None = None,
+    templates: Sequence[str] = (),
 ) -> list[list[int]]:
-    """Token ids of each text, special tokens included, cut to `max_length` (None: as long as they are)."""
+    """Token ids of each text, special tokens included, cut to `max_length` (None: as long as they are).
+
+    `templates` are a model's setting; its first, where there is one, is put around each text and never cut.
+    """
+    if templates:
+        return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
     if not texts:
         return []
     return tokenizer(
@@ -240,7 +249,7 @@ class SimCSE:
                 raise ValueError(f"sentence {position} is no text but {type(text).__name__}: {text!r}")
         if max_length is not None:
             check_max_length(max_length, self.model.config)
-        ids = tokenize_texts(self.tokenizer, texts, max_length or self.max_length)
+        ids = tokenize_texts(self.tokenizer, texts, max_length or self.max_length, self.model.settings.templates)
         vectors = encode_token_ids(
             self.model,
             ids,
@@ -320,7 +329,7 @@ def _inference_settings(name_or_path, config, pooler: str | None, hub: dict) -> 
     if pooler is not None:
         if pooler not in POOLER_TYPES:
             raise ValueError(f"pooler must be one of {', '.join(POOLER_TYPES)}, got {pooler!r}")
-        settings |= {"pooler_type": pooler, "mlp_only_train": False}
+        settings |= {"pooler_type": pooler, "mlp_only_train": False, "templates": []}
     elif section is not None:
         settings["mlp_only_train"] = ContrastiveSettings.from_config(config).mlp_only_train
     return settings, length

@@ -93,6 +93,11 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError as error:
         raise ImportError(f"export to ONNX needs the extra: pip install simcse-hf[onnx] ({error})") from error
+    if simcse.model.settings.templates:
+        raise ValueError(
+            "this model puts texts into a template, which the tokenizer beside an ONNX graph would not: load it with "
+            "SimCSE"
+        )
     directory = _empty_directory(directory)
     module = _SentenceVectors(simcse.model.to("cpu", torch.float32)).eval()
     longest = simcse.max_length or 12

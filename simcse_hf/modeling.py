@@ -17,7 +17,8 @@ from .head import SentenceHead, load_head
 from .masked_lm import IGNORED, StockMaskedLMHead
 from .objective_file import AUXILIARY_MODULES, load_auxiliary_state, save_auxiliary_state
 from .objectives import Embedded, Objective, make_objective
-from .poolers import needs_hidden_states, pool
+from .objectives.matryoshka import make_matryoshka
+from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
 from .sentence_transformers_files import NAMES as SENTENCE_TRANSFORMERS_NAMES
 from .sentence_transformers_files import save_sentence_transformers_files
 
@@ -110,7 +111,10 @@ class ContrastiveModel:
         """
         settings = self.settings.to_dict()
         name, options, dim = self.settings.objective, self.settings.objective_options, self.config.hidden_size
-        self.objective = make_objective(name, dim, settings, options)
+        if self.settings.matryoshka_dims:
+            self.objective = make_matryoshka(name, dim, self.settings.matryoshka_dims, settings, options)
+        else:
+            self.objective = make_objective(name, dim, settings, options)
         self.objective.attach(self)
         if max(self.settings.encoders, self.objective.encoders) == 2:
             self.second_encoder = self.copy_encoder()
@@ -171,6 +175,8 @@ class ContrastiveModel:
         outputs = self._encode(input_ids, attention_mask, token_type_ids, needs_hidden_states(pooler_type))
         if pooler_type == "cls" and self.has_own_pooler:
             return outputs.pooler_output
+        if pooler_type == TEMPLATE_POOLER:
+            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
         hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
         vectors = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
         return self.sentence_head(vectors) if pooler_type == "cls" else vectors

@@ -7,6 +7,9 @@ import torch
 #: The [CLS] poolers differ only in whether the dense + tanh head follows (`cls`) or not (`cls_before_pooler`).
 POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
 
+#: The vector at the mask token of a template: the pooler of models with the setting `templates`, and of no others.
+TEMPLATE_POOLER = "mask"
+
 _NEEDS_ALL_LAYERS = {"avg_top2", "avg_first_last", "avg_embeddings_last"}
 
 
@@ -27,6 +30,30 @@ def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     """
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
+    """The last layer at the mask token (PromptBERT, arXiv:2201.04337, section 4.1).
+
+    Args:
+        last_hidden_state: (n, length, dim).
+        input_ids: (n, length), with one mask token a row.
+        mask_token_id: its id.
+
+    Returns:
+        (n, dim).
+
+    Raises:
+        ValueError: a row that does not hold the mask token once.
+    """
+    chosen = input_ids == mask_token_id
+    if not (chosen.sum(1) == 1).all():
+        row = int((chosen.sum(1) != 1).nonzero()[0])
+        raise ValueError(
+            f"pooler 'mask' reads the vector at the mask token (id {mask_token_id}), and text {row} of the batch "
+            f"holds {int(chosen[row].sum())} of them: tokenise texts with the model's template (as SimCSE does)"
+        )
+    return (last_hidden_state * chosen.unsqueeze(-1)).sum(1)
 
 
 def pool(

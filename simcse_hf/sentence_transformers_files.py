@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from .head import FOLDER, WEIGHTS, save_head
-from .poolers import needs_hidden_states
+from .poolers import TEMPLATE_POOLER, needs_hidden_states
 from .positions import max_positions
 
 logger = logging.get_logger(__name__)
@@ -31,7 +31,7 @@ NAMES = (
 _MODULE = "sentence_transformers.models."
 
 #: Poolers that no stock module of sentence-transformers computes.
-NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls",)
+NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER)
 
 
 def save_sentence_transformers_files(
@@ -48,6 +48,7 @@ def save_sentence_transformers_files(
     | `avg` | `Pooling(mean)` |
     | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
     | `avg_no_cls` | none: its mean takes every token, so nothing is written |
+    | `mask` | none: it knows no templates |
 
     Args:
         directory: of the checkpoint; made where it is not there.

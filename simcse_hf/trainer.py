@@ -20,6 +20,7 @@ from .auto import AutoModelForCL
 from .callbacks import LossTracker, SimilarityEvalCallback
 from .cards import CARD, describe_run, is_written_by_hand, write_card
 from .data.collator import ContrastiveCollator
+from .data.templates import template_settings
 from .data.tokenize import tokenize_dataset
 from .head import load_head
 from .masked_lm import mask_tokens
@@ -71,13 +72,23 @@ class SimCSETrainer(Trainer):
         if processing_class is None:
             processing_class = AutoTokenizer.from_pretrained(model.name_or_path)
         check_max_length(args.max_seq_length, model.config)
-        model.update_settings(max_seq_length=args.max_seq_length, fixed_mask=args.view == "fixed_mask")
+        model.update_settings(
+            max_seq_length=args.max_seq_length,
+            fixed_mask=args.view == "fixed_mask",
+            **template_settings(model.settings.templates, processing_class),
+        )
         if model.objective is None:
             model.prepare_objective()
         train_dataset, eval_dataset = (
             dataset
             if dataset is None or "input_ids" in dataset.column_names
-            else tokenize_dataset(dataset, processing_class, args.max_seq_length, args.preprocessing_num_workers)
+            else tokenize_dataset(
+                dataset,
+                processing_class,
+                args.max_seq_length,
+                args.preprocessing_num_workers,
+                model.settings.templates,
+            )
             for dataset in (train_dataset, eval_dataset)
         )
         self.loss_tracker = LossTracker()

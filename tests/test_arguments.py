@@ -34,6 +34,7 @@ def test_the_reference_command_line(tmp_path):
         "objective_options": {},
         "matryoshka_dims": [],
         "encoders": 1,
+        "templates": [],
     }
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2

@@ -24,7 +24,11 @@ OTHER_VALUES = {
     "objective_options": {"projector_dim": 64},
     "matryoshka_dims": [16, 8],
     "encoders": 2,
+    "templates": [],
+    "mask_token_id": 9,
+    "template_edges": [[1, 3]],
 }
+IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["{text} is [MASK] ."]}
 
 
 def test_the_defaults_are_the_papers():
@@ -42,15 +46,19 @@ def test_the_defaults_are_the_papers():
         "objective_options": {},
         "matryoshka_dims": [],
         "encoders": 1,
+        "templates": [],
+        "mask_token_id": -1,
+        "template_edges": [],
     }
 
 
-def test_every_setting_stands_in_config_json_and_comes_back(tmp_path):
-    assert OTHER_VALUES.keys() == SETTING_NAMES
-    BertForCL(tiny_config(), **OTHER_VALUES).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())[SECTION] == OTHER_VALUES
-    assert ContrastiveSettings.from_config(AutoConfig.from_pretrained(tmp_path)).to_dict() == OTHER_VALUES
-    assert BertForCL.from_pretrained(tmp_path).settings.to_dict() == OTHER_VALUES
+@pytest.mark.parametrize("values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"])
+def test_every_setting_stands_in_config_json_and_comes_back(values, tmp_path):
+    assert values.keys() == SETTING_NAMES
+    BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())[SECTION] == values
+    assert ContrastiveSettings.from_config(AutoConfig.from_pretrained(tmp_path)).to_dict() == values
+    assert BertForCL.from_pretrained(tmp_path).settings.to_dict() == values
 
 
 def test_model_type_stays_the_stock_one(tmp_path):

@@ -153,3 +153,17 @@ def test_checks_are_those_of_the_wrapped_objective():
         objective.check(TrainingRows(1, 9))
     with pytest.raises(ValueError, match="per_device_train_batch_size"):
         make_matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
+
+
+def test_the_setting_makes_it_and_training_logs_a_loss_a_width(tmp_path):
+    model = BertForCL(tiny_config(), objective="esimcse", matryoshka_dims=[8, 16])
+    output = model.train()(**random_batch(4, 2))
+    assert list(output.parts) == ["loss_32", "loss_16", "loss_8"]
+    assert output.loss.item() == pytest.approx(sum(output.parts.values()).item())
+    model.save_pretrained(tmp_path)
+    again = BertForCL.from_pretrained(tmp_path)
+    again.prepare_objective()
+    assert torch.equal(again.objective.objectives[0].queue, model.objective.objectives[0].queue)
+    assert int(again.objective.objectives[0].filled) == 4
+    with pytest.raises(ValueError, match="matryoshka_dims.*33"):
+        BertForCL(tiny_config(), matryoshka_dims=[33]).prepare_objective()

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration import SECTION, ContrastiveSettings
-from ..poolers import needs_hidden_states
+from ..poolers import TEMPLATE_POOLER, needs_hidden_states
 from ..positions import max_positions
 from ..sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
 from .results import (
@@ -51,6 +52,7 @@ _POOLERS = {
     "cls_before_pooler": "`cls_before_pooler`: the first token of the last layer",
     "avg": "`avg`: mean of the last layer over all tokens",
     "avg_no_cls": "`avg_no_cls`: mean of the last layer over all tokens but the first, [CLS]",
+    TEMPLATE_POOLER: "`mask`: the mask token of a template around the text, last layer",
     "avg_top2": "`avg_top2`: mean of the last two layers over all tokens",
     "avg_first_last": "`avg_first_last`: mean of the first and the last layer over all tokens",
     "avg_embeddings_last": "`avg_embeddings_last`: mean of the embedding output and the last layer over all tokens",
@@ -158,6 +160,11 @@ def describe_model(
         )
     elif pooler == "cls" and own_pooler:
         note = "The encoder's own pooler is the trained head: `pooler_output` of transformers is the sentence vector."
+    elif pooler == TEMPLATE_POOLER:
+        note = (
+            f"Every text goes into a template first, `{settings.templates[0]}`, which `SimCSE` does by itself. "
+            "sentence-transformers has no pooling like this."
+        )
     elif pooler in NOT_IN_SENTENCE_TRANSFORMERS:
         note = (
             "sentence-transformers has no pooling like this: `SentenceTransformer` would take the mean of all tokens, "
@@ -176,6 +183,7 @@ def describe_model(
         ],
         "note": note,
         "all_layers": needs_hidden_states(pooler),
+        "text_template": json.dumps(settings.templates[0]) if settings.templates else None,
         "max_length": length,
         "pooling_code": _pooling_code(pooler, own_pooler, repo_id),
         "length_limit": (
@@ -197,6 +205,8 @@ def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
         )
     if pooler == "cls_before_pooler":
         return "vectors = outputs.last_hidden_state[:, 0]"
+    if pooler == TEMPLATE_POOLER:
+        return 'vectors = outputs.last_hidden_state[inputs["input_ids"] == tokenizer.mask_token_id]'
     hidden = "outputs.last_hidden_state"
     if needs_hidden_states(pooler):
         hidden = f"(outputs.hidden_states[{_OTHER_LAYER[pooler]}] + {hidden}) / 2"

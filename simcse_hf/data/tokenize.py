@@ -1,5 +1,7 @@
 """Tokenises a training set once: rows of texts become rows of token id lists."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset
@@ -7,13 +9,19 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .templates import read_template
+
 logger = logging.get_logger(__name__)
 
 SHOWN_ROWS = 5
 
 
 def tokenize_dataset(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, num_proc: int | None = None
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    num_proc: int | None = None,
+    templates: Sequence[str] = (),
 ) -> Dataset:
     """Rows of texts -> rows of token ids, cut to `max_seq_length`, not padded.
 
@@ -23,17 +31,27 @@ def tokenize_dataset(
         tokenizer: adds its special tokens.
         max_seq_length: tokens a text is cut to, special tokens included.
         num_proc: processes to tokenise with.
+        templates: to put the texts into (see `read_template`): the first for `sent0`, the last for the other columns.
+            A single column becomes one for each template.
 
     Returns:
         A column `input_ids`: a list of `num_sentences` lists of ids a row; and `relations`, where there are any.
 
     Raises:
-        ValueError: the dataset is empty.
+        ValueError: the dataset is empty; templates that are not valid, too long or for rows with relations.
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty")
     grouped = "texts" in dataset.column_names
     columns = ["texts"] if grouped else dataset.column_names
+    if grouped and templates:
+        raise ValueError("templates are for texts, pairs and triplets, and these rows have relations: drop templates")
+    read = [read_template(template, tokenizer) for template in templates]
+    # What becomes a column of token ids: a column of texts, and the template it goes into.
+    if read and len(columns) == 1:
+        plan = [(columns[0], template) for template in read]
+    else:
+        plan = [(column, read[0 if i == 0 else -1] if read else None) for i, column in enumerate(columns)]
 
     def tokenize_groups(rows: dict) -> dict:
         texts = [text for row in rows["texts"] for text in row]
@@ -48,7 +66,9 @@ def tokenize_dataset(
             tokenizer(rows[column], truncation=True, max_length=max_seq_length, return_attention_mask=False)[
                 "input_ids"
             ]
-            for column in columns
+            if template is None
+            else template.tokenize(tokenizer, rows[column], max_seq_length)
+            for column, template in plan
         ]
         longest = [sum(len(ids) == max_seq_length for ids in row) for row in zip(*by_column, strict=True)]
         return {"input_ids": [list(row) for row in zip(*by_column, strict=True)], "at_limit": longest}
@@ -58,7 +78,7 @@ def tokenize_dataset(
         batched=True,
         num_proc=num_proc,
         remove_columns=columns,
-        new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length),
+        new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
         desc="Tokenising",
     )
     at_limit = np.asarray(tokenized.data.column("at_limit"))
@@ -72,11 +92,13 @@ def tokenize_dataset(
     return tokenized.remove_columns("at_limit")
 
 
-def _fingerprint(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str:
-    """The same for the same texts, tokenizer and length, so that `map` finds its earlier result.
+def _fingerprint(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, templates: Sequence[str]
+) -> str:
+    """The same for the same texts, tokenizer, length and templates, so that `map` finds its earlier result.
 
     The default, a hash of the pickled function, is not: a tokenizer's state changes with its first call.
     """
     tokenizer("", truncation=True, max_length=max_seq_length)
     rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
-    return Hasher.hash([dataset._fingerprint, dataset.column_names, rules, max_seq_length])
+    return Hasher.hash([dataset._fingerprint, dataset.column_names, rules, max_seq_length, *templates])
