@@ -1,6 +1,6 @@
 """Sentences of a batch one behind the other, the longest first, and attention within each of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
@@ -30,6 +30,7 @@ class Packing:
     sentences: torch.Tensor
     groups: list[tuple[int, int, int]]
     first_only: bool = False
+    _orders: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     @classmethod
     def from_mask(cls, attention_mask: torch.Tensor, first_only: bool = False) -> "Packing":
@@ -57,6 +58,27 @@ class Packing:
         """(T, dim) -> (n, length, dim), zero in the padding."""
         n, length = self.shape
         return x.new_zeros(n * length, x.shape[-1]).index_copy(0, self.tokens, x).view(n, length, -1)
+
+    def heads_first(self, x: torch.Tensor) -> torch.Tensor:
+        """(T, heads, size) -> (T * heads, size), with the tokens of a sentence in a row for each of its heads."""
+        rows = x.flatten(0, 1)
+        return rows if len(x) == len(self.firsts) else rows.index_select(0, self._by_head(x.shape[1])[0])
+
+    def heads_last(self, rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """What [`heads_first`] made of a tensor of this shape, back."""
+        order = None if shape[0] == len(self.firsts) else self._by_head(shape[1])[1]
+        return (rows if order is None else rows.index_select(0, order)).view(shape)
+
+    def _by_head(self, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        # One index for all sentences: rows picked by it are copied faster than each group's strided block.
+        if heads not in self._orders:
+            there, back = [], []
+            for start, count, length in self.groups:
+                places = torch.arange(start * heads, (start + count * length) * heads)
+                there.append(places.view(count, length, heads).transpose(1, 2).flatten())
+                back.append(places.view(count, heads, length).transpose(1, 2).flatten())
+            self._orders[heads] = torch.cat(there), torch.cat(back)
+        return self._orders[heads]
 
     def firsts_of(self, x: torch.Tensor) -> torch.Tensor:
         """(T, dim), or what `first_only` left of it -> (n, dim) first tokens, zero for rows without tokens."""
@@ -91,7 +113,7 @@ def attend(
         return _attend_padded(query, key, value, packing, scaling, dropout, window)
     windowed = window is not None and packing.groups[0][2] > window + 1
     if dropout > 0 and not windowed:
-        return _AttendWithDropout.apply(query, key, value, packing.groups, scaling, dropout)
+        return _AttendWithDropout.apply(query, key, value, packing, scaling, dropout)
     parts, done = [], 0
     for start, count, length in packing.groups:
         rows = count * length if len(query) == len(key) else count
@@ -131,65 +153,53 @@ class _AttendWithDropout(torch.autograd.Function):
     """Sentences of one length are one batched product: no padding, and dropout's masks are drawn in one go."""
 
     @staticmethod
-    def forward(ctx, query, key, value, groups, scaling, rate):
-        heads = query.shape[1]
-        firsts_only = len(query) != len(key)
-        ctx.groups, ctx.scaling, ctx.firsts_only = groups, scaling, firsts_only
-        sizes = [count * heads * length * (1 if firsts_only else length) for _, count, length in groups]
-        masks, ctx.keep_scale = keep_mask((sum(sizes),), rate)
-        out = torch.empty_like(query)
-        weights = []
+    def forward(ctx, query, key, value, packing, scaling, rate):
+        ctx.shapes, ctx.scaling = [x.shape for x in (query, key, value)], scaling
+        query, key, value = (packing.heads_first(x) for x in (query, key, value))
+        ctx.packing, ctx.slices = packing, _slices(packing.groups, ctx.shapes)
+        masks, ctx.keep_scale = keep_mask((ctx.slices[-1][2].stop,), rate)
+        out, weights = torch.empty_like(query), query.new_empty(masks.shape, dtype=torch.float32)
         with torch.autocast("cpu", enabled=False):
-            for (rows, places, shape), mask in zip(_slices(groups, firsts_only), masks.split(sizes), strict=True):
-                q, k, v = (
-                    _heads_first(query[rows], shape),
-                    _heads_first(key[places], shape),
-                    _heads_first(value[places], shape),
-                )
+            for rows, places, pairs, count in ctx.slices:
+                q, k, v = (x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places]))
                 scores = torch.bmm(q, k.mT).mul_(scaling)
                 weight = torch.softmax(scores, -1, dtype=torch.float32)
-                weights.append(weight)
-                dropped = (weight * mask.view(weight.shape).float()).mul_(ctx.keep_scale)
-                _store(out[rows], torch.bmm(dropped.to(v.dtype), v), shape)
-        ctx.save_for_backward(query, key, value, masks, *weights)
-        return out
+                weights[pairs] = weight.flatten()
+                dropped = weight.mul_(masks[pairs].view_as(weight).to(weight.dtype)).mul_(ctx.keep_scale)
+                torch.bmm(dropped.to(v.dtype), v, out=out[rows].unflatten(0, (count, -1)))
+        ctx.save_for_backward(query, key, value, masks, weights)
+        return packing.heads_last(out, ctx.shapes[0])
 
     @staticmethod
     def backward(ctx, gradient):
-        query, key, value, masks, *weights = ctx.saved_tensors
+        query, key, value, masks, weights = ctx.saved_tensors
+        gradient = ctx.packing.heads_first(gradient.to(query.dtype))
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        masks = masks.split([weight.numel() for weight in weights])
-        for (rows, places, shape), mask, weight in zip(
-            _slices(ctx.groups, ctx.firsts_only), masks, weights, strict=True
-        ):
-            q, k, v = (
-                _heads_first(query[rows], shape),
-                _heads_first(key[places], shape),
-                _heads_first(value[places], shape),
+        for rows, places, pairs, count in ctx.slices:
+            q, k, v, g = (
+                x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places], gradient[rows])
             )
-            g = _heads_first(gradient[rows].to(q.dtype), shape)
-            keep = mask.view(weight.shape).float().mul_(ctx.keep_scale)
-            _store(d_value[places], torch.bmm((weight * keep).to(v.dtype).mT, g), shape)
-            d_weight = torch.bmm(g, v.mT).float().mul_(keep)
+            dq, dk, dv = (x.unflatten(0, (count, -1)) for x in (d_query[rows], d_key[places], d_value[places]))
+            weight = weights[pairs].view(count, q.shape[1], k.shape[1])
+            keep = masks[pairs].view_as(weight).to(weight.dtype).mul_(ctx.keep_scale)
+            torch.bmm((weight * keep).to(v.dtype).mT, g, out=dv)
+            d_weight = torch.bmm(g, v.mT).to(weight.dtype).mul_(keep)
             d_scores = torch._softmax_backward_data(d_weight, weight, -1, weight.dtype).mul_(ctx.scaling).to(q.dtype)
-            _store(d_query[rows], torch.bmm(d_scores, k), shape)
-            _store(d_key[places], torch.bmm(d_scores.mT, q), shape)
-        return d_query, d_key, d_value, None, None, None
+            torch.bmm(d_scores, k, out=dq)
+            torch.bmm(d_scores.mT, q, out=dk)
+        found = (d_query, d_key, d_value)
+        gradients = (ctx.packing.heads_last(x, shape) for x, shape in zip(found, ctx.shapes, strict=True))
+        return *gradients, None, None, None
 
 
-def _slices(groups, firsts_only):
-    """Of each group: its rows of the queries, its places among the keys, its number of sentences."""
-    done = 0
+def _slices(groups, shapes) -> list[tuple[slice, slice, slice, int]]:
+    """Of each group: its rows of the queries, of the keys, of the weights, and the number of products in it."""
+    (queries, heads, _), (keys, _, _), _ = shapes
+    found, row, pair = [], 0, 0
     for start, count, length in groups:
-        rows = count if firsts_only else count * length
-        yield slice(done, done + rows), slice(start, start + count * length), count
-        done += rows
-
-
-def _heads_first(x: torch.Tensor, count: int) -> torch.Tensor:
-    """(count * length, heads, size) -> (count * heads, length, size)."""
-    return x.unflatten(0, (count, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def _store(where: torch.Tensor, x: torch.Tensor, count: int) -> None:
-    where.unflatten(0, (count, -1)).copy_(x.unflatten(0, (count, -1)).transpose(1, 2))
+        products = count * heads
+        rows = products * (length if queries == keys else 1)
+        places = slice(start * heads, start * heads + products * length)
+        found.append((slice(row, row + rows), places, slice(pair, pair + rows * length), products))
+        row, pair = row + rows, pair + rows * length
+    return found
