@@ -1,6 +1,7 @@
 """The Trainer of contrastive models."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from .cards import CARD, describe_run, is_written_by_hand, write_card
 from .data.collator import ContrastiveCollator
 from .data.templates import template_settings
 from .data.tokenize import tokenize_dataset
+from .gradcache import CachedBatch, check_gradcache
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
@@ -134,10 +136,30 @@ class SimCSETrainer(Trainer):
         if self.masker is not None and model.training:
             masked, targets = mask_tokens(inputs["input_ids"], self.masker)
             inputs = {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
+        if self.args.gradcache_chunk_size is not None and model.training:
+            trim = not self.args.pad_to_max_length
+            self._cached = CachedBatch(
+                self.model, inputs, self.args.gradcache_chunk_size, trim, self.accelerator.autocast
+            )
+            return (self._cached.output.loss, self._cached.output) if return_outputs else self._cached.output.loss
         loss, output = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         if model.training:
             self.loss_tracker.add(output)
         return (loss, output) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.args.gradcache_chunk_size is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        no_sync = partial(self.accelerator.no_sync, model)
+        with no_sync():  # the gradient goes as far as the vectors and the objective's parameters
+            super().training_step(model, inputs, num_items_in_batch)
+        cached, self._cached = self._cached, None
+        share = 1 / self.current_gradient_accumulation_steps
+        scaler = self.accelerator.scaler
+        scaled = share if scaler is None else scaler.scale(torch.tensor(share, device=self.args.device))
+        output = cached.backward(model, no_sync, scaled)
+        self.loss_tracker.add(output)
+        return output.loss * share
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -172,6 +194,8 @@ class SimCSETrainer(Trainer):
         objective.check(
             TrainingRows(num_sentences, self.args.train_batch_size, self.args.world_size, self.train_dataset)
         )
+        if self.args.gradcache_chunk_size is not None:
+            check_gradcache(objective, self.args)
         if self.args.dataloader_drop_last and rows < batch:
             raise ValueError(
                 f"train_dataset has {rows} rows, fewer than one batch of {batch}, and "

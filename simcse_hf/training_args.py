@@ -46,6 +46,9 @@ class SimCSETrainingArguments(TrainingArguments):
             Augment the anchor too, as non-contrastive training does.
         mlm_probability (`float`, *optional*, defaults to 0.15):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
+        gradcache_chunk_size (`int`, *optional*):
+            Rows of the batch that are in the encoder at a time: with it a batch may have any size, at the price of a
+            second forward pass (see [`CachedBatch`]). Default: the whole batch, in one pass.
         preprocessing_num_workers (`int`, *optional*):
             Processes to tokenise with.
     """
@@ -69,6 +72,10 @@ class SimCSETrainingArguments(TrainingArguments):
     mlm_probability: float = field(
         default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
     )
+    gradcache_chunk_size: int | None = field(
+        default=None,
+        metadata={"help": "Rows in the encoder at a time: batches of any size for a second forward pass (GradCache)."},
+    )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes to tokenise with."})
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Remove columns the model's forward does not know."}
@@ -87,6 +94,8 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
+        if self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1:
+            raise ValueError(f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}")
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
         if self.fp16 and self.device.type == "cpu":
