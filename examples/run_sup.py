@@ -52,7 +52,7 @@ SAMPLE = {
 def main() -> None:
     model_args, data_args, training_args = parse_or_sample(sys.argv[1:], DEFAULTS, SAMPLE, "train_triplets")
     prepare_output_dir(training_args, data_args.overwrite_output_dir)
-    texts = load_training_texts(data_args, supervised=True)
+    texts = load_training_texts(model_args, data_args, training_args, supervised=True)
     model, tokenizer = load_model(model_args, training_args.seed)
     if data_args.dev_file is None:
         without_dev_set(training_args)

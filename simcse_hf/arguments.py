@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 from transformers import HfArgumentParser, PreTrainedConfig
 
-from .modeling import HEAD_CHOICES
+from .checkpoint import HEAD_CHOICES
+from .data.nli_groups import SAMPLINGS
 from .objectives import OBJECTIVES
 from .objectives.info_nce import SIMILARITIES, log_weight
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
@@ -30,7 +31,8 @@ class ModelArguments:
         metadata={"help": "The dense + tanh head of the start: keep, fresh, or auto.", "choices": HEAD_CHOICES},
     )
     pooler_type: str = field(
-        default="cls", metadata={"help": "Pooler; mask needs --templates.", "choices": (*POOLER_TYPES, TEMPLATE_POOLER)}
+        default="cls",
+        metadata={"help": "Pooler; mask needs --templates.", "choices": (*POOLER_TYPES, TEMPLATE_POOLER)},
     )
     templates: list[str] | None = field(
         default=None,
@@ -96,6 +98,14 @@ class DataArguments:
     dataset_split: str = field(default="train", metadata={"help": "Split of the hub data set."})
     columns: list[str] | None = field(
         default=None, metadata={"help": "Columns of the texts: anchor, positive, hard negatives."}
+    )
+    nli_sampling: str | None = field(
+        default=None,
+        metadata={
+            "help": "Hypotheses of a premise's row, for objectives that learn from labelled NLI pairs (columns "
+            "premise, hypothesis, label); default: pairs for softmax, allpalln for the others.",
+            "choices": SAMPLINGS,
+        },
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first rows only."})
     dev_file: str | None = field(

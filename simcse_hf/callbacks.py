@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from .data.view_dataset import SeededDataset
 from .distributed import sum_over_processes, world
 from .encoder import DEFAULT_TOKEN_BUDGET, encode_token_ids, tokenize_texts
 from .evaluation.geometry import alignment, uniformity
@@ -80,6 +81,16 @@ class SimilarityEvalCallback(TrainerCallback):
             metrics[f"{self.name}_alignment"] = alignment(first[self._positive], second[self._positive])
         metrics[f"{self.name}_uniformity"] = uniformity(vectors)
         return metrics
+
+
+class DatasetEpoch(TrainerCallback):
+    """Tells a data set whose rows are drawn anew every epoch which epoch begins."""
+
+    def __init__(self, dataset: SeededDataset):
+        self.dataset = dataset
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.dataset.set_epoch(int(state.epoch + 1e-6))  # a fraction inside an epoch, after a resume
 
 
 class LossTracker(TrainerCallback):

@@ -1,7 +1,6 @@
 """Contrastive models: a stock encoder with SimCSE's head, objective and optional masked-LM loss."""
 
 import copy
-import os
 from dataclasses import dataclass
 
 import torch
@@ -9,22 +8,20 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModel, BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
-from transformers.utils import ModelOutput, logging
+from transformers.utils import ModelOutput
 
-from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
+from .checkpoint import ContrastiveCheckpoint
+from .configuration import SECTION, ContrastiveSettings
 from .distributed import sum_over_processes, world
-from .head import SentenceHead, load_head
+from .dropout import use_fast_dropout
+from .head import SentenceHead
 from .masked_lm import IGNORED, StockMaskedLMHead
-from .objective_file import AUXILIARY_MODULES, load_auxiliary_state, save_auxiliary_state
+from .objective_file import AUXILIARY_MODULES, load_auxiliary_state
 from .objectives import Embedded, Objective, make_objective
 from .objectives.matryoshka import make_matryoshka
 from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
-from .sentence_transformers_files import NAMES as SENTENCE_TRANSFORMERS_NAMES
-from .sentence_transformers_files import save_sentence_transformers_files
+from .unpadded import encode_unpadded, supports_unpadded
 
-logger = logging.get_logger(__name__)
-
-HEAD_CHOICES = ("auto", "keep", "fresh")
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}  # settings that an objective may outlive
 
 
@@ -47,7 +44,7 @@ class ContrastiveOutput(ModelOutput):
     parts: dict[str, torch.FloatTensor] | None = None
 
 
-class ContrastiveModel:
+class ContrastiveModel(ContrastiveCheckpoint):
     """The contrastive head, mixed into an encoder family's `...PreTrainedModel` (see `BertForCL`).
 
     The encoder keeps its stock name and layout, and where it has a pooler of its own (dense + tanh over [CLS]), that
@@ -57,6 +54,9 @@ class ContrastiveModel:
     Settings ([`ContrastiveSettings`]) are keyword arguments of the constructor and of `from_pretrained`:
 
         model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
+
+    So is `unpadded`, which is no setting, as it changes no vector, and is not saved: whether padding is left out of
+    the computation, for the encoders where it can be (see [`supports_unpadded`]). It may be set at any time.
     """
 
     base_class: type | None = None  # the stock encoder; None: whatever AutoModel has for the config
@@ -64,7 +64,7 @@ class ContrastiveModel:
     _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
 
-    def __init__(self, config: PreTrainedConfig, **settings):
+    def __init__(self, config: PreTrainedConfig, *, unpadded: bool = True, **settings):
         config = copy.deepcopy(config)  # the section is this model's own
         super().__init__(config)
         self._saved_section = getattr(config, SECTION, None)
@@ -83,6 +83,8 @@ class ContrastiveModel:
             self._register_mlm_head()
         self.post_init()
         self._freeze_unused_head()
+        self.unpadded = unpadded
+        use_fast_dropout(self.base_model)
 
     def update_settings(self, **settings) -> None:
         """Changes settings, in the model and in the config that is saved with it.
@@ -125,7 +127,7 @@ class ContrastiveModel:
 
     def copy_encoder(self) -> "ContrastiveModel":
         """An independent model with the same encoder, head and pooler, without objective and masked-LM head."""
-        twin = type(self)(self.config, do_mlm=False, encoders=1)
+        twin = type(self)(self.config, do_mlm=False, encoders=1, unpadded=self.unpadded)
         own = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in own})
         return twin.to(self.device, self.dtype).train(self.training)
@@ -134,6 +136,11 @@ class ContrastiveModel:
     def contrastive_head(self) -> nn.Module:
         """The dense + tanh head: the encoder's own pooler, or ours where it has none."""
         return self.base_model.pooler if self.has_own_pooler else self.sentence_head
+
+    @property
+    def runs_unpadded(self) -> bool:
+        """Whether padding is left out: `unpadded` is set, the encoder allows it, and nothing traces the model."""
+        return self.unpadded and supports_unpadded(self.base_model) and not torch.compiler.is_compiling()
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
@@ -171,15 +178,26 @@ class ContrastiveModel:
         """(n, length) token ids -> (n, dim) sentence vectors, by the pooler of this mode (training or evaluation)."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
+        return self._embed_with_states(input_ids, attention_mask, token_type_ids, states=False)[0]
+
+    def _embed_with_states(self, input_ids, attention_mask, token_type_ids, states=True):
+        """(n, dim) sentence vectors and the encoder's output, whose last layer is whole if `states`."""
         pooler_type = self.settings.pooler_type if self.training else self.settings.inference_pooler
-        outputs = self._encode(input_ids, attention_mask, token_type_ids, needs_hidden_states(pooler_type))
+        outputs = self._encode(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            all_layers=needs_hidden_states(pooler_type),
+            first_only=not states and pooler_type in ("cls", "cls_before_pooler"),
+            pooled=pooler_type == "cls" and self.has_own_pooler,
+        )
         if pooler_type == "cls" and self.has_own_pooler:
-            return outputs.pooler_output
+            return outputs.pooler_output, outputs
         if pooler_type == TEMPLATE_POOLER:
-            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id), outputs
         hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
         vectors = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
-        return self.sentence_head(vectors) if pooler_type == "cls" else vectors
+        return self.sentence_head(vectors) if pooler_type == "cls" else vectors, outputs
 
     def forward(
         self,
@@ -246,7 +264,10 @@ class ContrastiveModel:
             parts=parts,
         )
 
-    def _encode(self, input_ids, attention_mask, token_type_ids, all_layers: bool = False):
+    def _encode(self, input_ids, attention_mask, token_type_ids, *, all_layers=False, first_only=False, pooled=False):
+        if self.runs_unpadded:
+            choice = {"all_layers": all_layers, "first_only": first_only, "pooled": pooled}
+            return encode_unpadded(self.base_model, input_ids, attention_mask, token_type_ids, **choice)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:  # DistilBERT and others have no such argument
             inputs["token_type_ids"] = token_type_ids
@@ -270,8 +291,9 @@ class ContrastiveModel:
             vectors = found.new_zeros(len(present), found.shape[-1]).index_put((present,), found)
             return vectors.view(batch, num_sentences, -1), None
         if return_loss and self.objective.needs_hidden_states:
-            vectors, hidden_states = self._embed_with_states(*flat)
-            return vectors.view(batch, num_sentences, -1), hidden_states.view(batch, num_sentences, length, -1)
+            vectors, outputs = self._embed_with_states(*flat)
+            states = outputs.last_hidden_state.view(batch, num_sentences, length, -1)
+            return vectors.view(batch, num_sentences, -1), states
         if self.second_encoder is not None and return_loss:
             first, second = (
                 [x if x is None else x[:, columns].flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
@@ -295,96 +317,6 @@ class ContrastiveModel:
         count = sum_over_processes(chosen.sum()) if self.training else chosen.sum()
         processes = world()[1] if self.training else 1
         return total * processes / count.clamp(min=1)
-
-    # --- checkpoints -----------------------------------------------------------------------------------------------
-
-    def save_pretrained(self, save_directory: str | os.PathLike, *, state_dict: dict | None = None, **kwargs) -> None:
-        """As in transformers, with the files of sentence-transformers beside the weights.
-
-        Our head, where the encoder has none, is among those files and not in the weights.
-        """
-        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-        head = self._head_state(state_dict)
-        apart = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
-        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in apart}
-        if kwargs.get("is_main_process", True):
-            save_auxiliary_state(save_directory, state_dict)
-            save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
-        super().save_pretrained(save_directory, state_dict=main, **kwargs)
-
-    def _head_state(self, state_dict: dict) -> dict:
-        """Weight and bias of the head by their names in `state_dict`; empty where it is no single dense layer."""
-        head = [name for name, module in self.named_modules() if module is self.contrastive_head]
-        names = [name for name in state_dict if name.startswith(f"{head[0]}.")]
-        kinds = sorted(name.rpartition(".")[2] for name in names)
-        return {name: state_dict[name] for name in names} if kinds == ["bias", "weight"] else {}
-
-    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # `save_pretrained(push_to_hub=True)` uploads what is not in this list; ours was written just before.
-        stamps = super()._get_files_timestamps(working_dir)
-        return {name: stamp for name, stamp in stamps.items() if name not in SENTENCE_TRANSFORMERS_NAMES}
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, *args, head: str = "auto", **kwargs):
-        """As in transformers, with the head's settings as further keyword arguments, in float32 unless told otherwise.
-
-        Args:
-            name_or_path: a directory or hub name: one of our checkpoints, a published SimCSE model (an encoder with
-                its pooler, nothing else), the reference's own training output (`mlp.*`), or a masked-LM checkpoint.
-            head: `"keep"` the checkpoint's dense + tanh head, draw a `"fresh"` one, or `"auto"`: keep it where
-                config.json has our section (with a `cls` pooler) or the checkpoint is a bare encoder with a pooler
-                and no masked-LM head, as the published models are; else draw it. Which was done is logged and stands
-                in `model.head_source`.
-            kwargs: settings ([`ContrastiveSettings`]), config values (`hidden_dropout_prob=0.2`) and transformers'
-                own arguments.
-
-        Raises:
-            ValueError: unknown `head`; `"keep"` where the checkpoint has none; a setting that is not valid.
-        """
-        if head not in HEAD_CHOICES:
-            raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
-        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
-        wants_info = kwargs.pop("output_loading_info", False)
-        if "torch_dtype" not in kwargs:
-            kwargs.setdefault("dtype", torch.float32)
-        load = super().from_pretrained
-        model, info = load(name_or_path, *args, output_loading_info=True, **settings, **kwargs)
-        reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
-        if reference_head:
-            renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
-            if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
-                renames[r"^lm_head\."] = "cls.predictions."
-            model, info = load(
-                name_or_path, *args, output_loading_info=True, key_mapping=renames, **settings, **kwargs
-            )
-        found = model._find_head(name_or_path, info, kwargs)
-        keep = head == "keep" or (head == "auto" and found and (reference_head or model._is_trained_head(info)))
-        if keep and not found:
-            raise ValueError(
-                f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
-            )
-        if not keep:
-            model.reset_head()
-        model._freeze_unused_head()  # loading put new parameters in its place
-        model.head_source = "kept" if keep else "fresh"
-        if model.settings.pooler_type == "cls":
-            logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
-        return (model, info) if wants_info else model
-
-    def _find_head(self, name_or_path, info, kwargs) -> bool:
-        if not self.has_own_pooler:
-            # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-            return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
-        return not any(".pooler." in f".{key}" for key in info["missing_keys"])
-
-    def _is_trained_head(self, info) -> bool:
-        section = self._saved_section
-        if section is not None:
-            return section.get("pooler_type", "cls") == "cls"
-        extra = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-        mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
-        mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
-        return not extra and mlm_missing
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):

@@ -18,20 +18,22 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
 from .auto import AutoModelForCL
-from .callbacks import LossTracker, SimilarityEvalCallback
+from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback
 from .cards import CARD, describe_run, is_written_by_hand, write_card
 from .data.collator import ContrastiveCollator
+from .data.rows import tokenized_rows, training_rows
 from .data.templates import template_settings
-from .data.tokenize import tokenize_dataset
+from .data.view_dataset import SeededDataset
 from .gradcache import CachedBatch, check_gradcache
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
 from .objective_file import load_auxiliary_state
-from .objectives import TrainingRows
+from .objectives import TrainingRows, objective_class
 from .positions import check_max_length
 from .sentence_transformers_files import copy_sentence_transformers_files
 from .training_args import SimCSETrainingArguments
+from .views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 
 logger = logging.get_logger(__name__)
 
@@ -74,6 +76,7 @@ class SimCSETrainer(Trainer):
         if processing_class is None:
             processing_class = AutoTokenizer.from_pretrained(model.name_or_path)
         check_max_length(args.max_seq_length, model.config)
+        args.view = args.view or objective_class(model.settings.objective).view
         model.update_settings(
             max_seq_length=args.max_seq_length,
             fixed_mask=args.view == "fixed_mask",
@@ -81,20 +84,14 @@ class SimCSETrainer(Trainer):
         )
         if model.objective is None:
             model.prepare_objective()
-        train_dataset, eval_dataset = (
-            dataset
-            if dataset is None or "input_ids" in dataset.column_names
-            else tokenize_dataset(
-                dataset,
-                processing_class,
-                args.max_seq_length,
-                args.preprocessing_num_workers,
-                model.settings.templates,
-            )
-            for dataset in (train_dataset, eval_dataset)
-        )
+        if train_dataset is not None:
+            train_dataset = training_rows(train_dataset, processing_class, args, model.settings.templates)
+        if eval_dataset is not None:
+            eval_dataset = tokenized_rows(eval_dataset, processing_class, args, model.settings.templates)
         self.loss_tracker = LossTracker()
         callbacks = [*(callbacks or []), self.loss_tracker]
+        if isinstance(train_dataset, SeededDataset):
+            callbacks.append(DatasetEpoch(train_dataset))
         if dev_set is not None:
             callbacks.append(SimilarityEvalCallback(dev_set))
         self.similarity_evals = [callback for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
@@ -106,6 +103,11 @@ class SimCSETrainer(Trainer):
             if args.load_best_model_at_end and args.metric_for_best_model in (None, "loss"):
                 args.metric_for_best_model = f"{self.similarity_evals[0].name}_spearman"
                 args.greater_is_better = True
+        self.masked_lm_view = None
+        if args.view in MASKED_LM_VIEWS:
+            self.masked_lm_view = MaskedLMView(
+                args.view_model or model.name_or_path, processing_class, masked_lm_rate(args.view, args.view_rate)
+            )
         self.masker = None
         if model.settings.do_mlm:
             self.masker = DataCollatorForLanguageModeling(processing_class, mlm_probability=args.mlm_probability)
@@ -133,6 +135,8 @@ class SimCSETrainer(Trainer):
         return super().train(*args, **kwargs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if "view_seed" in inputs:
+            inputs = self._with_masked_lm_view(inputs)
         if self.masker is not None and model.training:
             masked, targets = mask_tokens(inputs["input_ids"], self.masker)
             inputs = {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
@@ -146,6 +150,17 @@ class SimCSETrainer(Trainer):
         if model.training:
             self.loss_tracker.add(output)
         return (loss, output) if return_outputs else loss
+
+    def _with_masked_lm_view(self, inputs: dict) -> dict:
+        ids, mask, seeds = (inputs[name] for name in ("input_ids", "attention_mask", "view_seed"))
+        view = self.masked_lm_view.to(ids.device)
+        first = 0 if self.args.view_both else 1
+        columns = [
+            view(ids[:, column], mask[:, column], seeds ^ column) if column >= first else ids[:, column]
+            for column in range(ids.shape[1])
+        ]
+        others = {name: tensor for name, tensor in inputs.items() if name != "view_seed"}
+        return {**others, "input_ids": torch.stack(columns, dim=1)}
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         if self.args.gradcache_chunk_size is None:
@@ -250,8 +265,9 @@ class SimCSETrainer(Trainer):
         self._load_own_files(self.state.best_model_checkpoint)
 
     def _load_own_files(self, checkpoint: str | os.PathLike) -> None:
-        # Sharded formats (FSDP, DeepSpeed) hold the whole state and no file of ours.
-        if Path(checkpoint, "model.safetensors").exists():
+        # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if not sharded and Path(checkpoint, "model.safetensors").exists():
             if not self.model.has_own_pooler:
                 load_head(self.model.sentence_head, checkpoint, {})
             load_auxiliary_state(self.model, checkpoint)

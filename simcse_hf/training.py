@@ -1,5 +1,6 @@
 """A training run from parsed arguments to results.json, as the scripts in examples/ string it together."""
 
+import itertools
 import json
 import logging as stdlib_logging
 import os
@@ -22,12 +23,17 @@ from transformers.utils import logging
 from .arguments import DataArguments, ModelArguments, dropout_settings, parse_arguments
 from .auto import AutoModelForCL
 from .cards import describe_run
+from .data.documents import next_sentence_pairs, read_documents
+from .data.nli_groups import build_nli_groups
 from .data.readers import load_text_dataset
+from .data.spans import SpanDataset
 from .modeling import ContrastiveModel
+from .objectives import objective_class
 from .sample import sample_files
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 from .version import __version__
+from .views import DOCUMENT_VIEWS
 
 logger = logging.get_logger(__name__)
 
@@ -98,11 +104,18 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
     return model, AutoTokenizer.from_pretrained(name, **hub)
 
 
-def load_training_texts(data_args: DataArguments, supervised: bool) -> datasets.Dataset:
-    """The training texts.
+def load_training_texts(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    training_args: SimCSETrainingArguments,
+    supervised: bool,
+) -> datasets.Dataset | SpanDataset:
+    """The training texts, in the form that the objective and the view take.
 
     Args:
-        data_args: names them.
+        model_args: names the objective.
+        data_args: names the texts.
+        training_args: names the view.
         supervised: rows hold an anchor, a positive and any number of hard negatives; else single sentences.
 
     Raises:
@@ -111,6 +124,11 @@ def load_training_texts(data_args: DataArguments, supervised: bool) -> datasets.
     if (data_args.train_file is None) == (data_args.dataset_name is None):
         raise ValueError("name the training texts by one of --train_file and --dataset_name")
     source = data_args.train_file or data_args.dataset_name
+    kind = objective_class(model_args.objective).rows
+    if kind == "nli" or kind == "spans" or training_args.view in DOCUMENT_VIEWS:
+        if data_args.train_file is None:
+            raise ValueError(f"--objective {model_args.objective} and --view {training_args.view} read --train_file")
+        return _load_rows_of(kind, model_args, data_args, training_args)
     texts = load_text_dataset(
         source,
         split=data_args.dataset_split,
@@ -124,6 +142,24 @@ def load_training_texts(data_args: DataArguments, supervised: bool) -> datasets.
             "number of hard negatives. For single texts there is unsupervised training."
         )
     return texts
+
+
+def _load_rows_of(kind, model_args, data_args, training_args) -> datasets.Dataset | SpanDataset:
+    """Labelled NLI pairs by premise, or what is made of documents."""
+    path, most = data_args.train_file, data_args.max_train_samples
+    if kind == "spans":
+        hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
+        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name or model_args.model_name_or_path, **hub)
+        options = model_args.settings()["objective_options"]
+        chosen = {"anchors": options["anchors"]} if "anchors" in options else {}
+        documents = itertools.islice(read_documents(path), most)
+        return SpanDataset(documents, tokenizer, training_args.max_seq_length, training_args.seed, **chosen)
+    if kind == "nli":
+        sampling = data_args.nli_sampling or ("pairs" if model_args.objective == "softmax" else "allpalln")
+        rows = build_nli_groups(path, sampling=sampling, seed=training_args.seed)
+    else:
+        rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
+    return rows if most is None else rows.select(range(min(most, len(rows))))
 
 
 def prepare_output_dir(training_args: SimCSETrainingArguments, overwrite: bool) -> None:

@@ -4,23 +4,7 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
-#: How the positive of a single sentence comes about. The last two are made from documents when the texts are read.
-VIEWS = (
-    "identity",
-    "fixed_mask",
-    "crop",
-    "delete_words",
-    "delete_one_word",
-    "synonyms",
-    "mlm",
-    "crop+mlm",
-    "shuffle",
-    "eda",
-    "repeat_words",
-    "next_sentence",
-    "next_three_sentences",
-)
-AUGMENTATIONS = VIEWS[2:-2]  # of the text itself, drawn anew every epoch
+from .views import VIEWS
 
 
 @dataclass
@@ -36,14 +20,17 @@ class SimCSETrainingArguments(TrainingArguments):
             Tokens a text is cut to, special tokens included.
         pad_to_max_length (`bool`, *optional*, defaults to `False`):
             Pad every batch to `max_seq_length` instead of its longest text.
-        view (`str`, *optional*, defaults to `"identity"`):
+        view (`str`, *optional*):
             How the positive of a single sentence comes about: `"identity"` (the sentence again, under another dropout
             mask), `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of the paper), a discrete augmentation
-            (Table 1; see `simcse_hf.views`), or a later sentence of the document (Table 2).
+            (Table 1; see `simcse_hf.views`), or a later sentence of the document (Table 2). Default: that of the
+            objective, `"identity"` for most.
         view_rate (`float`, *optional*):
             Share of the words that an augmentation changes; default: that of the view.
         view_both (`bool`, *optional*, defaults to `False`):
             Augment the anchor too, as non-contrastive training does.
+        view_model (`str`, *optional*):
+            Masked language model of the views `"mlm"` and `"crop+mlm"`; default: the one that training starts from.
         mlm_probability (`float`, *optional*, defaults to 0.15):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
         gradcache_chunk_size (`int`, *optional*):
@@ -57,11 +44,11 @@ class SimCSETrainingArguments(TrainingArguments):
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad every batch to max_seq_length instead of its longest text."}
     )
-    view: str = field(
-        default="identity",
+    view: str | None = field(
+        default=None,
         metadata={
             "help": "Positive of a single sentence: identity (another dropout mask), fixed_mask (the same mask), an "
-            "augmentation, or a later sentence of the document.",
+            "augmentation, or a later sentence of the document. Default: that of the objective.",
             "choices": VIEWS,
         },
     )
@@ -69,6 +56,9 @@ class SimCSETrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Share of the words an augmentation changes; default: that of the view."}
     )
     view_both: bool = field(default=False, metadata={"help": "Augment the anchor too, not only the positive."})
+    view_model: str | None = field(
+        default=None, metadata={"help": "Masked language model of the views mlm and crop+mlm; default: the start."}
+    )
     mlm_probability: float = field(
         default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
     )
@@ -90,7 +80,7 @@ class SimCSETrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.view not in VIEWS:
+        if self.view is not None and self.view not in VIEWS:
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")

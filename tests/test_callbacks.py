@@ -45,9 +45,7 @@ def test_the_three_figures_by_hand(model, tokenizer):
 
 def test_each_distinct_text_is_encoded_once_and_the_mode_is_kept(model, tokenizer):
     rows = []
-    model.base_model.register_forward_pre_hook(
-        lambda _m, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
+    model.register_forward_pre_hook(lambda _m, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
     SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
     assert sum(rows) == 7  # of 10 sentences
     assert model.training

@@ -101,7 +101,9 @@ def test_an_empty_dataset_is_tokenised_or_named(tokenizer):
 
 
 def test_groups_keep_their_texts_and_relations(tokenizer):
-    groups = Dataset.from_dict({"texts": [["the cat", "a dog sat", "cat"], ["a mat", "dog"]], "relations": [[0, 2], [1]]})
+    groups = Dataset.from_dict(
+        {"texts": [["the cat", "a dog sat", "cat"], ["a mat", "dog"]], "relations": [[0, 2], [1]]}
+    )
     tokenized = tokenize_dataset(groups, tokenizer, 12)
     assert tokenized["relations"][:] == [[0, 2], [1]]
     wanted = [[tokenizer(text)["input_ids"] for text in row] for row in groups["texts"]]

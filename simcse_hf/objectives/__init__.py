@@ -6,7 +6,7 @@ from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE
-from .interface import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, register
+from .interface import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, objective_class, register
 from .is_bert import ISBERT
 from .promptbert import PromptBERT
 from .simcse import SimCSEObjective
@@ -22,6 +22,7 @@ __all__ = [
     "Objective",
     "TrainingRows",
     "make_objective",
+    "objective_class",
     "register",
 ]
 

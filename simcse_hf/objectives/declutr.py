@@ -31,6 +31,8 @@ class DeCLUTR(Objective):
         ValueError: a temperature that is not above 0; anchors below 1.
     """
 
+    rows = "spans"
+
     def __init__(self, dim: int, temperature: float = 0.05, anchors: int = 1):
         super().__init__(dim)
         if not temperature > 0:

@@ -38,6 +38,8 @@ class ESimCSE(ObjectiveWithPasses):
         ValueError: a momentum or queue size outside its range.
     """
 
+    view = "repeat_words"
+
     def __init__(
         self,
         dim: int,

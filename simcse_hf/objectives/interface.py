@@ -74,6 +74,10 @@ class Objective(nn.Module):
     encoders: int = 1
     #: Rows of the encoder pass that a single sentence becomes: 2 views, or 1 for objectives without views.
     copies: int = 2
+    #: What its training rows are made of: "texts", "nli" (premises with labelled hypotheses) or "spans" of documents.
+    rows: str = "texts"
+    #: The view of single sentences where none is asked for.
+    view: str = "identity"
     #: Whether `Embedded.hidden_states` is read.
     needs_hidden_states: bool = False
     #: Whether `inputs["text_ids"]` is read; an instance may set it.

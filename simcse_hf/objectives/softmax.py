@@ -33,6 +33,8 @@ class Softmax(Objective):
         ValueError: a `hidden_dim` that is no whole number of 1 or more.
     """
 
+    rows = "nli"
+
     def __init__(self, dim: int, hidden_dim: int | None = None):
         super().__init__(dim)
         if hidden_dim is not None and not (isinstance(hidden_dim, int) and hidden_dim >= 1):

@@ -24,6 +24,8 @@ class SoftmaxSupCon(Objective):
         ValueError: a value outside its range.
     """
 
+    rows = "nli"
+
     def __init__(
         self,
         dim: int,

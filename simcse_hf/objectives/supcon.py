@@ -38,6 +38,8 @@ class SupCon(Objective):
         ValueError: a temperature that is not above 0, an unknown similarity.
     """
 
+    rows = "nli"
+
     def __init__(self, dim: int, temperature: float = 0.05, similarity: str = "cosine"):
         super().__init__(dim)
         if not 0 < temperature < math.inf:

