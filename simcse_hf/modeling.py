@@ -119,6 +119,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self.objective = make_objective(name, dim, settings, options)
         self.objective.attach(self)
         if max(self.settings.encoders, self.objective.encoders) == 2:
+            if self.objective.copies == 1:
+                raise ValueError(f"objective {name!r} reads one text a row: set encoders to 1")
             self.second_encoder = self.copy_encoder()
         self.objective.to(self.device).train(self.training)
         saved = self._saved_section or {}
@@ -284,24 +286,26 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 raise ValueError("fixed_mask is for views of one sentence: the columns of a row hold different text")
             anchors = self.embed(*(x if x is None else x[:, 0] for x in (input_ids, attention_mask, token_type_ids)))
             return anchors.unsqueeze(1).expand(-1, num_sentences, -1), None
-        flat = [x if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
-        if relations is not None:  # rows of different numbers of sentences
-            present = flat[1].any(1)
-            found = self.embed(*(x if x is None else x[present] for x in flat))
-            vectors = found.new_zeros(len(present), found.shape[-1]).index_put((present,), found)
-            return vectors.view(batch, num_sentences, -1), None
+        inputs = (input_ids, attention_mask, token_type_ids)
         if return_loss and self.objective.needs_hidden_states:
-            vectors, outputs = self._embed_with_states(*flat)
+            vectors, outputs = self._embed_with_states(*(x if x is None else x.flatten(0, 1) for x in inputs))
             states = outputs.last_hidden_state.view(batch, num_sentences, length, -1)
             return vectors.view(batch, num_sentences, -1), states
+        passes = [(self, slice(None))]
         if self.second_encoder is not None and return_loss:
-            first, second = (
-                [x if x is None else x[:, columns].flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
-                for columns in (slice(0, 1), slice(1, None))
-            )
-            anchors, others = self.embed(*first), self.second_encoder.embed(*second)
-            return torch.cat([anchors.view(batch, 1, -1), others.view(batch, num_sentences - 1, -1)], dim=1), None
-        return self.embed(*flat).view(batch, num_sentences, -1), None
+            passes = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
+        found = []
+        for encoder, columns in passes:
+            flat = [x if x is None else x[:, columns].flatten(0, 1) for x in inputs]
+            vectors = encoder.embed(*flat) if relations is None else encoder._embed_present(*flat)
+            found.append(vectors.view(batch, -1, vectors.shape[-1]))
+        return torch.cat(found, dim=1), None
+
+    def _embed_present(self, input_ids, attention_mask, token_type_ids) -> torch.Tensor:
+        """Vectors of the rows that hold a token, and zeros for the others."""
+        present = attention_mask.any(1)
+        found = self.embed(*(x if x is None else x[present] for x in (input_ids, attention_mask, token_type_ids)))
+        return found.new_zeros(len(present), found.shape[-1]).index_put((present,), found)
 
     # --- losses ----------------------------------------------------------------------------------------------------
 
