@@ -62,6 +62,9 @@ class ModelArguments:
     encoders: int = field(
         default=1, metadata={"help": "2: an independent encoder for all but the first text of a row (Table 2)."}
     )
+    unpadded: bool = field(
+        default=True, metadata={"help": "Leave padding out of the computation where the encoder allows it."}
+    )
     dropout: float | None = field(
         default=None, metadata={"help": "Every dropout rate of the encoder (Table 3); default: as in its config."}
     )
@@ -81,6 +84,7 @@ class ModelArguments:
             "objective_options": _options(self.objective_options),
             "matryoshka_dims": _dims(self.matryoshka_dims),
             "encoders": self.encoders,
+            "unpadded": self.unpadded,
             "templates": self.templates or [],
         }
 

@@ -34,6 +34,7 @@ def test_the_reference_command_line(tmp_path):
         "objective_options": {},
         "matryoshka_dims": [],
         "encoders": 1,
+        "unpadded": True,
         "templates": [],
     }
     assert data.train_file == "data/wiki1m.txt"
@@ -44,17 +45,18 @@ def test_the_reference_command_line(tmp_path):
 def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_path):
     line = (
         f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 "
-        "covariance_weight=0.5 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2"
+        "covariance_weight=0.5 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
     )
     model, _, training = parse_arguments(line.split())
     file = tmp_path / "run.yaml"
     file.write_text(
         f"output_dir: {tmp_path}\nuse_cpu: true\nobjective: vicreg\nobjective_options:\n  projector_dim: 64\n"
-        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nview: eda\nview_rate: 0.2\n"
+        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nunpadded: false\nview: eda\nview_rate: 0.2\n"
     )
     from_yaml, _, training_from_yaml = parse_arguments([str(file)])
     for settings in (model.settings(), from_yaml.settings()):
         assert (settings["objective"], settings["matryoshka_dims"], settings["encoders"]) == ("vicreg", [64, 32], 2)
+        assert settings["unpadded"] is False
         assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
     for arguments in (training, training_from_yaml):
         assert (arguments.view, arguments.view_rate) == ("eda", 0.2)
