@@ -47,7 +47,7 @@ class CachedBatch:
         self.chunks = _split(inputs, chunk_size, trim)
         # Drawn from the run's generator, which the chunks' own streams then leave alone: a resumed run draws the same.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
-        with torch.no_grad(), _without_objective(model), _own_random_state(model.device):
+        with torch.no_grad(), _without_objective(model), own_random_state(model.device):
             found = []
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
@@ -85,7 +85,7 @@ class CachedBatch:
         mlm_loss = None if shares is None else self.vectors.new_zeros((), dtype=torch.float32)
         gradients = self.vectors.grad.split([len(chunk["input_ids"]) for chunk in self.chunks])
         last = len(self.chunks) - 1
-        with _own_random_state(self.model.device):
+        with own_random_state(self.model.device):
             for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
                 torch.manual_seed(seed)
                 with nullcontext() if i == last else no_sync():
@@ -176,7 +176,7 @@ def _without_objective(model: ContrastiveModel):
         model.objective = objective
 
 
-def _own_random_state(device: torch.device) -> AbstractContextManager:
+def own_random_state(device: torch.device) -> AbstractContextManager:
     """In here seeds may be set: the generators go on afterwards as if nothing had been drawn."""
     if device.type == "cpu":
         return torch.random.fork_rng(devices=[])

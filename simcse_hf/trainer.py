@@ -24,7 +24,7 @@ from .data.collator import ContrastiveCollator
 from .data.rows import tokenized_rows, training_rows
 from .data.templates import template_settings
 from .data.view_dataset import SeededDataset
-from .gradcache import CachedBatch, check_gradcache
+from .gradcache import CachedBatch, check_gradcache, own_random_state
 from .head import load_head
 from .masked_lm import mask_tokens
 from .modeling import ContrastiveModel
@@ -231,28 +231,59 @@ class SimCSETrainer(Trainer):
         if num_sentences > 1 and self.args.view == "fixed_mask":
             raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
 
-    @torch.no_grad()
     def _check_dropout(self) -> None:
-        """Two views of a text must differ, or unsupervised training pulls nothing together (Table 3, p = 0)."""
-        row = self.train_dataset[0]
-        batch = {name: tensor.to(self.model.device) for name, tensor in self.data_collator([row, row]).items()}
-        training = self.model.training
-        with torch.random.fork_rng():
-            vectors = self.model.train()(
-                batch["input_ids"], batch["attention_mask"], return_loss=False
-            ).sentence_vectors
-        self.model.train(training)
-        if torch.equal(vectors[:, 0], vectors[:, 1]):
-            names = sorted(n for n in self.model.config.to_dict() if "dropout" in n and "classifier" not in n)
-            found = ", ".join(f"{name} = {getattr(self.model.config, name)}" for name in names) or "no such setting"
+        """Two views of a text must differ, or unsupervised training pulls nothing together (Table 3, p = 0), and by
+        all the dropout that the config asks for, or it is another method that is trained.
+        """
+        config = self.model.config
+        if self._views_are_equal():
+            names = sorted(n for n in config.to_dict() if "dropout" in n and "classifier" not in n)
+            found = ", ".join(f"{name} = {getattr(config, name)}" for name in names) or "no such setting"
             raise ValueError(
                 "both views of a sentence give the same vector: without effective dropout there is nothing to learn "
                 f"from (SimCSE, Table 3). The encoder has {found}; its attention implementation is "
-                f"{self.model.config._attn_implementation}. Set dropout above 0 when loading, for example "
+                f"{config._attn_implementation}. Set dropout above 0 when loading, for example "
                 "from_pretrained(..., hidden_dropout_prob=0.1) for BERT, or attention_dropout=0.1, "
                 "embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT (--dropout 0.1 in the scripts); or train on "
                 "pairs."
             )
+        rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name}
+        of_attention = {name: rate for name, rate in rates.items() if "attention" in name and rate}
+        if of_attention and self._views_are_equal(only_attention_dropout=True):
+            asked = ", ".join(f"{name} = {rate}" for name, rate in of_attention.items())
+            zero = ", ".join(f"{name}=0.0" for name in of_attention)
+            raise ValueError(
+                f"the attention implementation {config._attn_implementation} drops no attention weights, although the "
+                f"config says {asked}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load "
+                'the model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or ask for no attention '
+                f"dropout (from_pretrained(..., {zero})); or train on pairs."
+            )
+
+    @torch.no_grad()
+    def _views_are_equal(self, only_attention_dropout: bool = False) -> bool:
+        """Whether the first text's views have one vector, on the path of a training step."""
+        model = self.model
+        batch = self.data_collator([self.train_dataset[0]] * 8)  # at low rates, one may be spared by chance
+        ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
+        hooks = []
+        if only_attention_dropout:  # what else is dropped has no axis of heads
+            hooks = [
+                module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
+                for module in model.modules()
+                if isinstance(module, nn.Dropout)
+            ]
+        training, unpadded = model.training, model.unpadded
+        if self.args.torch_compile or self.args.gradient_checkpointing:  # neither is in force yet
+            model.unpadded = False
+        try:
+            with own_random_state(model.device), self.compute_loss_context_manager():
+                vectors = model.train()(ids, mask, return_loss=False).sentence_vectors
+        finally:
+            model.train(training)
+            model.unpadded = unpadded
+            for hook in hooks:
+                hook.remove()
+        return torch.equal(vectors[:, 0], vectors[:, 1])
 
     # --- files of our own: the head of encoders without a pooler, the objective's state ------------------------------
 

@@ -7,9 +7,18 @@ import socket
 import pytest
 import torch
 import torch.multiprocessing as mp
-from conftest import VOCABULARY, tiny_config
+from conftest import FAMILIES, VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import BertForMaskedLM, BertTokenizer, EarlyStoppingCallback, TrainerCallback
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    BertForMaskedLM,
+    BertTokenizer,
+    EarlyStoppingCallback,
+    TrainerCallback,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.evaluation.pairs import ScoredPairs
@@ -277,6 +286,69 @@ def test_unsupervised_training_without_dropout_is_refused(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32), processing_class=tokenizer)
     with pytest.raises(ValueError, match="hidden_dropout_prob = 0.0.*Set dropout above 0"):
         trainer.train()
+
+
+def _attention_without_dropout(module, query, key, value, attention_mask, **kwargs):
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **(kwargs | {"dropout": 0.0}))
+
+
+@pytest.fixture
+def drops_no_weights():
+    """The name of an attention function that, as some kernels do, takes a dropout rate and drops nothing."""
+    name = "drops_no_weights"
+    AttentionInterface.register(name, _attention_without_dropout)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    yield name
+    for interface in (AttentionInterface, AttentionMaskInterface):
+        del interface._global_mapping[name]
+
+
+@pytest.mark.parametrize("changes", [{}, {"bf16": True}])
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
+def test_attention_that_loses_its_dropout_is_refused(tmp_path, tokenizer, drops_no_weights, model_type, changes):
+    model = model_of(model_type)
+    model.unpadded = False
+    model.set_attn_implementation(drops_no_weights)
+    trainer = SimCSETrainer(model, arguments(tmp_path, **changes), texts(32), processing_class=tokenizer)
+    before = weights(model), torch.get_rng_state()
+    with pytest.raises(ValueError, match="drops_no_weights drops no attention weights.*dropout.* = 0.1.*sdpa"):
+        trainer.train()
+    assert_same_weights(before[0], weights(model))
+    assert torch.equal(before[1], torch.get_rng_state())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"torch_compile": True, "torch_compile_backend": "eager"}, {"gradient_checkpointing": True}]
+)
+def test_what_runs_with_padding_is_checked_with_padding(tmp_path, tokenizer, drops_no_weights, changes):
+    model = model_of()
+    model.set_attn_implementation(drops_no_weights)
+    trainer = SimCSETrainer(model, arguments(tmp_path, **changes), texts(32), processing_class=tokenizer)
+    with pytest.raises(ValueError, match="drops no attention weights"):
+        trainer.train()
+    assert model.unpadded
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_attention_that_keeps_its_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
+    model = model_of(model_type)
+    model.unpadded = unpadded
+    SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)._check_run()
+
+
+@pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.1), (1, False, 0.0), (2, False, 0.1)])
+def test_where_no_attention_dropout_is_lost_the_kernel_is_accepted(
+    tmp_path, tokenizer, drops_no_weights, columns, unpadded, rate
+):
+    """Without padding, attention is this package's own; a rate of 0 is a choice; pairs need no dropout."""
+    torch.manual_seed(1)
+    config = tiny_config(attention_probs_dropout_prob=rate, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, unpadded=unpadded)
+    model.set_attn_implementation(drops_no_weights)
+    trainer = SimCSETrainer(model, arguments(tmp_path, max_steps=1), texts(32, columns), processing_class=tokenizer)
+    assert trainer.train().global_step == 1
 
 
 def test_pairs_train_without_dropout(tmp_path, tokenizer):
