@@ -12,8 +12,10 @@ class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
 
     Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False`
-    (every trainable parameter is used), `dataloader_pin_memory` off on CPUs, and `metric_for_best_model`, where a best
-    model is asked for and there is a dev set, is its Spearman correlation.
+    (every trainable parameter is used), `dataloader_pin_memory` off on CPUs and `accelerator_config.non_blocking` on
+    where memory is pinned, `logging_nan_inf_filter=False` (it hides a broken loss, which ends a run here, and makes
+    the host wait for the device every step), and `metric_for_best_model`, where a best model is asked for and there is
+    a dev set, is its Spearman correlation.
 
     Args:
         max_seq_length (`int`, *optional*, defaults to 32):
@@ -70,6 +72,9 @@ class SimCSETrainingArguments(TrainingArguments):
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Remove columns the model's forward does not know."}
     )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Leave losses that are not finite out of the log; here they end the run."}
+    )
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
     )
@@ -79,6 +84,7 @@ class SimCSETrainingArguments(TrainingArguments):
         return {**self.__dict__, "hub_token": None}
 
     def __post_init__(self):
+        chosen = self.accelerator_config is not None
         super().__post_init__()
         if self.view is not None and self.view not in VIEWS:
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
@@ -92,6 +98,8 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # there is no device to copy to
+        elif self.dataloader_pin_memory and not chosen:
+            self.accelerator_config.non_blocking = True  # or every batch waits for the step before it
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "

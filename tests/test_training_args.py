@@ -34,3 +34,17 @@ def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
     copy = pickle.loads(pickle.dumps(arguments))
     assert copy.hub_token is None and copy.output_dir == str(tmp_path)
     assert arguments.hub_token == "hf_secret"
+
+
+def test_batches_do_not_wait_for_the_device(tmp_path, monkeypatch):
+    directory = str(tmp_path)
+    on_cpu = SimCSETrainingArguments(directory, use_cpu=True)
+    assert not on_cpu.dataloader_pin_memory and not on_cpu.accelerator_config.non_blocking
+    assert not on_cpu.logging_nan_inf_filter and on_cpu.optim == "adamw_torch_fused"
+    monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cuda")))
+    monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 1))
+    on_gpu = SimCSETrainingArguments(directory)
+    assert on_gpu.dataloader_pin_memory and on_gpu.accelerator_config.non_blocking
+    asked = SimCSETrainingArguments(directory, accelerator_config={"non_blocking": False})
+    assert not asked.accelerator_config.non_blocking
+    assert not SimCSETrainingArguments(directory, dataloader_pin_memory=False).accelerator_config.non_blocking
