@@ -26,10 +26,11 @@ from contestants import Ours, Peer, Plain, encode_ours, encode_peer
 from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from simcse_hf import SimCSE, load_text_dataset
+from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
 from simcse_hf.evaluation.sts_data import read_sts_task
 
 BATCH, LENGTH, ROWS = 64, 32, 4096
+STEPS_BETWEEN_EVALUATIONS = 250
 CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
 
 
@@ -69,6 +70,7 @@ def main() -> None:
                 report["rows"].append(compare_training(name, rows, bf16, peak, arguments))
                 show(report["rows"][-1])
         report["peak_memory_mib_of_a_step"] = {name: int(child(arguments, name)) for name in CONTESTANTS}
+        report["evaluation_in_training"] = evaluation_share(texts["Wikipedia sentences"], arguments)
     if "encode" in arguments.only:
         report["rows"] += compare_encoding(arguments)
     if "growth" in arguments.only:
@@ -109,6 +111,26 @@ def compare_training(name: str, rows, bf16: bool, peak: dict, arguments: argpars
         "peak_share": round(flops / medians["ours"] / rate, 3),
         "agree": max(abs(loss - losses["ours"]) for loss in losses.values()),
         "losses": losses,
+    }
+
+
+def evaluation_share(rows, arguments: argparse.Namespace) -> dict:
+    """An evaluation on STS-B dev, against the paper's 250 steps of 64 sentences between two of them (appendix A)."""
+    dev = arguments.shared / "data/senteval/downstream/STS/STSBenchmark/sts-dev.csv"
+    ours, callback = Ours(arguments.model, rows, bf16=False), SimilarityEvalCallback(dev)
+    callback.evaluate(ours.model, ours.tokenizer)  # tokenises the set, once a run
+    evaluations, steps = [], []
+    for _ in range(arguments.rounds):
+        begun = time.perf_counter()
+        callback.evaluate(ours.model, ours.tokenizer)
+        evaluations.append(time.perf_counter() - begun)
+        steps += ours.time_steps(arguments.steps)
+    evaluation, between = statistics.median(evaluations), STEPS_BETWEEN_EVALUATIONS * statistics.median(steps)
+    return {
+        "seconds": round(evaluation, 2),
+        "seconds_between": round(between, 1),
+        "steps_between": STEPS_BETWEEN_EVALUATIONS,
+        "share": round(evaluation / between, 4),
     }
 
 
