@@ -26,6 +26,7 @@ PROTOCOLS = {
     "transfer": "Accuracy x 100 of a logistic regression on frozen vectors, by SentEval's default configuration.",
 }
 TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
+UNSUPERVISED_VIEW = {"name": "identity", "rate": None, "both": False}
 PATHS = ("train_file", "dev_file", "output_dir")
 
 
@@ -63,6 +64,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         if supervised
         else "A million sentences of the English Wikipedia "
     )
+    rows = {"rows": "hard negatives"} if supervised else {"rows": "sentences", "view": UNSUPERVISED_VIEW}
     return render_card(
         data,
         marker=MARKER,
@@ -80,7 +82,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         hyperparameters=sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_")),
         hardware="",
         sentence_transformers=True,
-        **describe_model(config, settings, True, 3 if supervised else 1, recipe["output_dir"]),
+        **describe_model(config, settings, True, rows, recipe["output_dir"]),
     )
 
 

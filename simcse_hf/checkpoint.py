@@ -1,6 +1,8 @@
 """How contrastive models are saved and loaded: which file holds what, and whether a checkpoint's head is kept."""
 
 import os
+import shutil
+from pathlib import Path
 
 import torch
 from transformers.utils import logging
@@ -8,6 +10,7 @@ from transformers.utils import logging
 from .configuration import SETTING_NAMES
 from .head import load_head
 from .objective_file import AUXILIARY_MODULES, save_auxiliary_state
+from .postprocessing.files import DESCRIPTION, FOLDER
 from .sentence_transformers_files import NAMES as SENTENCE_TRANSFORMERS_NAMES
 from .sentence_transformers_files import save_sentence_transformers_files
 
@@ -22,13 +25,15 @@ class ContrastiveCheckpoint:
     def save_pretrained(self, save_directory: str | os.PathLike, *, state_dict: dict | None = None, **kwargs) -> None:
         """As in transformers, with the files of sentence-transformers beside the weights.
 
-        Our head, where the encoder has none, is among those files and not in the weights.
+        Our head, where the encoder has none, is among those files and not in the weights. A whitening or flow that is
+        there (`simcse-hf postprocess fit`) was fitted on the vectors of the weights that are replaced, and is removed.
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         head = self._head_state(state_dict)
         apart = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
         main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in apart}
         if kwargs.get("is_main_process", True):
+            _remove_transform(save_directory)
             save_auxiliary_state(save_directory, state_dict)
             save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
@@ -106,3 +111,13 @@ class ContrastiveCheckpoint:
         mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
         mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
         return not extra and mlm_missing
+
+
+def _remove_transform(directory: str | os.PathLike) -> None:
+    # It may be the end of a long run: a refusal here would lose it, and a transform can be fitted again.
+    if Path(directory, FOLDER, DESCRIPTION).exists():
+        logger.warning(
+            f"{Path(directory, FOLDER)} is removed: it was fitted on the vectors of the weights that these replace. "
+            "simcse-hf postprocess fit makes it anew."
+        )
+        shutil.rmtree(Path(directory, FOLDER))

@@ -1,11 +1,10 @@
 """Writes the card of a saved model: README.md and `.eval_results`, from the template and the result files."""
 
 import argparse
-import csv
 import json
 import os
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -16,7 +15,11 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..configuration import SECTION, ContrastiveSettings
 from ..poolers import TEMPLATE_POOLER, needs_hidden_states
 from ..positions import max_positions
+from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.files import Fit, find_transform
+from ..postprocessing.interface import VectorTransform
 from ..sentence_transformers_files import NOT_IN_SENTENCE_TRANSFORMERS
+from .papers import PAPERS, bibtex_of
 from .results import (
     dev_table,
     eval_result_entries,
@@ -26,7 +29,15 @@ from .results import (
     read_evaluation,
     read_run,
 )
-from .run import changed_settings
+from .training import (
+    hub_id,
+    hyperparameters,
+    papers_of,
+    read_emissions,
+    tell_hardware,
+    tell_training,
+    trained_by,
+)
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -58,7 +69,6 @@ _POOLERS = {
     "avg_embeddings_last": "`avg_embeddings_last`: mean of the embedding output and the last layer over all tokens",
 }
 _OTHER_LAYER = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}
-_HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 
 
 def write_card(
@@ -89,8 +99,8 @@ def write_card(
         The path of the card.
 
     Raises:
-        ValueError: the directory holds no model; its README.md was not written by this function; a file of results
-            is broken, or of another model.
+        ValueError: the directory holds no model, or a damaged transform; its README.md was not written by this
+            function; a file of results is broken, or of another model.
     """
     directory = Path(directory)
     if not (directory / "config.json").exists():
@@ -101,25 +111,29 @@ def write_card(
     if getattr(config, SECTION, None) is None:
         raise ValueError(f"{directory} was not saved by this package: its config.json names no pooler")
     settings = ContrastiveSettings.from_config(config)
+    found = find_transform(directory, {})
+    method = found and found[0].method
+    pooler = settings.inference_pooler if found is None else found[1].pooler
     saved_run = read_run(directory / "results.json")
     if run is None or all(saved_run.get(name) == run[name] for name in ("steps", "train_loss")):
         run = {**saved_run, **(run or {})}
     if evaluations is None:
         evaluations = not_outdated(sorted(directory.glob("evaluation*.json")), directory)
-    documents = [read_evaluation(Path(file), directory, repo_id, settings.inference_pooler) for file in evaluations]
-    emissions = _emissions(directory / "emissions.csv")
+    documents = [read_evaluation(Path(file), directory, repo_id, pooler, method) for file in evaluations]
+    emissions = read_emissions(directory / "emissions.csv")
     tables = [table for document in documents for table in evaluation_tables(document)]
     figures = [figure for document in documents for figure in model_index(document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
+    in_sentence_transformers = _is_sentence_transformers_model(directory)
     data = ModelCardData(
         language=language or kept.get("language"),
         license=license or kept.get("license"),
         datasets=list(datasets or ()) or kept.get("datasets"),
-        base_model=_hub_id(run.get("base_model")) or kept.get("base_model"),
+        base_model=hub_id(run.get("base_model")) or kept.get("base_model"),
         model_name=name if figures else None,
         eval_results=figures or None,
         **({"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}),
-        **_library(settings.inference_pooler, tags or ()),
+        **_library(settings.objective, in_sentence_transformers, tags or ()),
     )
     repository = repo_id or _placeholder(directory)
     own_pooler = any("pooler." in key for key in _weight_names(directory))
@@ -127,12 +141,12 @@ def write_card(
         data,
         name=name,
         repo_id=repository,
-        tables=[*filter(None, [dev_table(run)]), *tables],
-        training=_training(run, data.datasets),
-        hyperparameters=sorted({**run.get("arguments", {}), **changed_settings(config)}.items()),
-        hardware=_hardware(run, emissions),
-        sentence_transformers=(directory / "modules.json").exists(),
-        **describe_model(config, settings, own_pooler, run.get("num_sentences"), repository),
+        tables=[*filter(None, [dev_table(run, method)]), *tables],
+        training=tell_training(settings, run, data.datasets),
+        hyperparameters=hyperparameters(settings, config, run),
+        hardware=tell_hardware(run, emissions),
+        sentence_transformers=in_sentence_transformers,
+        **describe_model(config, settings, own_pooler, run, repository, found),
     )
     path.write_text(content, encoding="utf-8")
     _write_eval_results(directory / EVAL_RESULTS, [x for document in documents for x in eval_result_entries(document)])
@@ -145,51 +159,110 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context) -> str:
 
 
 def describe_model(
-    config: PreTrainedConfig, settings: ContrastiveSettings, own_pooler: bool, num_sentences: int | None, repo_id: str
+    config: PreTrainedConfig,
+    settings: ContrastiveSettings,
+    own_pooler: bool,
+    run: dict,
+    repo_id: str,
+    transform: tuple[VectorTransform, Fit] | None = None,
 ) -> dict:
-    """The part of the template's context that follows from the model itself."""
-    pooler, length = settings.inference_pooler, max_positions(config)
-    kind = {None: "", 1: " without labels, from two dropout views of each sentence"}.get(
-        num_sentences, " on pairs of sentences" + (" with hard negatives" if (num_sentences or 0) > 2 else "")
-    )
-    note = ""
-    if settings.mlp_only_train:
-        note = (
-            "The dense + tanh head was used in training only (Table 6 of the paper). The vector of this model is the "
-            "first token **before** it; `pooler_output` of transformers is not."
-        )
-    elif pooler == "cls" and own_pooler:
-        note = "The encoder's own pooler is the trained head: `pooler_output` of transformers is the sentence vector."
-    elif pooler == TEMPLATE_POOLER:
-        note = (
-            f"Every text goes into a template first, `{settings.templates[0]}`, which `SimCSE` does by itself. "
-            "sentence-transformers has no pooling like this."
-        )
-    elif pooler in NOT_IN_SENTENCE_TRANSFORMERS:
-        note = (
-            "sentence-transformers has no pooling like this: `SentenceTransformer` would take the mean of all tokens, "
-            "[CLS] among them, and give other vectors than this model's."
-        )
+    """The part of the template's context that follows from the model itself, and its citation."""
+    dim, length, method = config.hidden_size, max_positions(config), None
+    facts = []
+    if transform is not None:
+        (after, fit), method = transform, transform[0].method
+        if fit.pooler != settings.inference_pooler:
+            settings = replace(settings, pooler_type=fit.pooler, mlp_only_train=False, templates=[])
+        dim = after.output_dim
+        length = min((x for x in (length, fit.max_length) if x is not None), default=None)
+        facts.append(("post-processing", _tell_transform(after, fit)))
+    widths = sorted((x for x in settings.matryoshka_dims if x < config.hidden_size), reverse=True)
+    if method is None and widths:
+        facts.append(("shorter vectors", f"the leading {', '.join(map(str, widths))} dimensions (`truncate_dim`)"))
+    pooler = settings.inference_pooler
+    post = "" if method is None else f", and a [{method}]({PAPERS[method].url}) of its vectors"
     return {
         "summary": (
-            f"Sentence vectors of {config.hidden_size} dimensions from a `{config.model_type}` encoder, trained by "
-            f"contrastive learning ([SimCSE](https://aclanthology.org/2021.emnlp-main.552)){kind}."
+            f"Sentence vectors of {dim} dimensions from a `{config.model_type}` encoder"
+            f"{trained_by(settings, run)}{post}."
         ),
         "facts": [
             ("pooler", _POOLERS[pooler]),
-            ("dimensions", config.hidden_size),
+            ("dimensions", dim),
+            *facts,
             ("longest text", f"{length} tokens" if length else "as the tokenizer allows"),
             ("similarity", "cosine"),
         ],
-        "note": note,
+        "note": " ".join(filter(None, [_note(settings, own_pooler, method), _note_on_transform(settings, method)])),
+        "truncate_dim": widths[0] if method is None and widths else None,
+        # What a flow does is in this package alone.
+        "transformers": method != "flow",
         "all_layers": needs_hidden_states(pooler),
         "text_template": json.dumps(settings.templates[0]) if settings.templates else None,
         "max_length": length,
-        "pooling_code": _pooling_code(pooler, own_pooler, repo_id),
-        "length_limit": (
-            f"It was trained on texts of at most {settings.max_seq_length} tokens; longer ones are less well tried."
-        ),
+        "pooling_code": _pooling_code(pooler, own_pooler, repo_id)
+        + (_whitening_code(repo_id) if method == "whitening" else ""),
+        "length_limit": run
+        and f"It was trained on texts of at most {settings.max_seq_length} tokens; longer ones are less well tried.",
+        "citation": bibtex_of(papers_of(settings, run, method) or ["simcse"]),
     }
+
+
+def _note(settings: ContrastiveSettings, own_pooler: bool, method: str | None) -> str:
+    pooler = settings.inference_pooler
+    if settings.mlp_only_train:
+        return (
+            "The dense + tanh head was used in training only (Table 6 of the paper). The vector of this model is the "
+            "first token **before** it; `pooler_output` of transformers is not."
+        )
+    if pooler == "cls" and own_pooler:
+        which = "the sentence vector" if method is None else f"what goes into the {method}"
+        return f"The encoder's own pooler is the trained head: `pooler_output` of transformers is {which}."
+    if pooler == TEMPLATE_POOLER:
+        return (
+            f"Every text goes into a template first, `{settings.templates[0]}`, which `SimCSE` does by itself. "
+            "sentence-transformers has no pooling like this."
+        )
+    if pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+        return (
+            "sentence-transformers has no pooling like this: `SentenceTransformer` would take the mean of all tokens, "
+            "[CLS] among them, and give other vectors than this model's."
+        )
+    return ""
+
+
+def _note_on_transform(settings: ContrastiveSettings, method: str | None) -> str:
+    if method is None:
+        return ""
+    told = f"The {method} follows the pooler, which `SimCSE` sees to by itself (`postprocess=False` leaves it out)."
+    if method == "flow":
+        told += (
+            " No other library has it: `transformers` gives the vectors before it, and sentence-transformers cannot "
+            "load this model."
+        )
+    if settings.matryoshka_dims:
+        told += (
+            f" It mixes all dimensions, so the leading {' or '.join(map(str, settings.matryoshka_dims))} that were "
+            "trained to stand alone do so before it only."
+        )
+    return told
+
+
+def _tell_transform(transform: VectorTransform, fit: Fit) -> str:
+    columns = ", ".join(f"`{column}`" for column in fit.columns)
+    return (
+        f"{transform.method} of {transform.input_dim} to {transform.output_dim} dimensions, fitted without labels on "
+        f"{fit.sentences:,} sentences of `{fit.file}` ({columns})"
+    )
+
+
+def _whitening_code(repo_id: str) -> str:
+    return (
+        "\n\nfrom safetensors.torch import load_file\n"
+        "from transformers.utils import cached_file\n\n"
+        f'whitening = load_file(cached_file("{repo_id}", "model.safetensors", subfolder="{TRANSFORM_FOLDER}"))\n'
+        'vectors = vectors.double() @ whitening["linear.weight"].T + whitening["linear.bias"]'
+    )
 
 
 def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
@@ -216,10 +289,11 @@ def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
     return f"hidden, mask = {hidden}, {mask}\nvectors = (hidden * mask).sum(1) / mask.sum(1)"
 
 
-def _library(pooler: str, tags: Sequence[str]) -> dict:
+def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]) -> dict:
     """The front matter of every card; the hub shows how to load a model by its library."""
-    own = {**FRONT_MATTER, "tags": [*TAGS, *(tag for tag in tags if tag not in TAGS)]}
-    if pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+    own_tags = TAGS if objective == "simcse" else [*(tag for tag in TAGS if tag != "simcse"), objective]
+    own = {**FRONT_MATTER, "tags": [*own_tags, *(tag for tag in tags if tag not in own_tags)]}
+    if not in_sentence_transformers:
         own |= {
             "library_name": "transformers",
             "tags": [tag for tag in own["tags"] if tag != FRONT_MATTER["library_name"]],
@@ -227,60 +301,13 @@ def _library(pooler: str, tags: Sequence[str]) -> dict:
     return own
 
 
-def _training(run: dict, datasets: Sequence[str] | None) -> str:
-    if not run:
-        return "How this model was trained is not recorded beside it."
-    named = datasets or ([Path(run["train_texts"]).name] if run.get("train_texts") else ())
-    source = ", ".join(f"`{name}`" for name in named)
-    rows = f"{run['train_rows']:,} rows of " if run.get("train_rows") else ""
-    texts = {None: "texts", 1: "single sentences", 2: "an anchor and a positive"}.get(
-        run.get("num_sentences"), "an anchor, a positive and hard negatives"
-    )
-    parts = [f"{rows}{texts}" + (f", from {source}." if source else ".")] if rows or source else []
-    if base := run.get("base_model"):
-        parts.append(f"It started from `{_hub_id(base) or Path(base).name}`.")
-    if run.get("steps"):
-        parts.append(f"{run['steps']:,} steps, {run.get('epochs', 0):.3g} epochs, seed {run.get('seed')}.")
-    return " ".join(parts)
-
-
-def _hardware(run: dict, emissions: dict | None) -> str:
-    parts = []
-    if run.get("hardware"):
-        parts.append(f"Trained on {run.get('processes', 1)} x {run['hardware']}")
-        if run.get("train_seconds"):
-            parts[-1] += f" in {_duration(run['train_seconds'])}, evaluations during training included"
-        parts[-1] += "."
-    elif run.get("train_seconds"):
-        parts.append(f"Training took {_duration(run['train_seconds'])}, evaluations included.")
-    if emissions:
-        parts.append(
-            f"CodeCarbon measured {emissions['kwh']:.4g} kWh, which it estimates at {emissions['grams']:.4g} g of CO2."
-        )
-    return " ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-
-
-def _emissions(path: Path) -> dict | None:
-    """Grams of CO2 and kWh of the last run in CodeCarbon's file, if there is one."""
+def _is_sentence_transformers_model(directory: Path) -> bool:
+    """Whether all of its modules are sentence-transformers' own; one of ours (a flow) it refuses to load."""
+    path = directory / "modules.json"
     if not path.exists():
-        return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    try:
-        return {"grams": float(rows[-1]["emissions"]) * 1000, "kwh": float(rows[-1]["energy_consumed"])}
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: no measurement of CodeCarbon ({error!r})") from error
-
-
-def _hub_id(name: str | None) -> str | None:
-    """`name` if it may be a model of the hub and is no local directory."""
-    return name if name and _HUB_ID.match(name) and not Path(name).exists() else None
+        return False
+    modules = json.loads(path.read_text(encoding="utf-8"))
+    return all(module["type"].startswith("sentence_transformers.") for module in modules)
 
 
 def _weight_names(directory: Path) -> list[str]:

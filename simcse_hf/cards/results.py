@@ -10,6 +10,7 @@ from transformers.utils import logging
 from ..evaluation.report import NOT_TASKS, format_number, headline, is_transfer, read_results
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
+from ..postprocessing.files import FOLDER
 
 logger = logging.get_logger(__name__)
 
@@ -45,11 +46,18 @@ def read_run(path: Path) -> dict:
     return run
 
 
-def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: str) -> dict:
+def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None) -> dict:
     """The JSON document of `simcse-hf evaluate`, if it is of the model in `directory`.
 
+    Args:
+        path: of the file.
+        directory: of the model.
+        repo_id: its name on the hub, which the file may hold instead.
+        pooler: of the model.
+        transform: method of the transform beside it, if there is one.
+
     Raises:
-        ValueError: the file is no such document, or of another model or pooler.
+        ValueError: the file is no such document, or of another model or pooler, or measured with another transform.
     """
     document, _ = read_results(path)
     model = document.get("model")
@@ -60,20 +68,30 @@ def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: st
             f"{path} was measured with pooler {document.get('pooler')!r}; the model's is {pooler!r}. Evaluate it "
             "without --pooler."
         )
+    if document.get("postprocessing") != transform:
+        measured, own = (what or "no transform" for what in (document.get("postprocessing"), transform))
+        raise ValueError(
+            f"{path} was measured with {measured}, and {directory} has {own}: evaluate it as it is, without "
+            "--no_postprocess."
+        )
     return document
 
 
 def not_outdated(paths: list[Path], directory: Path) -> list[Path]:
-    """Those of the result files that are not older than the weights in `directory`; the others are warned of."""
-    written = max((path.stat().st_mtime for path in directory.glob("model*.safetensors")), default=0.0)
+    """Those of the result files that are not older than the weights in `directory`, its transform's among them.
+
+    The others are warned of.
+    """
+    weights = [*directory.glob("model*.safetensors"), *directory.glob(f"{FOLDER}/*.safetensors")]
+    written = max((path.stat().st_mtime for path in weights), default=0.0)
     outdated = [path for path in paths if path.stat().st_mtime < written]
     for path in outdated:
         logger.warning(f"{path} is older than the weights and left out. If they are the same, name it by --results.")
     return [path for path in paths if path not in outdated]
 
 
-def dev_table(run: dict) -> Table | None:
-    """Dev figures of a training run: before training, the best and the last evaluation."""
+def dev_table(run: dict, transform: str | None = None) -> Table | None:
+    """Dev figures of a training run: before training, the best and the last evaluation; all without `transform`."""
     if not run.get("final"):
         return None
     names = [key for key in run["final"] if key.endswith(("_spearman", "_pearson", "_alignment", "_uniformity"))]
@@ -88,6 +106,8 @@ def dev_table(run: dict) -> Table | None:
         best = run["arguments"].get("load_best_model_at_end")
         saved = f" The weights are those of the {'best evaluation' if best else 'last step'}."
     protocol = f"On the dev set during training; correlations x 100.{saved}"
+    if transform is not None:
+        protocol += f" All are without the {transform}, which was fitted later."
     return Table("Dev set", protocol, ["", *names], rows)
 
 

@@ -1,5 +1,6 @@
 """What a training run was: its start, data, arguments, hardware and dev figures, from the Trainer that ran it."""
 
+import inspect
 import os
 import platform
 from dataclasses import MISSING, fields
@@ -9,6 +10,10 @@ import torch
 from transformers import PreTrainedConfig, Trainer, TrainingArguments
 
 from ..configuration import ContrastiveSettings
+from ..data.spans import SpanDataset
+from ..data.view_dataset import ViewDataset
+from ..objectives import OBJECTIVES
+from ..views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 
 # Arguments that decide where a run writes and what it tells, not what it learns.
 _NOT_HYPERPARAMETERS = (
@@ -33,6 +38,10 @@ _NOT_HYPERPARAMETERS = (
     "include_",
 )
 
+# Settings that only some objectives read.
+_OBJECTIVES_OWN = ("temperature", "similarity", "hard_negative_weight")
+_LOOKED_AT = 8  # rows, to tell single sentences in several templates from pairs
+
 
 def describe_run(trainer: Trainer) -> dict:
     """What stands in `results.json` and in the card about how a model came about.
@@ -41,14 +50,19 @@ def describe_run(trainer: Trainer) -> dict:
         trainer: after training.
 
     Returns:
-        `base_model`, `train_rows`, `num_sentences`, `arguments` (those that differ from their default), `steps`,
-        `epochs`, `train_loss` (None before the end of training), `processes`, `hardware`, `seed`.
+        `base_model`, `train_rows`, `num_sentences` (columns of token ids), `rows` (what they hold: a name in
+        `methods.ROWS`), `view` (`name`, `rate` and `both` of single sentences' views), `arguments` (those that differ
+        from their default), `steps`, `epochs`, `train_loss` (None before the end of training), `processes`,
+        `hardware`, `seed`.
     """
     rows = trainer.train_dataset
+    kind = kind_of_rows(trainer)
     return {
         "base_model": trainer.model.name_or_path or None,
         "train_rows": None if rows is None else len(rows),
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
+        "rows": kind,
+        "view": _view(trainer) if kind == "sentences" else None,
         "arguments": changed_arguments(trainer.args),
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
@@ -57,6 +71,60 @@ def describe_run(trainer: Trainer) -> dict:
         "hardware": hardware(trainer.args.device),
         "seed": trainer.args.seed,
     }
+
+
+def kind_of_rows(trainer: Trainer) -> str | None:
+    """What a training row holds, a name in `methods.ROWS`; None without rows.
+
+    Its number of columns does not tell: a single sentence is two where a view of it or a second template is drawn.
+    """
+    rows, settings = trainer.train_dataset, trainer.model.settings
+    if rows is None or len(rows) == 0:
+        return None
+    if isinstance(rows, SpanDataset):
+        return "spans"
+    if isinstance(rows, ViewDataset):
+        return "sentences"
+    if "relations" in rows.column_names:
+        return "nli"
+    if trainer.args.view in DOCUMENT_VIEWS:
+        return "documents"
+    width = len(rows[0]["input_ids"])
+    if width == 1 or (
+        width == len(settings.templates)
+        and all(_is_one_text(rows[i]["input_ids"], settings) for i in range(min(_LOOKED_AT, len(rows))))
+    ):
+        return "sentences"
+    return "pairs" if width == 2 else "hard negatives"
+
+
+def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> bool:
+    """Whether the token ids between the templates are those of one text, which a longer template may have cut."""
+    texts = [
+        ids[before : len(ids) - after] for ids, (before, after) in zip(columns, settings.template_edges, strict=True)
+    ]
+    shortest = min(map(len, texts))
+    return all(text[:shortest] == texts[0][:shortest] for text in texts)
+
+
+def _view(trainer: Trainer) -> dict | None:
+    """How the positives of single sentences come about; None for an objective without positives."""
+    args, rows = trainer.args, trainer.train_dataset
+    if trainer.model.objective.copies == 1:
+        return None
+    if not isinstance(rows, ViewDataset):
+        return {"name": args.view, "rate": None, "both": False}
+    name = args.view if args.view in DATASET_VIEWS else type(rows.view).__name__  # a data set of the caller's
+    rate = masked_lm_rate(name, args.view_rate) if name in MASKED_LM_VIEWS else vars(rows.view).get("rate")
+    return {"name": name, "rate": rate, "both": rows.both}
+
+
+def option_defaults(objective: str) -> dict | None:
+    """Options of an objective with their defaults, settings of the model among them; None if it is not registered."""
+    if objective not in OBJECTIVES:
+        return None
+    parameters = inspect.signature(OBJECTIVES[objective]).parameters.values()
+    return {x.name: x.default for x in parameters if x.name != "dim"}
 
 
 def changed_arguments(args: TrainingArguments) -> dict:
@@ -73,10 +141,18 @@ def changed_arguments(args: TrainingArguments) -> dict:
 
 
 def changed_settings(config: PreTrainedConfig) -> dict:
-    """Settings of the contrastive head and dropout rates of the encoder that differ from their default."""
-    settings = ContrastiveSettings.from_config(config).to_dict()
+    """Settings and options of the objective that it reads, and dropout rates of the encoder, unless the default."""
+    settings, defaults = ContrastiveSettings.from_config(config).to_dict(), ContrastiveSettings().to_dict()
+    options = settings.pop("objective_options")
+    known = option_defaults(settings["objective"])
+    unread = ["mask_token_id", "template_edges"]  # these follow from the templates
+    if known is not None:
+        unread += [name for name in _OBJECTIVES_OWN if name not in known]
+    if not settings["do_mlm"]:
+        unread.append("mlm_weight")
+    settings = {name: value for name, value in settings.items() if name not in unread} | options
     rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
-    return {**_changed(settings, ContrastiveSettings().to_dict()), **_changed(rates, type(config)().to_dict())}
+    return {**_changed(settings, defaults | (known or {})), **_changed(rates, type(config)().to_dict())}
 
 
 def hardware(device: torch.device) -> str:
