@@ -51,8 +51,12 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:
-    """As `torch.nn.functional.dropout`, several times faster on a CPU; the masks are others than torch's."""
-    if training and x.device.type == "cpu" and 0 < round(p * _LEVELS) < _LEVELS:
+    """As `torch.nn.functional.dropout`, several times faster on a CPU; the masks are others than torch's.
+
+    Compiled code has torch's own: it is fused with what is around it, and a draw from numpy would cut the graph there.
+    """
+    drawn = 0 < round(p * _LEVELS) < _LEVELS
+    if training and x.device.type == "cpu" and drawn and not torch.compiler.is_compiling():
         return _Dropout.apply(x, p)
     return F.dropout(x, p, training)
 

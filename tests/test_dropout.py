@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import tiny_config
 from torch import nn
 from transformers import AutoModel
@@ -113,3 +114,12 @@ def test_swapped_into_a_model_it_keeps_weights_names_and_rates():
     assert before == after and 0.2 in after.values()
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_compiled_it_is_torchs_and_cuts_no_graph():
+    compiled = torch.compile(FastDropout(0.25).train(), fullgraph=True, backend="eager")
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    found = compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(found, F.dropout(x, 0.25))

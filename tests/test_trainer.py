@@ -9,6 +9,7 @@ import torch
 import torch.multiprocessing as mp
 from conftest import FAMILIES, VOCABULARY, tiny_config
 from datasets import Dataset
+from torch._dynamo.utils import counters
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -137,6 +138,25 @@ def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
     )
     trainer.train()
     assert set(seen) == {(torch.bfloat16, torch.float32)}  # the head's tanh leaves bfloat16 vectors
+
+
+@pytest.mark.parametrize("columns, dropout", [(1, None), (3, 0.0)])
+def test_torch_compile_trains_alike_and_as_one_graph(tmp_path, tokenizer, columns, dropout):
+    """One graph without breaks, which is what CUDA graphs are recorded from."""
+    found = []
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        changes = {"pad_to_max_length": True, "max_seq_length": 12, "optim": "sgd", "learning_rate": 0.02}
+        changes |= {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
+        arguments_ = arguments(tmp_path, max_steps=2, **changes)
+        model = model_of(dropout=dropout)
+        SimCSETrainer(model, arguments_, texts(32, columns), processing_class=tokenizer).train()
+        found.append(weights(model))
+        assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
+    if dropout == 0.0:
+        for name in found[0]:
+            torch.testing.assert_close(found[0][name], found[1][name], atol=1e-5, rtol=0)
 
 
 # --- evaluation on a dev set ---
