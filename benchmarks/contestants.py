@@ -15,17 +15,22 @@ from transformers import AutoModel, AutoTokenizer, Trainer, TrainerCallback, Tra
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 
 TEMPERATURE = 0.05
-COMMON = {
-    "max_steps": 10_000,
-    "learning_rate": 3e-5,
-    "weight_decay": 0.0,
-    "save_strategy": "no",
-    "eval_strategy": "no",
-    "logging_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "dataloader_drop_last": True,
-}
+
+
+def common() -> dict:
+    """Arguments of every Trainer."""
+    return {
+        "max_steps": 10_000,
+        "learning_rate": 3e-5,
+        "weight_decay": 0.0,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_drop_last": True,
+        "use_cpu": not torch.cuda.is_available(),  # without which bf16 is refused there
+    }
 
 
 class StepTimer(TrainerCallback):
@@ -66,11 +71,19 @@ class Contestant:
 class Ours(Contestant):
     """`SimCSETrainer` with the [CLS] vector, as examples/run_unsup.py and run_sup.py train it."""
 
-    def __init__(self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32):
-        self.model = AutoModelForCL.from_pretrained(model, pooler_type="cls_before_pooler", temperature=TEMPERATURE)
+    def __init__(
+        self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32, unpadded: bool = True, **arguments
+    ):
+        self.model = AutoModelForCL.from_pretrained(
+            model, pooler_type="cls_before_pooler", temperature=TEMPERATURE, unpadded=unpadded
+        )
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         args = SimCSETrainingArguments(
-            tempfile.mkdtemp(), per_device_train_batch_size=batch, max_seq_length=length, bf16=bf16, **COMMON
+            tempfile.mkdtemp(),
+            per_device_train_batch_size=batch,
+            max_seq_length=length,
+            bf16=bf16,
+            **(common() | arguments),
         )
         self.trainer = SimCSETrainer(self.model, args, rows, processing_class=self.tokenizer)
 
@@ -78,7 +91,8 @@ class Ours(Contestant):
     def loss_without_dropout(self) -> float:
         """Of the first rows of the data."""
         rows = [self.trainer.train_dataset[i] for i in range(self.trainer.args.train_batch_size)]
-        return self.model.eval()(**self.trainer.data_collator(rows)).loss.item()
+        inputs = {name: x.to(self.trainer.args.device) for name, x in self.trainer.data_collator(rows).items()}
+        return self.model.eval()(**inputs).loss.item()
 
 
 class Peer(Contestant):
@@ -94,7 +108,7 @@ class Peer(Contestant):
         if rows.column_names == ["sent0"]:
             rows = rows.add_column("sent1", rows["sent0"][:])
         args = SentenceTransformerTrainingArguments(
-            tempfile.mkdtemp(), per_device_train_batch_size=batch, bf16=bf16, **COMMON
+            tempfile.mkdtemp(), per_device_train_batch_size=batch, bf16=bf16, **common()
         )
         self.rows = rows
         self.trainer = SentenceTransformerTrainer(self.model, args, train_dataset=rows, loss=self.loss)
@@ -120,7 +134,7 @@ class Plain(Contestant):
             return dict(tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt"))
 
         args = TrainingArguments(
-            tempfile.mkdtemp(), per_device_train_batch_size=batch, bf16=bf16, remove_unused_columns=False, **COMMON
+            tempfile.mkdtemp(), per_device_train_batch_size=batch, bf16=bf16, remove_unused_columns=False, **common()
         )
         self.module = _PlainModule(AutoModel.from_pretrained(model), len(columns))
         self.rows, self.collate = rows, collate
@@ -150,9 +164,9 @@ def encode_ours(model: SimCSE, texts: list[str], dtype: torch.dtype) -> torch.Te
         return model.encode(texts)
 
 
-def encode_peer(model):
+def encode_peer(model, dtype: torch.dtype = torch.float32):
     """`encode(texts, batch_size)` of sentence-transformers, mean pooling, normalised."""
-    encoder = Transformer(str(model))
+    encoder = Transformer(str(model), model_kwargs={"dtype": dtype})
     pooling = Pooling(encoder.get_embedding_dimension(), pooling_mode="mean")
     peer = SentenceTransformer(modules=[encoder, pooling], device="cuda" if torch.cuda.is_available() else "cpu")
 
