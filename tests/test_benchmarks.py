@@ -11,7 +11,9 @@ import pytest
 import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-slow = pytest.mark.skipif("SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes a minute")
+slow = pytest.mark.skipif(
+    "SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes a minute"
+)
 with_peer = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers, the peer"
 )
