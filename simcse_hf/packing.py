@@ -1,6 +1,7 @@
 """Sentences of a batch one behind the other, the longest first, and attention within each of them."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -58,6 +59,11 @@ class Packing:
         """(T, dim) -> (n, length, dim), zero in the padding."""
         n, length = self.shape
         return x.new_zeros(n * length, x.shape[-1]).index_copy(0, self.tokens, x).view(n, length, -1)
+
+    @cached_property
+    def present(self) -> torch.Tensor:
+        """(n, length), where the tokens are; made once for all layers."""
+        return self.unpack(torch.ones_like(self.tokens, dtype=torch.bool)[:, None])[:, :, 0]
 
     def heads_first(self, x: torch.Tensor) -> torch.Tensor:
         """(T, heads, size) -> (T * heads, size), with the tokens of a sentence in a row for each of its heads."""
@@ -135,8 +141,7 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
 def _attend_padded(query, key, value, packing, scaling, dropout, window):
     """One call for all sentences: accelerators mind the number of kernels more than the padding within one."""
     n, length = packing.shape
-    present = packing.unpack(torch.ones_like(key[:, 0, :1], dtype=torch.bool))[:, :, 0]
-    mask = present[:, None, None]
+    mask = packing.present[:, None, None]
     if window is not None and length > window + 1:
         mask = mask & _band(length, window, key.device)
     k, v = (packing.unpack(x.flatten(1)).unflatten(-1, x.shape[1:]).transpose(1, 2) for x in (key, value))
