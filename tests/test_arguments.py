@@ -51,7 +51,8 @@ def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_p
     file = tmp_path / "run.yaml"
     file.write_text(
         f"output_dir: {tmp_path}\nuse_cpu: true\nobjective: vicreg\nobjective_options:\n  projector_dim: 64\n"
-        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nunpadded: false\nview: eda\nview_rate: 0.2\n"
+        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nunpadded: false\nview: eda\n"
+        "view_rate: 0.2\n"
     )
     from_yaml, _, training_from_yaml = parse_arguments([str(file)])
     for settings in (model.settings(), from_yaml.settings()):
