@@ -10,7 +10,6 @@ in the same run. Memory is the growth of a process's peak over a training step, 
 """
 
 import argparse
-import gzip
 import importlib.util
 import json
 import platform
@@ -31,6 +30,7 @@ from simcse_hf.evaluation.sts_data import read_sts_task
 
 BATCH, LENGTH, ROWS = 64, 32, 4096
 STEPS_BETWEEN_EVALUATIONS = 250
+SHORTER = "Wikipedia sentences"  # those of the paper's own file
 CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
 
 
@@ -42,76 +42,102 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="timed training steps a turn")
     parser.add_argument("--sentences", type=int, default=20_000, help="to encode")
     parser.add_argument(
-        "--only", nargs="+", choices=("train", "encode", "growth"), default=["train", "encode", "growth"]
+        "--only", nargs="+", choices=("train", "memory", "evaluation", "encode", "growth"), default=None
     )
+    parser.add_argument("--texts", nargs="+", help="training texts by name; default: all")
     parser.add_argument("--memory", choices=CONTESTANTS, help=argparse.SUPPRESS)  # a child process of this script
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="JSON; what it holds already is kept or replaced")
     arguments = parser.parse_args()
     arguments.model = arguments.model or packaged_model()
     texts = training_texts(arguments.shared / "data")
     if arguments.memory:
-        print(
-            memory_of_a_step(CONTESTANTS[arguments.memory](arguments.model, texts["Wikipedia sentences"], bf16=False))
-        )
+        print(memory_of_a_step(CONTESTANTS[arguments.memory](arguments.model, texts[SHORTER], bf16=False)))
         return
-    peak = {"float32": matmul_rate(torch.float32), "bfloat16": matmul_rate(torch.bfloat16)}
-    report = {
+    wanted = arguments.only or ("train", "memory", "evaluation", "encode", "growth")
+    report = json.loads(arguments.output.read_text()) if arguments.output.exists() else {"rows": []}
+    report |= {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "sentence_transformers": importlib.import_module("sentence_transformers").__version__,
         "batch": BATCH,
         "max_seq_length": LENGTH,
-        "gemm_gflops": {name: round(rate / 1e9, 1) for name, rate in peak.items()},
-        "rows": [],
     }
-    if "train" in arguments.only:
-        for name, rows in texts.items():
-            for bf16 in (False, True):
-                report["rows"].append(compare_training(name, rows, bf16, peak, arguments))
-                show(report["rows"][-1])
+
+    def keep(rows: list[dict]) -> None:
+        names = [row["work"] for row in rows]
+        report["rows"] = [row for row in report["rows"] if row["work"] not in names] + rows
+        save(report, arguments.output)
+
+    if "train" in wanted:
+        for name in arguments.texts or texts:
+            keep(compare_training(name, texts[name], arguments))
+    if "memory" in wanted:
         report["peak_memory_mib_of_a_step"] = {name: int(child(arguments, name)) for name in CONTESTANTS}
-        report["evaluation_in_training"] = evaluation_share(texts["Wikipedia sentences"], arguments)
-    if "encode" in arguments.only:
-        report["rows"] += compare_encoding(arguments)
-    if "growth" in arguments.only:
+        save(report, arguments.output)
+    if "evaluation" in wanted:
+        report["evaluation_in_training"] = evaluation_share(texts[SHORTER], arguments)
+        save(report, arguments.output)
+    if "encode" in wanted:
+        keep(compare_encoding(arguments))
+    if "growth" in wanted:
         report["growth"] = growth(texts, arguments)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        save(report, arguments.output)
     print(table(report))
+
+
+def save(report: dict, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 # --- training ------------------------------------------------------------------------------------------------------
 
 
-def compare_training(name: str, rows, bf16: bool, peak: dict, arguments: argparse.Namespace) -> dict:
-    """Sentences a second of each contestant, in turns."""
+def compare_training(name: str, rows: Dataset, arguments: argparse.Namespace) -> list[dict]:
+    """Sentences a second of each contestant, in turns: a row for float32 and one for bf16 autocast."""
     losses = {
         kind: make(arguments.model, rows, bf16=False).loss_without_dropout() for kind, make in CONTESTANTS.items()
     }
-    contestants = {kind: make(arguments.model, rows, bf16) for kind, make in CONTESTANTS.items()}
+    contestants = {
+        "ours": Ours(arguments.model, rows, bf16=False),
+        "peer": Peer(arguments.model, rows, bf16=False),
+        "ours, bf16": Ours(arguments.model, rows, bf16=True),
+        "peer, bf16": Peer(arguments.model, rows, bf16=True),
+        "plain": Plain(arguments.model, rows, bf16=False),
+    }
+    peaks = {torch.float32: [], torch.bfloat16: []}
     seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
     for _ in range(arguments.rounds):
         for kind, contestant in contestants.items():
             seconds[kind] += contestant.time_steps(arguments.steps)
+        for dtype, found in peaks.items():
+            found.append(matmul_rate(dtype))
     with FlopCounterMode(display=False) as counter:
         contestants["ours"].time_steps(1)
-    steps_counted = 2  # the one timed and the one before it
-    flops = counter.get_total_flops() / steps_counted
+    flops = counter.get_total_flops() / 3  # steps in that turn: one before the timed one, one that closes it
     medians = {kind: statistics.median(times) for kind, times in seconds.items()}
     sentences = BATCH * max(2, len(rows.column_names))
-    rate = peak["bfloat16" if bf16 else "float32"]
-    return {
-        "work": f"training step, {name}, {'bf16 autocast' if bf16 else 'float32'}",
-        "ours": round(sentences / medians["ours"], 1),
-        "peer": round(sentences / medians["peer"], 1),
-        "plain": round(sentences / medians["plain"], 1),
-        "unit": "sentences/s",
-        "ratio": round(medians["peer"] / medians["ours"], 2),
-        "ratio_to_plain": round(medians["plain"] / medians["ours"], 2),
-        "peak_share": round(flops / medians["ours"] / rate, 3),
-        "agree": max(abs(loss - losses["ours"]) for loss in losses.values()),
-        "losses": losses,
-    }
+    found = []
+    for label, kind, dtype in (("float32", "ours", torch.float32), ("bf16 autocast", "ours, bf16", torch.bfloat16)):
+        peak = statistics.median(peaks[dtype])
+        found.append(
+            {
+                "work": f"training step, {name}, {label}",
+                "ours": round(sentences / medians[kind], 1),
+                "peer": round(sentences / medians["peer"], 1),
+                "peer_bf16": round(sentences / medians["peer, bf16"], 1),
+                "plain": round(sentences / medians["plain"], 1),
+                "unit": "sentences/s",
+                "ratio": round(medians["peer"] / medians[kind], 2),
+                "ratio_to_peer_bf16": round(medians["peer, bf16"] / medians[kind], 2),
+                "ratio_to_plain": round(medians["plain"] / medians[kind], 2),
+                "peak_share": round(flops / medians[kind] / peak, 3),
+                "gemm_gflops": round(peak / 1e9, 1),
+                "agree": max(abs(loss - losses["ours"]) for loss in losses.values()),
+            }
+        )
+        show(found[-1])
+    return found
 
 
 def evaluation_share(rows, arguments: argparse.Namespace) -> dict:
@@ -204,7 +230,7 @@ def growth(texts: dict, arguments: argparse.Namespace) -> dict:
     for name, values in {"batch_size": (16, 64, 256), "max_seq_length": (16, 32, 64, 128)}.items():
         for value in values:
             changes = {"batch": BATCH, "length": LENGTH} | {"batch" if name == "batch_size" else "length": value}
-            pair = [make(arguments.model, texts["Wikipedia sentences"], False, **changes) for make in (Ours, Peer)]
+            pair = [make(arguments.model, texts[SHORTER], False, **changes) for make in (Ours, Peer)]
             times = [statistics.median(contestant.time_steps(2) + contestant.time_steps(2)) for contestant in pair]
             rates = [2 * changes["batch"] / seconds for seconds in times]
             found[name].append({name: value, "ours": round(rates[0], 1), "peer": round(rates[1], 1)})
@@ -232,13 +258,12 @@ def packaged_model() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def training_texts(data: Path) -> dict:
+def training_texts(data: Path) -> dict[str, Dataset]:
     """The first rows of single sentences, pairs and triplets."""
-    with gzip.open(data / "wiki/wiki_sentences.txt.gz", "rt", encoding="utf-8") as lines:
-        wiki = [line.strip() for number, line in enumerate(lines) if number % 50 == 0]
     triplets = load_text_dataset(str(data / "nli/nli_triplets.csv.gz"), max_rows=ROWS)
     return {
-        "Wikipedia sentences": Dataset.from_dict({"sent0": wiki[:ROWS]}),
+        SHORTER: load_text_dataset(str(data / "wiki/wiki1m_for_simcse.head.txt.gz"), max_rows=ROWS),
+        "longer Wikipedia sentences": load_text_dataset(str(data / "wiki/wiki_sentences.txt.gz"), max_rows=ROWS),
         "NLI pairs": triplets.select_columns(["sent0", "sent1"]),
         "NLI triplets": triplets,
     }
