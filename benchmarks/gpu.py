@@ -1,7 +1,7 @@
 """Training steps and encoding on one NVIDIA GPU, in bf16, side by side with sentence-transformers in one run.
 
     python benchmarks/gpu.py --output benchmarks/results/gpu.json
-    python benchmarks/gpu.py --device cpu --tiny --output /tmp/gpu.json     # tries the script, measures nothing
+    python benchmarks/gpu.py --device cpu --tiny --output outputs/gpu.json    # tries the script, measures nothing
 
 It needs no network and no data: encoders have the shapes of bert-base-uncased and roberta-large and random weights,
 texts are random words, as long as Wikipedia sentences and NLI triplets are (benchmarks/lengths.json). Contestants are
