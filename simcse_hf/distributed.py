@@ -77,3 +77,23 @@ def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
     total = value.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+def share_of_mean(total: torch.Tensor, count: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
+    """This process's share of a mean over the items of all processes, which may hold different numbers of them.
+
+    The mean of the shares over the processes, which DistributedDataParallel takes of the gradients, is the mean of the
+    items, whoever holds them.
+
+    Args:
+        total: the sum over this process's items.
+        count: how many they are, an integer tensor.
+        over_processes: False: the mean of this process's own items.
+
+    Returns:
+        A scalar; 0 where nobody has an item.
+    """
+    processes = 1
+    if over_processes:
+        count, processes = sum_over_processes(count), world()[1]
+    return total * processes / count.clamp(min=1)

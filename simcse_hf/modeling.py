@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from .checkpoint import ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
-from .distributed import sum_over_processes, world
+from .distributed import share_of_mean
 from .dropout import use_fast_dropout
 from .head import SentenceHead
 from .masked_lm import IGNORED, StockMaskedLMHead
@@ -317,10 +317,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         chosen = targets.view(hidden.shape[:2]) != IGNORED
         logits = self._stock_mlm_head.logits(hidden[chosen])
         total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
-        # Processes draw different numbers of masked tokens: the mean is over all of them, whoever holds them.
-        count = sum_over_processes(chosen.sum()) if self.training else chosen.sum()
-        processes = world()[1] if self.training else 1
-        return total * processes / count.clamp(min=1)
+        return share_of_mean(total, chosen.sum(), self.training)
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from ..distributed import sum_over_processes, world
+from ..distributed import share_of_mean
 from .info_nce import as_full_precision
 from .interface import Embedded
 from .passes import ObjectiveWithPasses, Passed
@@ -107,8 +107,7 @@ class DiffCSE(ObjectiveWithPasses):
         logits = self._replaced_logits(edited, mask, batch.vectors.flatten(0, -2)[present])[tokens]
         targets = (edited != ids)[tokens].to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        # Processes hold different numbers of tokens: the mean is over all of them.
-        mean = total * world()[1] / sum_over_processes(tokens.sum()).clamp(min=1)
+        mean = share_of_mean(total, tokens.sum())
         return Passed(batch.vectors, parts={"replaced_tokens": self.replaced_weight * mean})
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import nn
 
-from ..distributed import sum_over_processes, world
+from ..distributed import share_of_mean
 from .info_nce import as_full_precision
 from .interface import Embedded, Objective, TrainingRows
 
@@ -60,10 +60,7 @@ class Softmax(Objective):
                 batch.vectors[:, :1].expand(-1, relations.shape[1], -1)[present], batch.vectors[:, 1:][present]
             )
             total = F.cross_entropy(as_full_precision(logits), relations[present], reduction="sum")
-        # Processes hold different numbers of hypotheses: the mean is over all of them, whoever holds them.
-        count = sum_over_processes(present.sum()) if self.training else present.sum()
-        processes = world()[1] if self.training else 1
-        return total * processes / count.clamp(min=1)
+        return share_of_mean(total, present.sum(), self.training)
 
     def logits(self, premises: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
         """(n, dim) and (n, dim) -> (n, 3), in the order of [`RELATIONS`]."""

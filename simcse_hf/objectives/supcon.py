@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..distributed import gather_rows, sum_over_processes, world
+from ..distributed import gather_rows, share_of_mean, world
 from .info_nce import SIMILARITIES, as_full_precision
 from .interface import Embedded, Objective, TrainingRows
 from .softmax import row_relations
@@ -75,10 +75,9 @@ class SupCon(Objective):
         In evaluation mode the batch is this process's own.
         """
         anchors, hypotheses, relations = batch.vectors[:, 0], batch.vectors[:, 1:], batch.inputs["relations"]
-        first, processes = 0, 1
+        first = 0
         if self.training:
-            rank, processes = world()
-            first = rank * len(anchors)
+            first = world()[0] * len(anchors)
             hypotheses, relations = _gather(hypotheses, relations)
         present = relations >= 0
         with torch.autocast(anchors.device.type, enabled=False):
@@ -94,10 +93,7 @@ class SupCon(Objective):
             terms = F.softplus(torch.logsumexp(others - logits[anchor, positive][:, None], dim=1))
             positives = torch.bincount(anchor, minlength=len(anchors))
             total = (terms / positives[anchor]).sum()
-        # The mean is over the premises with a positive of all processes, of which each may have another number.
-        count = (positives > 0).sum()
-        count = sum_over_processes(count) if self.training else count
-        return total * processes / count.clamp(min=1)
+        return share_of_mean(total, (positives > 0).sum(), self.training)
 
     def _prepare(self, vectors: torch.Tensor) -> torch.Tensor:
         vectors = as_full_precision(vectors)
