@@ -107,7 +107,7 @@ class SimCSETrainer(Trainer):
         if args.view in MASKED_LM_VIEWS:
             self.masked_lm_view = MaskedLMView(
                 args.view_model or model.name_or_path, processing_class, masked_lm_rate(args.view, args.view_rate)
-            )
+            ).to(args.device)
         self.masker = None
         if model.settings.do_mlm:
             self.masker = DataCollatorForLanguageModeling(processing_class, mlm_probability=args.mlm_probability)
@@ -153,7 +153,7 @@ class SimCSETrainer(Trainer):
 
     def _with_masked_lm_view(self, inputs: dict) -> dict:
         ids, mask, seeds = (inputs[name] for name in ("input_ids", "attention_mask", "view_seed"))
-        view = self.masked_lm_view.to(ids.device)
+        view = self.masked_lm_view
         first = 0 if self.args.view_both else 1
         columns = [
             view(ids[:, column], mask[:, column], seeds ^ column) if column >= first else ids[:, column]

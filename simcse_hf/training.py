@@ -125,7 +125,7 @@ def load_training_texts(
         raise ValueError("name the training texts by one of --train_file and --dataset_name")
     source = data_args.train_file or data_args.dataset_name
     kind = objective_class(model_args.objective).rows
-    if kind == "nli" or kind == "spans" or training_args.view in DOCUMENT_VIEWS:
+    if kind != "texts" or training_args.view in DOCUMENT_VIEWS:
         if data_args.train_file is None:
             raise ValueError(f"--objective {model_args.objective} and --view {training_args.view} read --train_file")
         return _load_rows_of(kind, model_args, data_args, training_args)

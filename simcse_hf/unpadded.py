@@ -42,8 +42,8 @@ def supports_unpadded(base_model: PreTrainedModel) -> bool:
     config = base_model.config
     if config.model_type not in _COUNTS_POSITIONS or getattr(config, "is_decoder", False):
         return False
-    recomputes = any(getattr(module, "gradient_checkpointing", False) for module in base_model.modules())
-    return not (recomputes and base_model.training)
+    modules = base_model.modules() if base_model.training else ()  # a walk that inference need not make
+    return not any(getattr(module, "gradient_checkpointing", False) for module in modules)
 
 
 def encode_unpadded(

@@ -8,7 +8,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .view_dataset import SeededDataset, special_tokens
+from .templates import special_tokens
+from .view_dataset import SeededDataset
 
 logger = logging.get_logger(__name__)
 

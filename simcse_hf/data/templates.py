@@ -64,7 +64,7 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     if template.count(TEXT) != 1 or template.count(MASK) != 1:
         raise ValueError(f"a template holds {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
-    first, last = _special_tokens(tokenizer)
+    first, last = special_tokens(tokenizer)
     # White space before the text is the text's: a byte-level tokenizer's first token would differ without it.
     before, space = before.rstrip(), before != before.rstrip()
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] if part else [] for part in (before, after)]
@@ -89,8 +89,8 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
     }
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Those that the tokenizer puts before and after a text."""
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer puts before a text and behind it."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)

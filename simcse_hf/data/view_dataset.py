@@ -8,6 +8,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..views import TextView, TokenView
+from .templates import special_tokens
 
 
 class SeededDataset(torch.utils.data.Dataset):
@@ -126,12 +127,3 @@ class ViewDataset(SeededDataset):
         room = self.max_seq_length - len(self._before) - len(self._after)
         inside = ids[len(self._before) : len(ids) - len(self._after)]
         return [*self._before, *self.view(inside, rng)[:room], *self._after]
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids that the tokenizer puts before a text and behind it."""
-    encoded = tokenizer("a", return_special_tokens_mask=True)
-    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    start = special.index(0)
-    end = len(special) - special[::-1].index(0)
-    return ids[:start], ids[end:]
