@@ -1,13 +1,10 @@
 """What a user is promised of DeCLUTR's objective: the paper's formula, and the same with several processes."""
 
-import datetime
 import math
-import os
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from process_helpers import in_processes
 
 from simcse_hf.objectives import Embedded, TrainingRows, make_objective
 from simcse_hf.objectives.declutr import DeCLUTR
@@ -85,25 +82,13 @@ def step(vectors, anchors):
     return loss.detach(), vectors.grad
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=120),
-    )
+def share_of(rank, processes):
     found = [step(vectors_of(6, columns)[rank * 3 : rank * 3 + 3], anchors) for anchors, _, columns in CASES]
-    found.append(step(vectors_of(2, 3)[rank : rank + 1], 1))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return [*found, step(vectors_of(2, 3)[rank : rank + 1], 1)]
 
 
 def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    ranks = in_processes(share_of, tmp_path)
     wholes = [step(vectors_of(6, columns), anchors) for anchors, _, columns in CASES] + [step(vectors_of(2, 3), 1)]
     for (loss, gradient), *shares in zip(wholes, *ranks, strict=True):
         torch.testing.assert_close(sum(share[0] for share in shares) / 2, loss)

@@ -1,14 +1,11 @@
 """What a user is promised of objective simcse: InfoNCE of a row's columns over all processes, equal texts left out."""
 
-import datetime
 import math
-import os
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from datasets import Dataset
+from process_helpers import in_processes
 
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli import build_nli_triplets
@@ -78,26 +75,14 @@ def test_settings_and_options_reach_the_loss():
     assert make_objective("simcse", DIM, SETTINGS, {"mask_duplicates": True}).needs_text_ids
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=PROCESSES,
-        timeout=datetime.timedelta(seconds=120),
-    )
+def share_of(rank, processes):
     mine = slice(rank * ROWS // PROCESSES, (rank + 1) * ROWS // PROCESSES)
-    torch.save({case: step(case, *(x[mine] for x in case_batch(case))) for case in CASES}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return {case: step(case, *(x[mine] for x in case_batch(case))) for case in CASES}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(worker, args=(str(folder),), nprocs=PROCESSES)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+    return in_processes(share_of, tmp_path_factory.mktemp("processes"), PROCESSES)
 
 
 @pytest.mark.parametrize("case", CASES)
