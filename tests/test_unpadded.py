@@ -10,7 +10,8 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.dropout import keep_mask
-from simcse_hf.packing import Packing, _attend_padded, attend
+from simcse_hf.packed_attention import _attend_padded, attend
+from simcse_hf.packing import Packing
 from simcse_hf.poolers import POOLER_TYPES
 from simcse_hf.unpadded import encode_unpadded, supports_unpadded
 
@@ -196,37 +197,45 @@ def test_rows_without_tokens_are_zero(first_only):
 
 
 def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first_only):
-    """Sentence by sentence, head by head; `masks` in the order of groups, sentences, heads."""
-    out, used, row = [], 0, 0
-    for start, count, length in packing.groups:
-        for sentence in range(count):
-            places = range(start + sentence * length, start + (sentence + 1) * length)
-            queries = [row] if first_only else list(places)
-            row += 1
-            heads = []
-            for head in range(query.shape[1]):
-                scores = query[queries, head] @ key[list(places), head].T * scaling
-                weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-                mask = masks[used : used + weights.numel()].view_as(weights)
-                used += weights.numel()
-                heads.append((weights * mask * keep_scale) @ value[list(places), head])
-            out.append(torch.stack(heads, dim=1))
+    """Sentence by sentence, head by head; `masks` are drawn in that order, `drawn_width` columns a sentence."""
+    out, used, start = [], 0, 0
+    for row, length in enumerate(packing.lengths.tolist()):
+        places = list(range(start, start + length))
+        start += length
+        queries = [row] if first_only else places
+        width = drawn_width(length)
+        rows = 1 if first_only else width
+        heads = []
+        for head in range(query.shape[1]):
+            scores = query[queries, head] @ key[places, head].T * scaling
+            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+            mask = masks[used : used + rows * width].view(rows, width)[: len(queries), :length]
+            used += rows * width
+            heads.append((weights * mask * keep_scale) @ value[places, head])
+        out.append(torch.stack(heads, dim=1))
+    assert used == len(masks)
     return torch.cat(out)
+
+
+def drawn_width(length):
+    """Columns that masks are drawn for: those of the block that a sentence falls into."""
+    return length if length == 1 else max(16, -(-length // 8) * 8)
 
 
 @pytest.mark.parametrize("first_only", [True, False])
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
-def test_attention_against_a_loop(first_only, rate):
-    mask = random_batch(7, length=8)["attention_mask"]
+@pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]])
+def test_attention_against_a_loop(first_only, rate, lengths):
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     packing = Packing.from_mask(mask, first_only)
-    tokens, queries = int(mask.sum()), 7 if first_only else int(mask.sum())
+    tokens, queries = int(mask.sum()), len(lengths) if first_only else int(mask.sum())
     # Not contiguous, as stock encoders hand them over.
     leaves = [torch.randn(HEADS, n, HEAD_SIZE).transpose(0, 1).requires_grad_() for n in (queries, tokens, tokens)]
     doubles = [x.detach().double().requires_grad_() for x in leaves]
     torch.manual_seed(5)
     found = attend(*leaves, packing, scaling=0.5, dropout=rate)
     torch.manual_seed(5)
-    size = HEADS * int((mask.sum(1) if first_only else mask.sum(1) ** 2).sum())
+    size = HEADS * sum(drawn_width(length) ** (1 if first_only else 2) for length in lengths)
     keep, scale = keep_mask((size,), rate) if rate else (torch.ones(size), 1.0)
     wanted = slow_attention(*doubles, packing, 0.5, keep.double(), scale, first_only)
     torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
-from ..encoder import DEFAULT_TOKEN_BUDGET, SimCSE
+from ..encoder import SimCSE
 from ..poolers import POOLER_TYPES
 from .quantization import PRECISIONS
 from .shards import FORMATS, encode_file, read_manifest
@@ -35,7 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ranges", help="npy file (2, dim) for int8; default: the ranges of the first shard")
     parser.add_argument("--shard_size", type=int, default=50_000, help="vectors of a shard; default: 50000")
     parser.add_argument("--format", choices=FORMATS, default="npy", help="default: npy")
-    parser.add_argument("--token_budget", type=int, default=DEFAULT_TOKEN_BUDGET, help="tokens of a padded batch")
+    parser.add_argument(
+        "--token_budget", type=int, help="tokens of a padded batch; default: 2048 on a CPU, else 32768"
+    )
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
     return parser
 

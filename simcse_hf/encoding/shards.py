@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..distributed import world
-from ..encoder import DEFAULT_TOKEN_BUDGET, SimCSE
+from ..encoder import SimCSE
 from .quantization import calibrate_ranges, check_precision, check_ranges, check_truncate_dim, quantize
 from .texts import stream_texts, text_column
 
@@ -46,7 +46,7 @@ def encode_file(
     ranges: np.ndarray | None = None,
     shard_size: int = 50_000,
     file_format: str = "npy",
-    token_budget: int = DEFAULT_TOKEN_BUDGET,
+    token_budget: int | None = None,
     resume: bool = False,
     show_progress: bool = False,
 ) -> list[Path]:
@@ -74,7 +74,7 @@ def encode_file(
         shard_size: vectors of a shard; with their texts, what is in memory at a time.
         file_format: `"npy"`, or `"parquet"` with the columns `row` (1-based line or row of the source), `text` and
             `vector`.
-        token_budget: tokens of a padded batch.
+        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
         resume: go on with a run that was interrupted.
         show_progress: a progress bar on the first process, over its own rows.
 
@@ -89,7 +89,7 @@ def encode_file(
     check_truncate_dim(truncate_dim, dim)
     if file_format not in FORMATS:
         raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
-    if shard_size < 1 or token_budget < 1:
+    if shard_size < 1 or token_budget is not None and token_budget < 1:
         raise ValueError(f"shard_size and token_budget must be at least 1, got {shard_size} and {token_budget}")
     if ranges is not None:
         if precision != "int8":

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from ..data.columns import resolve_columns
 from ..data.files import open_table
-from ..encoder import DEFAULT_TOKEN_BUDGET, SimCSE
+from ..encoder import SimCSE
 from ..encoding.texts import stream_texts, text_column
 from ..poolers import POOLER_TYPES
 from .files import METHODS, MODULES, Fit, save_transform
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the checkpoint names")
     fit.add_argument("--device", help="default: a GPU where there is one")
-    fit.add_argument("--token_budget", type=int, default=DEFAULT_TOKEN_BUDGET, help="tokens of a padded batch")
+    fit.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: 2048 on a CPU, else 32768")
     fit.add_argument("--dim", type=int, help="whitening: leading directions that are kept; default: all")
     fit.add_argument("--blocks", type=int, help="flow: default: 3")
     fit.add_argument("--width", type=int, help="flow: hidden units of a coupling; default: 256")
@@ -93,7 +93,7 @@ def fit_transform(
     output_dir: str | Path,
     *,
     columns: list[str] | None = None,
-    token_budget: int = DEFAULT_TOKEN_BUDGET,
+    token_budget: int | None = None,
     show_progress: bool = False,
     **settings,
 ) -> tuple[VectorTransform, Fit]:
@@ -106,7 +106,7 @@ def fit_transform(
         output_dir: gets model, tokenizer and transform; must be new or empty. Or the model's own directory, to which
             only the transform is added.
         columns: of sentences, where the file has several.
-        token_budget: tokens of a padded batch.
+        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
         show_progress: progress bars.
         settings: of [`fit_whitening`] or [`fit_flow`].
 
@@ -174,7 +174,7 @@ def _check_columns(sentences: str | Path, columns: list[str] | None) -> list[str
     return columns
 
 
-def _encoded(model: SimCSE, sentences, columns: list[str], token_budget: int, show_progress: bool):
+def _encoded(model: SimCSE, sentences, columns: list[str], token_budget: int | None, show_progress: bool):
     """(n, dim) vectors, `_WINDOW` texts at a time."""
     with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar:
         for column in columns:
