@@ -141,7 +141,7 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
 def parse_arguments(
     argv: Sequence[str], defaults: dict | None = None
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
-    """The command line over a YAML file over `defaults`.
+    """The command line over a YAML file over `defaults`. Without dev set there is no best model to load at the end.
 
     Args:
         argv: arguments; a first one that ends in .yaml or .yml, or `--config FILE`, names a file of argument names and
@@ -152,7 +152,6 @@ def parse_arguments(
         ValueError: a file that is not a table of known arguments; values that do not go together.
     """
     kinds = (ModelArguments, DataArguments, SimCSETrainingArguments)
-    parser = HfArgumentParser(kinds)
     argv = list(argv)
     config_file = None
     if argv and argv[0].endswith((".yaml", ".yml")):
@@ -166,15 +165,16 @@ def parse_arguments(
     values = dict(defaults or {})
     if config_file is not None:
         known = {f.name for kind in kinds for f in fields(kind) if f.init}
-        values |= _read_yaml(config_file, known)
+        values |= read_yaml(config_file, known)
     typed = ArgumentParser(add_help=False, allow_abbrev=False)
     typed.add_argument("--eval_steps", type=float)
-    eval_steps = typed.parse_known_args(argv)[0].eval_steps
-    if eval_steps is not None:  # the reference saves when it evaluates; --save_steps still wins
-        values["save_steps"] = eval_steps
-    # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
-    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
-    return parser.parse_args_into_dataclasses(argv)
+    typed.add_argument("--dev_file", default=values.get("dev_file"))
+    named = typed.parse_known_args(argv)[0]
+    if named.eval_steps is not None:  # the reference saves when it evaluates; --save_steps still wins
+        values["save_steps"] = named.eval_steps
+    if named.dev_file is None:  # else saving would have to keep step with evaluations that there are none of
+        values["load_best_model_at_end"] = False
+    return parse_over(values, kinds, argv)
 
 
 def _options(given: list[str] | dict) -> dict:
@@ -196,7 +196,20 @@ def _dims(given: str | list[int] | None) -> list[int]:
         raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {given!r}") from None
 
 
-def _read_yaml(path: str, known: set[str]) -> dict:
+def parse_over(values: dict, kinds: Sequence[type], argv: Sequence[str]) -> tuple:
+    """The command line over `values`, as one object of each of the dataclasses `kinds`."""
+    parser = HfArgumentParser(kinds)
+    # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
+    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
+    return parser.parse_args_into_dataclasses(argv)
+
+
+def read_yaml(path: str, known: set[str]) -> dict:
+    """The arguments in a file.
+
+    Raises:
+        ValueError: it is no YAML table, or names arguments that are not known.
+    """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

@@ -1,7 +1,7 @@
 """GradCache: batches of any size in the encoder memory of a part of one."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from .distributed import sum_over_processes, world
 from .masked_lm import IGNORED
 from .modeling import ContrastiveModel, ContrastiveOutput
 from .objectives import Embedded, Objective
+from .objectives.interface import total_and_parts
 from .objectives.passes import ObjectiveWithPasses
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
@@ -47,18 +48,16 @@ class CachedBatch:
         self.chunks = _split(inputs, chunk_size, trim)
         # Drawn from the run's generator, which the chunks' own streams then leave alone: a resumed run draws the same.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
-        with torch.no_grad(), _without_objective(model), own_random_state(model.device):
+        with torch.no_grad(), own_random_state(model.device):
             found = []
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
                 alone = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                found.append(model(**alone).sentence_vectors)
+                found.append(model(**alone, use_objective=False).sentence_vectors)
         self.vectors = torch.cat(found).requires_grad_()
         seen = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
         with autocast():
-            loss = model.objective(Embedded(self.vectors, seen))
-        parts = loss if isinstance(loss, dict) else None
-        loss = sum(loss.values()) if parts else loss
+            loss, parts = total_and_parts(model.objective(Embedded(self.vectors, seen)))
         self.output = ContrastiveOutput(
             loss=loss, sentence_vectors=self.vectors.detach(), contrastive_loss=loss, parts=parts
         )
@@ -89,8 +88,7 @@ class CachedBatch:
             for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
                 torch.manual_seed(seed)
                 with nullcontext() if i == last else no_sync():
-                    with _without_objective(self.model):
-                        found = (self.model if wrapped is None else wrapped)(**chunk)
+                    found = (self.model if wrapped is None else wrapped)(**chunk, use_objective=False)
                     surrogate = (found.sentence_vectors.to(gradient.dtype) * gradient).sum()
                     if shares is not None:
                         share = shares[i] * found.mlm_loss
@@ -157,23 +155,6 @@ def _split(inputs: dict[str, torch.Tensor], chunk_size: int, trim: bool) -> list
         {name: x[..., :kept] if x.dim() == 3 and x.shape[-1] == length else x for name, x in chunk.items()}
         for chunk, kept in zip(chunks, longest, strict=True)
     ]
-
-
-class _NoObjective(Objective):
-    def forward(self, batch: Embedded) -> torch.Tensor:
-        return batch.vectors.new_zeros(())
-
-
-@contextmanager
-def _without_objective(model: ContrastiveModel):
-    """In here the model's forward gives vectors and the masked-LM loss, and the objective is left out."""
-    objective, stand_in = model.objective, _NoObjective(model.objective.dim)
-    stand_in.encoders, stand_in.copies = objective.encoders, objective.copies
-    model.objective = stand_in
-    try:
-        yield
-    finally:
-        model.objective = objective
 
 
 def own_random_state(device: torch.device) -> AbstractContextManager:

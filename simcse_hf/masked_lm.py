@@ -1,6 +1,7 @@
 """The masked-LM auxiliary loss: random masking of token ids, and a stock head run on masked positions only."""
 
 import copy
+import os
 
 import torch
 from torch import nn
@@ -42,6 +43,22 @@ def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
             f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
             "Train without do_mlm."
         ) from None
+
+
+def load_masked_lm(source: str | os.PathLike) -> PreTrainedModel:
+    """A frozen masked-LM in float32, in evaluation mode.
+
+    Raises:
+        ValueError: there is none, or its head is not trained and would be random.
+    """
+    try:
+        model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True, dtype=torch.float32)
+    except OSError as error:
+        raise ValueError(f"{source} cannot be loaded as a masked-LM: {error}") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        raise ValueError(f"{source} has no trained masked-LM head (it lacks {missing})")
+    return model.eval().requires_grad_(False)
 
 
 class StockMaskedLMHead:

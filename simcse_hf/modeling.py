@@ -18,6 +18,7 @@ from .head import SentenceHead
 from .masked_lm import IGNORED, StockMaskedLMHead
 from .objective_file import AUXILIARY_MODULES, load_auxiliary_state
 from .objectives import Embedded, Objective, make_objective
+from .objectives.interface import total_and_parts
 from .objectives.matryoshka import make_matryoshka
 from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
 from .unpadded import encode_unpadded, supports_unpadded
@@ -211,6 +212,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         relations: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
         return_loss: bool = True,
+        use_objective: bool = True,
     ) -> ContrastiveOutput:
         """One encoder pass over all sentences of the batch, and the loss.
 
@@ -226,6 +228,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 1 neutral, 2 contradiction, -100 where a row has fewer sentences.
             text_ids: (batch, num_sentences), equal for equal texts, for objectives that leave out duplicates.
             return_loss: False gives the vectors alone. (By this argument the Trainer knows there is an `eval_loss`.)
+            use_objective: False leaves the objective out and gives the vectors of training, with the masked-LM loss.
 
         Raises:
             ValueError: inputs of another number of axes; masked inputs for a model without `do_mlm`; `fixed_mask` with
@@ -246,13 +249,12 @@ class ContrastiveModel(ContrastiveCheckpoint):
         if not return_loss:
             return ContrastiveOutput(sentence_vectors=vectors)
         contrastive_loss, parts = None, None
-        if vectors.shape[1] >= self.objective.copies:
+        if use_objective and vectors.shape[1] >= self.objective.copies:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
             inputs |= {"relations": relations, "text_ids": text_ids}
             inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-            contrastive_loss = self.objective(Embedded(vectors, inputs, self, hidden_states))
-            if isinstance(contrastive_loss, dict):
-                parts, contrastive_loss = contrastive_loss, sum(contrastive_loss.values())
+            found = self.objective(Embedded(vectors, inputs, self, hidden_states))
+            contrastive_loss, parts = total_and_parts(found)
         loss, mlm_loss = contrastive_loss, None
         if mlm_input_ids is not None:
             mlm_loss = self._masked_lm_loss(mlm_input_ids, attention_mask, token_type_ids, mlm_targets)

@@ -85,7 +85,8 @@ class _AttendInBlocks(torch.autograd.Function):
             for block, (rows, places, pairs, count) in zip(packing.blocks, ctx.slices, strict=True):
                 q, k, v = (x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places]))
                 scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scaling)
-                weight = torch.softmax(_fill_absent(scores, block, -torch.inf), -1, dtype=torch.float32)
+                wide = torch.promote_types(scores.dtype, torch.float32)
+                weight = torch.softmax(_fill_absent(scores, block, -torch.inf), -1, dtype=wide)
                 dropped = weight
                 if any(ctx.needs_input_grad):
                     # So that nothing flows back from rows that stand for no token.

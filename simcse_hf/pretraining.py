@@ -5,12 +5,11 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
 import torch
-import yaml
 from datasets import Dataset
 from transformers import (
     AutoConfig,
@@ -19,22 +18,21 @@ from transformers import (
     BertConfig,
     BertTokenizer,
     DataCollatorForLanguageModeling,
-    HfArgumentParser,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 
+from .arguments import parse_over, read_yaml
 from .auto import contrastive_class
 from .configuration import SECTION
 from .data.readers import load_text_dataset
-from .masked_lm import mask_tokens
+from .masked_lm import IGNORED, mask_tokens
 from .modeling import ContrastiveModel
 from .positions import check_max_length
 from .sample import write_sample_corpus
-
-RESULTS = "results.json"
+from .training import RESULTS
 
 
 @dataclass
@@ -85,7 +83,7 @@ class Collator:
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
         batch["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
         if "labels" in rows[0]:
-            batch["labels"] = pad("labels", -100)
+            batch["labels"] = pad("labels", IGNORED)
         return batch
 
 
@@ -118,23 +116,13 @@ def parse_pretraining_arguments(
         ValueError: a file with arguments that are not known.
     """
     kinds = (PretrainingArguments, TrainingArguments)
-
-    def read(values: dict) -> tuple:
-        parser = HfArgumentParser(kinds)
-        parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
-        return parser.parse_args_into_dataclasses(rest)
-
     rest, from_file = list(argv), {}
     if rest and rest[0].endswith((".yaml", ".yml")):
-        from_file = yaml.safe_load(Path(rest.pop(0)).read_text(encoding="utf-8"))
-        known = {name for kind in kinds for name in kind.__dataclass_fields__}
-        unknown = sorted(set(from_file) - known)
-        if unknown:
-            raise ValueError(f"{argv[0]}: unknown argument(s) {', '.join(unknown)}")
-    parsed = read(defaults | from_file)
+        from_file = read_yaml(rest.pop(0), {f.name for kind in kinds for f in fields(kind) if f.init})
+    parsed = parse_over(defaults | from_file, kinds, rest)
     if parsed[0].train_file:
         return parsed
-    options, args = read(defaults | sample | from_file)
+    options, args = parse_over(defaults | sample | from_file, kinds, rest)
     with args.main_process_first(desc="writing the sample corpus"):
         options.train_file = str(write_sample_corpus(Path("outputs", "sample", "corpus")).train_sentences)
     return options, args

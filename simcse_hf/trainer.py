@@ -199,6 +199,19 @@ class SimCSETrainer(Trainer):
 
     # --- what is checked before the first step ---------------------------------------------------------------------
 
+    def _check_sharding(self) -> None:
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if self.is_fsdp_enabled and plugin.fsdp_version == 2 and self.model.settings.do_mlm:
+            raise ValueError(
+                "do_mlm does not go with FSDP2: the masked-LM head is tied to the embeddings, and its two places fall "
+                "into two groups of weights. Train without do_mlm, or with DistributedDataParallel "
+                "(examples/accelerate_configs/multi_gpu.yaml)."
+            )
+        if not self.is_fsdp_enabled and os.environ.get("ACCELERATE_USE_FSDP") == "true":
+            logger.warning(
+                "FSDP is asked for, and accelerate leaves it aside on this device: each process holds the whole model."
+            )
+
     def _check_run(self) -> None:
         if self.train_dataset is None or len(self.train_dataset) == 0:
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
@@ -211,6 +224,7 @@ class SimCSETrainer(Trainer):
         )
         if self.args.gradcache_chunk_size is not None:
             check_gradcache(objective, self.args)
+        self._check_sharding()
         if self.args.dataloader_drop_last and rows < batch:
             raise ValueError(
                 f"train_dataset has {rows} rows, fewer than one batch of {batch}, and "

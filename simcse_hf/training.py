@@ -61,18 +61,18 @@ def parse_or_sample(
     set_up_logging(training_args)
     if model_args.model_name_or_path or data_args.train_file or data_args.dataset_name:
         return parsed
-    parsed = model_args, data_args, training_args = parse_arguments(argv, {**defaults, **sample})
-    logger.info("No model and no texts are named: an offline run on a generated sample corpus.")
     directory = Path("outputs", "sample")
+    corpus, encoder = sample_files(directory)
+    defaults = {**defaults, **sample, "dev_file": str(corpus.dev)}
+    parsed = model_args, data_args, training_args = parse_arguments(argv, defaults)
+    logger.info("No model and no texts are named: an offline run on a generated sample corpus.")
     with training_args.main_process_first(desc="making the sample"):
         if training_args.local_process_index == 0:
             # In a process of its own: its Trainer must not find the process group of this run.
             alone = {name: value for name, value in os.environ.items() if name not in PROCESS_GROUP_VARIABLES}
             subprocess.run([sys.executable, "-m", "simcse_hf.sample", str(directory)], check=True, env=alone)
-    corpus, encoder = sample_files(directory)
     model_args.model_name_or_path = str(encoder)
     data_args.train_file = str(getattr(corpus, train_file))
-    data_args.dev_file = data_args.dev_file or str(corpus.dev)
     if training_args.output_dir == sample["output_dir"]:  # a place of its own, where nothing else is lost
         data_args.overwrite_output_dir = True
     return parsed

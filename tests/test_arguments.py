@@ -76,6 +76,16 @@ def test_options_that_cannot_be_read(tmp_path, words, message):
         model.settings()
 
 
+def test_without_dev_set_saving_need_not_keep_step_with_evaluation(tmp_path):
+    defaults = {"eval_strategy": "steps", "eval_steps": 125, "save_steps": 125, "load_best_model_at_end": True}
+    line = f"--output_dir {tmp_path} --use_cpu --save_steps 7".split()
+    _, _, training = parse_arguments(line, defaults)
+    assert training.save_steps == 7 and not training.load_best_model_at_end
+    with pytest.raises(ValueError, match="round multiple of the evaluation steps"):
+        parse_arguments([*line, "--dev_file", "dev.csv"], defaults)
+    assert parse_arguments([*line, "--dev_file", "dev.csv", "--eval_steps", "7"], defaults)[2].load_best_model_at_end
+
+
 def test_save_steps_given_wins_over_eval_steps(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --eval_steps 125 --save_steps 250"
     assert parse_arguments(line.split())[2].save_steps == 250

@@ -84,7 +84,7 @@ def test_a_run_reports_and_its_model_loads_everywhere(files, start, script, pool
     with torch.no_grad():
         output = plain.eval()(**batch)
     expected = output.pooler_output if pooler == "cls" else output.last_hidden_state[:, 0]
-    torch.testing.assert_close(model.encode(["the cat sat"], normalize=False), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model.encode(["the cat sat"], normalize=False), expected, atol=1e-5, rtol=0)
 
 
 def test_a_finished_run_is_neither_mixed_nor_replaced(files, start):

@@ -1,12 +1,8 @@
 """What a user is promised of Eq. 3 of arXiv:2106.04791; and of it and its two terms over several processes."""
 
-import datetime
-import os
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from process_helpers import in_processes
 from relation_helpers import ROWS, embedded, training_rows
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -62,32 +58,21 @@ def rows_of(rank, rows):
     return whole.vectors.detach()[mine, : width + 1], whole.inputs["relations"][mine, :width]
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=PROCESSES,
-        timeout=datetime.timedelta(seconds=120),  # a hang becomes an error
-    )
+def results_of(rank, processes):
+    """Of each objective and batch: loss, gradients, and the loss in evaluation mode."""
     found = {}
     for name in OBJECTIVES:
         for batch, rows in BATCHES.items():
             mine = rows_of(rank, rows)
             in_evaluation = Encoder(name).eval()(*mine).item()
             found[name, batch] = *step(DistributedDataParallel(Encoder(name)), *mine), in_evaluation
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """`found[rank][objective, batch]`: loss, gradients, and the loss in evaluation mode."""
-    folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(worker, args=(str(folder),), nprocs=PROCESSES)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+    """`found[rank][objective, batch]`."""
+    return in_processes(results_of, tmp_path_factory.mktemp("processes"), PROCESSES)
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -3,6 +3,8 @@
 import json
 import logging
 import socket
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -422,6 +424,26 @@ def test_what_weakens_a_run_is_said(tmp_path, tokenizer, caplog, rows, changes, 
     with caplog.at_level(logging.WARNING, "simcse_hf"):
         trainer.train()
     assert message in caplog.text
+
+
+def test_masked_lm_with_shards_is_refused_before_it_fails(tmp_path, tokenizer, monkeypatch):
+    trainer = SimCSETrainer(model_of(do_mlm=True), arguments(tmp_path), texts(32), processing_class=tokenizer)
+    trainer.is_fsdp_enabled = True
+    for version, refused in ((1, False), (2, True)):
+        plugin = SimpleNamespace(fsdp_version=version)
+        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
+        with pytest.raises(ValueError, match="do_mlm does not go with FSDP2") if refused else nullcontext():
+            trainer._check_sharding()
+
+
+def test_shards_that_accelerate_leaves_aside_are_told(tmp_path, tokenizer, caplog, monkeypatch):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path, max_steps=1), texts(32), processing_class=tokenizer)
+    with caplog.at_level(logging.WARNING, "simcse_hf"):
+        trainer.train()
+        assert "FSDP" not in caplog.text
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        trainer.train()
+    assert "each process holds the whole model" in caplog.text
 
 
 def test_fixed_mask_trains_and_stands_in_the_config(tmp_path, tokenizer):

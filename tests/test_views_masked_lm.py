@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 from conftest import MASK, PAD, VOCABULARY, random_batch, tiny_config
-from transformers import AutoModelForMaskedLM, BertForMaskedLM
+from transformers import AutoModelForMaskedLM, BertForMaskedLM, BertModel
 
 from simcse_hf.views import MaskedLMView
 
@@ -111,6 +111,14 @@ def test_what_does_not_fit_is_refused(model, tokenizer):
     small = AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20))
     with pytest.raises(ValueError, match=f"knows 20 tokens.* has {len(VOCABULARY)}: .*same vocabulary"):
         MaskedLMView(small, tokenizer)
+
+
+def test_a_model_with_a_random_head_is_refused(tokenizer, save_checkpoint):
+    headless = save_checkpoint(BertModel(tiny_config()), "headless")
+    with pytest.raises(ValueError, match="view mlm: .*headless has no trained masked-LM head.*--view_model"):
+        MaskedLMView(headless, tokenizer)
+    with pytest.raises(ValueError, match="view mlm: nowhere cannot be loaded"):
+        MaskedLMView("nowhere", tokenizer)
 
 
 def test_a_tokenizer_without_mask_token_is_refused(model, tokenizer):

@@ -1,20 +1,23 @@
 """Training texts of any form become the rows that the collator takes."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..training_args import SimCSETrainingArguments
 from ..views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
 from .tokenize import tokenize_dataset
 from .view_dataset import SeededDataset, ViewDataset
+
+if TYPE_CHECKING:
+    from ..training_args import SimCSETrainingArguments
 
 
 def training_rows(
     dataset: Dataset | SeededDataset,
     tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
+    args: "SimCSETrainingArguments",
     templates: Sequence[str] = (),
 ) -> Dataset | SeededDataset:
     """Rows of token ids: tokenised once, or, for an augmentation, anew whenever a row is read.
@@ -51,7 +54,7 @@ def training_rows(
 def tokenized_rows(
     dataset: Dataset | SeededDataset,
     tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
+    args: "SimCSETrainingArguments",
     templates: Sequence[str] = (),
 ) -> Dataset | SeededDataset:
     """Rows of token ids, of texts as they stand."""

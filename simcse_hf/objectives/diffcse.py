@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from ..distributed import share_of_mean
+from ..masked_lm import load_masked_lm
 from .info_nce import as_full_precision
 from .interface import Embedded
 from .passes import ObjectiveWithPasses, Passed
@@ -135,11 +136,6 @@ def _load_generator(source: str):
     if not source:
         raise ValueError(f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except OSError as error:
-        raise ValueError(f"the generator {source} cannot be loaded: {error}. {advice}") from error
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise ValueError(f"{source} has no trained masked-LM head (it lacks {missing}). {advice}")
-    return model.eval().requires_grad_(False), tokenizer
+        return load_masked_lm(source), AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the generator of objective 'diffcse': {error}. {advice}") from error

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from ..distributed import gather_rows, world
 from .chunked_info_nce import Candidates, chunked_loss, plain_loss
 
 SIMILARITIES = ("cosine", "dot")
@@ -131,6 +132,38 @@ class InfoNCE(nn.Module):
         forth = self._mean(anchors, blocks, Candidates(own, own + total, **candidates))
         back = self._mean(positives[own], blocks, Candidates(own + total, own, **candidates))
         return (forth + back) / 2
+
+    def of_columns(
+        self,
+        vectors: torch.Tensor,
+        *,
+        gather: bool,
+        extra_negatives: torch.Tensor | None = None,
+        text_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Column 0 against column 1, with the further ones as hard negatives, those of all processes among them.
+
+        Args:
+            vectors: (n, 2 + k, dim), this process's rows.
+            gather: take in the rows of the other processes; off in evaluation, where each goes its own way.
+            extra_negatives, text_ids: as in `forward`, the ids of this process's rows.
+        """
+        anchors, first = vectors[:, 0], 0
+        shared = vectors if self.symmetric else vectors[:, 1:]  # anchors are candidates there
+        if gather:
+            first = world()[0] * len(anchors)
+            shared = gather_rows(shared)
+            text_ids = text_ids if text_ids is None else gather_rows(text_ids)
+        all_anchors, candidates = (shared[:, 0], shared[:, 1:]) if self.symmetric else (None, shared)
+        return self(
+            anchors,
+            candidates[:, 0],
+            candidates[:, 1:] if candidates.shape[1] > 1 else None,
+            first_positive=first,
+            all_anchors=all_anchors,
+            extra_negatives=extra_negatives,
+            text_ids=text_ids,
+        )
 
     def _mean(self, queries: torch.Tensor, blocks: list[torch.Tensor], candidates: Candidates) -> torch.Tensor:
         compute = chunked_loss if len(queries) * sum(map(len, blocks)) > PLAIN_LOGITS else plain_loss

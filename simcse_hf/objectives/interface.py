@@ -106,6 +106,11 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
+def total_and_parts(found: torch.Tensor | dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict | None]:
+    """The loss and its named parts, if it has any, of what an objective returned."""
+    return (sum(found.values()), found) if isinstance(found, dict) else (found, None)
+
+
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..distributed import gather_rows, world
 from .info_nce import InfoNCE
 from .interface import Embedded, Objective, TrainingRows
 
@@ -59,15 +58,8 @@ class ObjectiveWithPasses(Objective):
 
     def loss_at(self, passed: Passed, dim: int) -> torch.Tensor:
         """InfoNCE of the leading `dim` dimensions; a scalar."""
-        vectors = passed.vectors[..., :dim]
-        anchors, candidates = vectors[:, 0], vectors[:, 1:]
-        first = 0
-        if self.training:
-            candidates = gather_rows(candidates)
-            first = world()[0] * len(anchors)
-        negatives = candidates[:, 1:] if candidates.shape[1] > 1 else None
-        extra = {} if passed.queue is None else {"extra_negatives": passed.queue[:, :dim]}
-        return self.info_nce(anchors, candidates[:, 0], negatives, first_positive=first, **extra)
+        queue = None if passed.queue is None else passed.queue[:, :dim]
+        return self.info_nce.of_columns(passed.vectors[..., :dim], gather=self.training, extra_negatives=queue)
 
     def forward(self, batch: Embedded) -> torch.Tensor | dict[str, torch.Tensor]:
         passed = self.passes(batch)

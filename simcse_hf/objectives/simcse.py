@@ -1,6 +1,5 @@
 """SimCSE's objective on a batch: InfoNCE over the rows of all processes."""
 
-from ..distributed import gather_rows, world
 from .info_nce import InfoNCE
 from .interface import Embedded, Objective, TrainingRows
 
@@ -50,24 +49,11 @@ class SimCSEObjective(Objective):
             )
 
     def forward(self, batch: Embedded):
-        vectors, anchors, text_ids, first = batch.vectors, batch.vectors[:, 0], None, 0
+        text_ids = None
         if self.needs_text_ids:
             if "text_ids" not in batch.inputs:
                 raise ValueError(
                     "mask_duplicates needs text_ids in the batch: add_text_ids=True for ContrastiveCollator"
                 )
             text_ids = batch.inputs["text_ids"]
-        shared = vectors if self.info_nce.symmetric else vectors[:, 1:]  # anchors are candidates there
-        if self.training:
-            first = world()[0] * len(anchors)
-            shared = gather_rows(shared)
-            text_ids = text_ids if text_ids is None else gather_rows(text_ids)
-        all_anchors, candidates = (shared[:, 0], shared[:, 1:]) if self.info_nce.symmetric else (None, shared)
-        return self.info_nce(
-            anchors,
-            candidates[:, 0],
-            candidates[:, 1:] if candidates.shape[1] > 1 else None,
-            first_positive=first,
-            all_anchors=all_anchors,
-            text_ids=text_ids,
-        )
+        return self.info_nce.of_columns(batch.vectors, gather=self.training, text_ids=text_ids)

@@ -5,8 +5,9 @@ import random
 
 import torch
 from torch import nn
-from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from ..masked_lm import load_masked_lm
 from .interface import check_rate, share
 
 _ROWS_A_PASS = 64  # logits of a pass are (rows, length, vocabulary)
@@ -26,7 +27,8 @@ class MaskedLMView(nn.Module):
         rate: the share of a text's tokens that is replaced, on average over texts (see `share`).
 
     Raises:
-        ValueError: a rate outside [0, 1); a tokenizer without mask token, or with more tokens than the model knows.
+        ValueError: a rate outside [0, 1); no masked-LM with a trained head; a tokenizer without mask token, or with
+            more tokens than the model knows.
     """
 
     def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
@@ -36,7 +38,7 @@ class MaskedLMView(nn.Module):
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none")
         name = model.name_or_path if isinstance(model, nn.Module) else model
         if not isinstance(model, nn.Module):
-            model = AutoModelForMaskedLM.from_pretrained(model)
+            model = _load(model)
         if len(tokenizer) > model.config.vocab_size:
             raise ValueError(
                 f"view mlm: {name} knows {model.config.vocab_size} tokens, and the tokenizer of the model in training "
@@ -94,3 +96,10 @@ class MaskedLMView(nn.Module):
         cumulative = logits.softmax(1).double().cumsum(1)
         found = torch.searchsorted(cumulative, (chances * cumulative[:, -1])[:, None], right=True)
         return found[:, 0]
+
+
+def _load(source: str | os.PathLike) -> nn.Module:
+    try:
+        return load_masked_lm(source)
+    except ValueError as error:
+        raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error
