@@ -221,7 +221,7 @@ def _measure_worker(rank: int, model_name: str, token_ids: list[list[int]], batc
                 Path(folder, f"found-{repeat}-{processes}.json").write_text(json.dumps(found))
 
 
-def measure(model_name: str, texts: str, batch: int = 64, sentences: int = 500, repeats: int = 3) -> dict:
+def measure(model_name: str, texts: str, batch: int = 64, sentences: int = 2000, repeats: int = 3) -> dict:
     """Medians over `repeats` of training steps/s (the same batch in all) and encoded sentences/s, by processes."""
     import torch.multiprocessing as mp
     from transformers import AutoTokenizer
