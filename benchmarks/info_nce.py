@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from common import megabytes, start_peak_anew, write_results
 
 from simcse_hf.objectives import info_nce
 from simcse_hf.objectives.info_nce import InfoNCE
@@ -58,8 +59,7 @@ def main() -> None:
         "gradient_error_near_zero_loss": {kind: gradient_error(kind) for kind in KINDS},
     }
     print(results["gradient_error_near_zero_loss"])
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    write_results(options.output, results)
 
 
 def choose(kind: str) -> None:
@@ -73,8 +73,7 @@ def measure(kind: str, rows: int) -> dict[str, float]:
     torch.manual_seed(0)
     InfoNCE()(*(torch.randn(8, DIM, requires_grad=True) for _ in range(2))).backward()  # loads what comes late
     anchors, positives = (torch.randn(rows, DIM, requires_grad=True) for _ in range(2))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before, start = megabytes("VmRSS"), time.perf_counter()
+    before, start = start_peak_anew(), time.perf_counter()
     InfoNCE()(anchors, positives).backward()
     return {"seconds": time.perf_counter() - start, "megabytes_above_inputs": megabytes("VmHWM") - before}
 
@@ -83,7 +82,7 @@ def gradient_error(kind: str) -> float:
     """Of float32 against a float64 cross-entropy, for pairs that are nearly found."""
     choose(kind)
     torch.manual_seed(0)
-    anchors = torch.randn(ROWS_NEAR_ZERO, DIM, dtype=torch.float64)
+    anchors = torch.randn(ROWS_NEAR_ZERO, DIM)
     positives = anchors + 0.1 * torch.randn_like(anchors)
     gradients = []
     for dtype in (torch.float64, torch.float32):
@@ -96,12 +95,6 @@ def gradient_error(kind: str) -> float:
         gradients.append([x.double() for x in torch.autograd.grad(loss, pair)])
     pairs = list(zip(*gradients, strict=True))
     return max(((found - wanted).abs().max() / wanted.abs().max()).item() for wanted, found in pairs)
-
-
-def megabytes(field: str) -> float:
-    """A field of Linux's account of this process's memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 if __name__ == "__main__":

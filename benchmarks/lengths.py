@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from cpu import packaged_model
+from common import packaged_model
 from transformers import AutoTokenizer
 
 from simcse_hf import load_text_dataset

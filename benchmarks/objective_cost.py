@@ -9,12 +9,12 @@ of Barlow Twins and VICReg are not counted.
 """
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from common import write_results
 from transformers import BertConfig
 
 from simcse_hf import BertForCL
@@ -48,8 +48,7 @@ def main() -> None:
             found[f"batch_{batch}"] = {"milliseconds": round(1000 * seconds, 2), "share_of_step": round(share, 5)}
         report["objectives"][name] = found
         print(name, found, flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write_results(arguments.output, report)
 
 
 def time_step(batch: int, repeats: int) -> float:

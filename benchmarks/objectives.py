@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from common import write_results
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
@@ -106,8 +107,7 @@ def main() -> None:
                 entry = report.setdefault(name, describe(name, arguments))
                 entry["seeds"][str(seed)] = found
                 print(name, seed, found, flush=True)
-                arguments.output.parent.mkdir(parents=True, exist_ok=True)
-                arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+                write_results(arguments.output, report)
     print(table(report))
 
 

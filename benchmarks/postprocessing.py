@@ -8,7 +8,6 @@ premises and hypotheses, or "target", a sample of the sentences of all STS sets 
 """
 
 import argparse
-import json
 import platform
 import random
 import statistics
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+from common import write_results
 
 from simcse_hf.data.files import open_table
 from simcse_hf.encoder import SimCSE
@@ -117,9 +117,7 @@ def main() -> None:
             values = found.get("mean", found)
             print(f"{name:<18}" + " ".join(f"{key} {values[key]:.2f}" for key in report["none"]))
     if arguments.output:
-        path = Path(arguments.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_results(Path(arguments.output), report)
 
 
 if __name__ == "__main__":

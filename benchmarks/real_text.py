@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from common import write_results
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # What the plain loop reached: dev Spearman x 100 by step (seed 42), from the README of the encoder.
@@ -77,8 +79,7 @@ def main() -> None:
                 {key: value for key, value in entry.items() if not key.endswith(("runtime", "per_second"))}
                 for entry in history
             ]
-            arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+            write_results(arguments.output, report)
     for kind in report:
         print_table(kind, report[kind])
 

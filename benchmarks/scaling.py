@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from common import write_results
+
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 
 # layers, width, feed-forward width, heads, parameters (config.json and the model cards on the hub)
@@ -275,7 +277,7 @@ def main() -> None:
         _print(title, found[title])
     if "measured" in found:
         print("\nmeasured", json.dumps(found["measured"]["medians"]), json.dumps(found["measured"]["speedup"]))
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_results(arguments.output, found)
 
 
 if __name__ == "__main__":

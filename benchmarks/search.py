@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import write_results
 
 from simcse_hf.encoding.shards import read_manifest, read_shards
 from simcse_hf.index.exact import ExactIndex
@@ -184,8 +185,7 @@ def main() -> None:
                 part, make(count, dim, 1), make(arguments.queries, dim, 2), arguments.ef_search, graph
             )
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            write_results(path, report)
 
 
 if __name__ == "__main__":

