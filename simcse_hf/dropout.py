@@ -42,12 +42,12 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx, x, p):
         mask, ctx.scale = keep_mask(x.shape, p)
         ctx.save_for_backward(mask)
-        return (x * mask.to(x.dtype)).mul_(ctx.scale)
+        return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx, gradient):
         (mask,) = ctx.saved_tensors
-        return (gradient * mask.to(gradient.dtype)).mul_(ctx.scale), None
+        return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
 
 
 def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:

@@ -84,7 +84,7 @@ class _AttendInBlocks(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for block, (rows, places, pairs, count) in zip(packing.blocks, ctx.slices, strict=True):
                 q, k, v = (x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places]))
-                scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scaling)
+                scores = _product(q, k.mT, scaling)
                 wide = torch.promote_types(scores.dtype, torch.float32)
                 weight = torch.softmax(_fill_absent(scores, block, -torch.inf), -1, dtype=wide)
                 dropped = weight
@@ -92,8 +92,8 @@ class _AttendInBlocks(torch.autograd.Function):
                     # So that nothing flows back from rows that stand for no token.
                     weights.append(_fill_absent(weight, block, 0.0, queries=True))
                 if masks is not None:
-                    dropped = (weight * masks[pairs].view_as(weight).to(weight.dtype)).mul_(ctx.keep_scale)
-                torch.bmm(dropped.to(v.dtype), v, out=out[rows].unflatten(0, (count, -1)))
+                    dropped = masks[pairs].view_as(weight).to(weight.dtype).mul_(weight)
+                _product(dropped.to(v.dtype), v, ctx.keep_scale, out[rows].unflatten(0, (count, -1)))
         ctx.save_for_backward(query, key, value, masks, *weights)
         return packing.heads_last(out, ctx.shapes[0])
 
@@ -107,18 +107,23 @@ class _AttendInBlocks(torch.autograd.Function):
                 x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places], gradient[rows])
             )
             dq, dk, dv = (x.unflatten(0, (count, -1)) for x in (d_query[rows], d_key[places], d_value[places]))
-            dropped, d_weight = weight, torch.bmm(g, v.mT).to(weight.dtype)
+            dropped, d_weight = weight, _product(g, v.mT, ctx.keep_scale).to(weight.dtype)
             if masks is not None:
-                keep = masks[pairs].view_as(weight).to(weight.dtype).mul_(ctx.keep_scale)
-                dropped = weight * keep
+                keep = masks[pairs].view_as(weight).to(weight.dtype)
                 d_weight.mul_(keep)
-            torch.bmm(dropped.to(v.dtype).mT, g, out=dv)
-            d_scores = torch._softmax_backward_data(d_weight, weight, -1, weight.dtype).mul_(ctx.scaling).to(q.dtype)
-            torch.bmm(d_scores, k, out=dq)
-            torch.bmm(d_scores.mT, q, out=dk)
+                dropped = keep.mul_(weight)
+            _product(dropped.to(v.dtype).mT, g, ctx.keep_scale, dv)
+            d_scores = torch._softmax_backward_data(d_weight, weight, -1, weight.dtype).to(q.dtype)
+            _product(d_scores, k, ctx.scaling, dq)
+            _product(d_scores.mT, q, ctx.scaling, dk)
         found = (d_query, d_key, d_value)
         gradients = (ctx.packing.heads_last(x, shape) for x, shape in zip(found, ctx.shapes, strict=True))
         return *gradients, None, None, None
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, scale: float, out: torch.Tensor | None = None) -> torch.Tensor:
+    """scale * a b of batches of matrices, scaled within the product and not by a pass of its own."""
+    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
 
 
 def _fill_absent(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:
