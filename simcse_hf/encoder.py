@@ -21,6 +21,7 @@ from .data.templates import read_template
 from .distributed import world
 from .encoding.quantization import check_precision, check_truncate_dim, quantize
 from .index import SentenceIndex
+from .memory import keep_freed_memory
 from .poolers import POOLER_TYPES
 from .positions import check_max_length, max_positions
 from .postprocessing import VectorTransform
@@ -95,6 +96,8 @@ def encode_token_ids(
     model.eval()
     rank, processes = world() if share else (0, 1)
     device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
     if token_budget is None:
         token_budget = TOKEN_BUDGETS.get(device.type, TOKEN_BUDGET)
     batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)

@@ -27,6 +27,7 @@ from .data.view_dataset import SeededDataset
 from .gradcache import CachedBatch, check_gradcache, own_random_state
 from .head import load_head
 from .masked_lm import mask_tokens
+from .memory import keep_freed_memory
 from .modeling import ContrastiveModel
 from .objective_file import load_auxiliary_state
 from .objectives import TrainingRows, objective_class
@@ -132,6 +133,8 @@ class SimCSETrainer(Trainer):
 
     def train(self, *args, **kwargs):
         self._check_run()
+        if self.args.device.type == "cpu":
+            keep_freed_memory()
         return super().train(*args, **kwargs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
