@@ -29,9 +29,8 @@ from .postprocessing.files import Fit, find_transform
 
 logger = logging.get_logger(__name__)
 
-#: device type -> tokens of a padded batch. On a CPU larger batches leave the caches; others want long kernels.
-TOKEN_BUDGETS = {"cpu": 2048}
-TOKEN_BUDGET = 32_768
+#: Tokens of a padded batch. On a CPU larger ones leave the caches; accelerators want long kernels.
+CPU_TOKEN_BUDGET, TOKEN_BUDGET = 2048, 32_768
 UNLIMITED = 1 << 30  # tokenizers without a limit of their own name a far larger number
 
 
@@ -99,7 +98,7 @@ def encode_token_ids(
     if device.type == "cpu":
         keep_freed_memory()
     if token_budget is None:
-        token_budget = TOKEN_BUDGETS.get(device.type, TOKEN_BUDGET)
+        token_budget = CPU_TOKEN_BUDGET if device.type == "cpu" else TOKEN_BUDGET
     batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)
     vectors: torch.Tensor | None = None
     # Every process calls the model equally often, if need be for nothing: a sharded model's forward is collective.
