@@ -30,7 +30,7 @@ from .postprocessing.files import Fit, find_transform
 logger = logging.get_logger(__name__)
 
 #: Tokens of a padded batch. On a CPU larger ones leave the caches; accelerators want long kernels.
-CPU_TOKEN_BUDGET, TOKEN_BUDGET = 2048, 32_768
+CPU_TOKEN_BUDGET, TOKEN_BUDGET = 4096, 32_768
 UNLIMITED = 1 << 30  # tokenizers without a limit of their own name a far larger number
 
 
@@ -84,7 +84,7 @@ def encode_token_ids(
         model: called with (n, length) `input_ids` and `attention_mask`, returns an output with `sentence_vectors`.
         token_ids: one list of ids a text.
         pad_token_id: fills the batches up.
-        token_budget: tokens of a padded batch; None: 2,048 on a CPU, 32,768 elsewhere.
+        token_budget: tokens of a padded batch; None: 4,096 on a CPU, 32,768 elsewhere.
         show_progress: a progress bar on the first process.
         share: False: the texts are this process's own, and it encodes them all.
 
@@ -226,7 +226,7 @@ class SimCSE:
             sentences: a text or several.
             normalize: to unit length, so that a dot product is a cosine.
             convert_to: `"tensor"` (on the CPU) or `"numpy"`.
-            token_budget: tokens of a padded batch; None: 2,048 on a CPU, 32,768 elsewhere.
+            token_budget: tokens of a padded batch; None: 4,096 on a CPU, 32,768 elsewhere.
             max_length: tokens a text is cut to; default: the model's.
             show_progress: a progress bar.
             truncate_dim: keep so many leading dimensions (of a Matryoshka model), after the transform that the model
