@@ -29,8 +29,6 @@ from .postprocessing.files import Fit, find_transform
 
 logger = logging.get_logger(__name__)
 
-#: Tokens of a padded batch. On a CPU larger ones leave the caches; accelerators want long kernels.
-CPU_TOKEN_BUDGET, TOKEN_BUDGET = 4096, 32_768
 UNLIMITED = 1 << 30  # tokenizers without a limit of their own name a far larger number
 
 
@@ -66,6 +64,13 @@ def length_sorted_batches(lengths: Sequence[int], token_budget: int) -> list[lis
     return batches
 
 
+def default_token_budget(model: nn.Module, device: torch.device) -> int:
+    """Tokens of a batch where none are asked for: on a CPU larger ones leave the caches, others want long kernels."""
+    if device.type != "cpu":
+        return 32_768
+    return 4096 if getattr(getattr(model, "module", model), "runs_unpadded", False) else 1024
+
+
 @torch.no_grad()
 def encode_token_ids(
     model: nn.Module,
@@ -84,7 +89,7 @@ def encode_token_ids(
         model: called with (n, length) `input_ids` and `attention_mask`, returns an output with `sentence_vectors`.
         token_ids: one list of ids a text.
         pad_token_id: fills the batches up.
-        token_budget: tokens of a padded batch; None: 4,096 on a CPU, 32,768 elsewhere.
+        token_budget: tokens of a padded batch; None: that of [`default_token_budget`].
         show_progress: a progress bar on the first process.
         share: False: the texts are this process's own, and it encodes them all.
 
@@ -98,7 +103,7 @@ def encode_token_ids(
     if device.type == "cpu":
         keep_freed_memory()
     if token_budget is None:
-        token_budget = CPU_TOKEN_BUDGET if device.type == "cpu" else TOKEN_BUDGET
+        token_budget = default_token_budget(model, device)
     batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)
     vectors: torch.Tensor | None = None
     # Every process calls the model equally often, if need be for nothing: a sharded model's forward is collective.
@@ -226,7 +231,7 @@ class SimCSE:
             sentences: a text or several.
             normalize: to unit length, so that a dot product is a cosine.
             convert_to: `"tensor"` (on the CPU) or `"numpy"`.
-            token_budget: tokens of a padded batch; None: 4,096 on a CPU, 32,768 elsewhere.
+            token_budget: tokens of a padded batch; None: that of [`default_token_budget`].
             max_length: tokens a text is cut to; default: the model's.
             show_progress: a progress bar.
             truncate_dim: keep so many leading dimensions (of a Matryoshka model), after the transform that the model

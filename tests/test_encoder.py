@@ -11,7 +11,7 @@ from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.encoder import encode_token_ids, length_sorted_batches, tokenize_texts
+from simcse_hf.encoder import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
 from simcse_hf.poolers import POOLER_TYPES, pool
 
 TEXTS = [
@@ -122,6 +122,15 @@ def test_unknown_convert_to_is_named(make):
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
+
+
+def test_default_batches_fit_the_device_and_the_padding():
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    cpu = torch.device("cpu")
+    assert default_token_budget(model, cpu) == 4096
+    model.unpadded = False
+    assert default_token_budget(model, cpu) == 1024
+    assert default_token_budget(model, torch.device("cuda")) == 32_768
 
 
 @pytest.mark.parametrize("token_budget", [1, 7, 16, 100])

@@ -35,9 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ranges", help="npy file (2, dim) for int8; default: the ranges of the first shard")
     parser.add_argument("--shard_size", type=int, default=50_000, help="vectors of a shard; default: 50000")
     parser.add_argument("--format", choices=FORMATS, default="npy", help="default: npy")
-    parser.add_argument(
-        "--token_budget", type=int, help="tokens of a padded batch; default: 4096 on a CPU, else 32768"
-    )
+    parser.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: by device")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
     return parser
 

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the checkpoint names")
     fit.add_argument("--device", help="default: a GPU where there is one")
-    fit.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: 4096 on a CPU, else 32768")
+    fit.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: by device")
     fit.add_argument("--dim", type=int, help="whitening: leading directions that are kept; default: all")
     fit.add_argument("--blocks", type=int, help="flow: default: 3")
     fit.add_argument("--width", type=int, help="flow: hidden units of a coupling; default: 256")
