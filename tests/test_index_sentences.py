@@ -185,7 +185,9 @@ def test_a_saved_index_is_the_same_and_grows(model, backend, tmp_path):
     assert len(loaded) == 80
     loaded.save(tmp_path / "index")  # over the files that it is mapped from
     again = SentenceIndex.load(tmp_path / "index", model)
-    assert len(again) == 80 and again.search(queries, threshold=None) == loaded.search(queries, threshold=None)
+    assert len(again) == 80
+    for query in queries:  # products round by where vectors lie in memory
+        assert_same(again.search(query, threshold=None), loaded.search(query, threshold=None))
     assert sorted(path.name for path in tmp_path.iterdir() if "index" in path.name) == ["index"]
 
 

@@ -9,8 +9,7 @@ import pytest
 PROGRAM = """
 import resource, torch
 from simcse_hf.memory import keep_freed_memory
-if {keep}:
-    keep_freed_memory()
+keep_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for step in range(30):
     if step == 10:
@@ -23,8 +22,5 @@ print(faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have habits of their own")
 def test_large_blocks_are_not_taken_anew_from_the_system():
-    kept, left = (
-        int(subprocess.run([sys.executable, "-c", PROGRAM.format(keep=keep)], capture_output=True, text=True).stdout)
-        for keep in (True, False)
-    )
-    assert kept < left / 10
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert int(ran.stdout) < 1000, ran.stderr  # page faults; 168,000 where every block is given back and taken anew
