@@ -102,7 +102,7 @@ def main() -> None:
     texts = [
         text for parts in data.values() for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2
     ]
-    pooler = arguments.pooler if arguments.model else "avg"
+    pooler = arguments.pooler or (None if arguments.model else "avg")
     model = SimCSE(arguments.model or packaged_model(), pooler=pooler, device=arguments.device)
     encode_batch(model, texts[:BATCH_SIZE])  # warms up allocators and kernels for both
 

@@ -164,8 +164,7 @@ def parse_arguments(
         del argv[at : at + 2]
     values = dict(defaults or {})
     if config_file is not None:
-        known = {f.name for kind in kinds for f in fields(kind) if f.init}
-        values |= read_yaml(config_file, known)
+        values |= read_yaml(config_file, kinds)
     typed = ArgumentParser(add_help=False, allow_abbrev=False)
     typed.add_argument("--eval_steps", type=float)
     typed.add_argument("--dev_file", default=values.get("dev_file"))
@@ -204,8 +203,8 @@ def parse_over(values: dict, kinds: Sequence[type], argv: Sequence[str]) -> tupl
     return parser.parse_args_into_dataclasses(argv)
 
 
-def read_yaml(path: str, known: set[str]) -> dict:
-    """The arguments in a file.
+def read_yaml(path: str, kinds: Sequence[type]) -> dict:
+    """The arguments in a file, of the dataclasses `kinds`.
 
     Raises:
         ValueError: it is no YAML table, or names arguments that are not known.
@@ -216,7 +215,7 @@ def read_yaml(path: str, known: set[str]) -> dict:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a table of arguments (name: value)")
-    unknown = sorted(set(values) - known)
+    unknown = sorted(set(values) - {f.name for kind in kinds for f in fields(kind) if f.init})
     if unknown:
         raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
     return values

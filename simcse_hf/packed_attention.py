@@ -34,8 +34,8 @@ def attend(
     """
     if query.device.type != "cpu":
         return _attend_padded(query, key, value, packing, scaling, dropout, window)
-    windowed = window is not None and packing.groups[0][2] > window + 1
-    if not windowed and (dropout > 0 or packing.groups[0][2] <= SHORT):
+    windowed = window is not None and packing.longest > window + 1
+    if not windowed and (dropout > 0 or packing.longest <= SHORT):
         return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)
     parts, done = [], 0
     for start, count, length in packing.groups:

@@ -66,6 +66,11 @@ class Packing:
 
     # --- for attention on a CPU: products of many sentences and heads in one call -----------------------------------
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence."""
+        return int(self.lengths[0])
+
     @cached_property
     def groups(self) -> list[tuple[int, int, int]]:
         """(first token, number of sentences, length) of every run of sentences of one length."""
@@ -79,8 +84,7 @@ class Packing:
     @cached_property
     def blocks(self) -> list["Block"]:
         """Runs of sentences of about one length."""
-        lengths = self.lengths.tolist()
-        widths = [length if length == 1 else max(VECTOR, -(-length // STEP) * STEP) for length in lengths]
+        widths = [n if n == 1 else max(VECTOR, -(-n // STEP) * STEP) for n in self.lengths.tolist()]
         found, begun = [], 0
         for width, run in groupby(widths):
             count = len(list(run))

@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def parse_pretraining_arguments(
     kinds = (PretrainingArguments, TrainingArguments)
     rest, from_file = list(argv), {}
     if rest and rest[0].endswith((".yaml", ".yml")):
-        from_file = read_yaml(rest.pop(0), {f.name for kind in kinds for f in fields(kind) if f.init})
+        from_file = read_yaml(rest.pop(0), kinds)
     parsed = parse_over(defaults | from_file, kinds, rest)
     if parsed[0].train_file:
         return parsed
