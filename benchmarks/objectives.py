@@ -21,11 +21,11 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
-from simcse_hf.arguments import dropout_settings
 from simcse_hf.data.documents import next_sentence_pairs, read_documents
 from simcse_hf.data.nli_groups import build_nli_groups
 from simcse_hf.data.spans import SpanDataset
 from simcse_hf.evaluation.pairs import read_scored_pairs
+from simcse_hf.training.script_arguments import dropout_settings
 
 STEPS, BATCH, LENGTH, SENTENCES = 500, 16, 24, 20_000
 MOST_WORDS = 14  # of a Wikipedia sentence: as short as those of STS-B, and cheap enough for many runs on a CPU

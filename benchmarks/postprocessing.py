@@ -18,10 +18,10 @@ import torch
 from common import write_results
 
 from simcse_hf.data.files import open_table
-from simcse_hf.encoder import SimCSE
 from simcse_hf.evaluation.geometry import uniformity
 from simcse_hf.evaluation.run import evaluate_sts
 from simcse_hf.evaluation.sts_data import read_sts_task
+from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 POOLER = "avg_first_last"

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from common import write_results
 
-from simcse_hf.encoding.shards import read_manifest, read_shards
-from simcse_hf.index.exact import ExactIndex
-from simcse_hf.index.faiss_index import FaissIndex
-from simcse_hf.index.interface import VectorIndex
+from simcse_hf.inference.shards import read_manifest, read_shards
+from simcse_hf.search.exact import ExactIndex
+from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.interface import VectorIndex
 
 TOP_K = 10
 

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from common import packaged_model, write_results
 
-from simcse_hf.encoder import SimCSE
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.run import read_tasks
 from simcse_hf.evaluation.sts import predict_similarities, score_splits, score_subsets
 from simcse_hf.evaluation.sts_data import read_sts_task
 from simcse_hf.evaluation.tasks import STS_SUBSETS, default_tasks
 from simcse_hf.evaluation.vectors import SentenceVectors
+from simcse_hf.inference.simcse import SimCSE
 
 BATCH_SIZE = 128
 ALL_SPLITS = ("test", "dev", "train")

@@ -13,7 +13,7 @@ import glob
 
 import ray
 
-from simcse_hf.encoder import SimCSE
+from simcse_hf.inference.simcse import SimCSE
 
 
 class Encoder:

@@ -13,8 +13,8 @@ is the stock masked-LM model, which `AutoModelForMaskedLM` and `AutoModel` load.
 
 import sys
 
-from simcse_hf.errors import exit_status
-from simcse_hf.pretraining import parse_pretraining_arguments, pretrain
+from simcse_hf.cli.errors import exit_status
+from simcse_hf.training.pretraining import parse_pretraining_arguments, pretrain
 
 # BERT's: AdamW, linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of small models.
 DEFAULTS = {

@@ -11,8 +11,8 @@ Arguments: those of the dataclasses in simcse_hf/arguments.py and transformers' 
 import sys
 
 from simcse_hf import SimCSETrainer
-from simcse_hf.errors import exit_status
-from simcse_hf.training import (
+from simcse_hf.cli.errors import exit_status
+from simcse_hf.training.run import (
     load_model,
     load_training_texts,
     parse_or_sample,

@@ -13,9 +13,9 @@ import yaml
 from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
-from simcse_hf.cards.card import FRONT_MATTER, describe_model, render_card
-from simcse_hf.cards.results import Table
-from simcse_hf.configuration import ContrastiveSettings
+from simcse_hf.publishing.card import FRONT_MATTER, describe_model, render_card
+from simcse_hf.publishing.card_results import Table
+from simcse_hf.models.configuration import ContrastiveSettings
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "examples" / "recipes"

@@ -1,16 +1,17 @@
 """SimCSE and its relatives as a Hugging Face Trainer extension: train, evaluate, publish and use sentence vectors."""
 
-from .auto import AutoModelForCL
-from .callbacks import SimilarityEvalCallback
-from .configuration import ContrastiveSettings
 from .data.collator import ContrastiveCollator
 from .data.nli import build_nli_triplets
 from .data.readers import load_text_dataset
-from .encoder import SimCSE
-from .modeling import BertForCL, ContrastiveOutput, RobertaForCL
-from .trainer import SimCSETrainer
-from .training_args import SimCSETrainingArguments
-from .version import __version__
+from .inference.simcse import SimCSE
+from .models.auto import AutoModelForCL
+from .models.configuration import ContrastiveSettings
+from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
+from .training.callbacks import SimilarityEvalCallback
+from .training.trainer import SimCSETrainer
+from .training.training_args import SimCSETrainingArguments
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AutoModelForCL",

@@ -1,5 +1,5 @@
 """`python -m simcse_hf`: the console script without its name."""
 
-from .cli import main
+from .cli.main import main
 
 raise SystemExit(main())

@@ -7,8 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..views import TextView, TokenView
 from .templates import special_tokens
+from .views import TextView, TokenView
 
 
 class SeededDataset(torch.utils.data.Dataset):

@@ -1,12 +1,12 @@
 """Objectives: sentence vectors in, a scalar out. Pure tensor code, one file each."""
 
 from .barlow_twins import BarlowTwins
+from .base import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, objective_class, register
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE
-from .interface import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, objective_class, register
 from .is_bert import ISBERT
 from .promptbert import PromptBERT
 from .simcse import SimCSEObjective

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .interface import Embedded
+from .base import Embedded
 from .projector import DimensionContrastive, squared_products, standardise
 
 

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from ..distributed import gather_rows, world
+from ..ops.distributed import gather_rows, world
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import as_full_precision
-from .interface import Embedded, Objective, TrainingRows
 
 
 class ContrastiveTension(Objective):

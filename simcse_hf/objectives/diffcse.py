@@ -1,20 +1,15 @@
 """DiffCSE: InfoNCE, and telling a sentence's replaced tokens by its vector."""
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoTokenizer
 
-from ..distributed import share_of_mean
-from ..masked_lm import load_masked_lm
+from ..ops.distributed import share_of_mean
+from .base import Embedded, Encoder
 from .info_nce import as_full_precision
-from .interface import Embedded
+from .masked_lm import load_masked_lm
 from .passes import ObjectiveWithPasses, Passed
-
-if TYPE_CHECKING:
-    from ..modeling import ContrastiveModel
 
 
 class DiffCSE(ObjectiveWithPasses):
@@ -65,7 +60,7 @@ class DiffCSE(ObjectiveWithPasses):
         self.discriminator: nn.Module | None = None
         self.classifier = nn.Linear(dim, 1)
 
-    def attach(self, model: "ContrastiveModel") -> None:
+    def attach(self, model: Encoder) -> None:
         """Copies the encoder and loads the generator.
 
         Raises:

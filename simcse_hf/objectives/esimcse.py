@@ -1,17 +1,12 @@
 """ESimCSE: InfoNCE with a queue of a momentum encoder's vectors as further negatives."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
-from ..distributed import gather_rows
+from ..ops.distributed import gather_rows
+from .base import Embedded, Encoder, TrainingRows
 from .info_nce import as_full_precision
-from .interface import Embedded, TrainingRows
 from .passes import ObjectiveWithPasses, Passed, half_precision_to_float32
-
-if TYPE_CHECKING:
-    from ..modeling import ContrastiveModel
 
 
 class ESimCSE(ObjectiveWithPasses):
@@ -59,7 +54,7 @@ class ESimCSE(ObjectiveWithPasses):
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
-    def attach(self, model: "ContrastiveModel") -> None:
+    def attach(self, model: Encoder) -> None:
         self.momentum_encoder = half_precision_to_float32(model.copy_encoder()).requires_grad_(False)
         self.train(self.training)
 
@@ -95,7 +90,7 @@ class ESimCSE(ObjectiveWithPasses):
         return Passed(batch.vectors, queue)
 
     @torch.no_grad()
-    def _follow(self, model: "ContrastiveModel") -> None:
+    def _follow(self, model: Encoder) -> None:
         trained = dict(model.named_parameters())
         for name, parameter in self.momentum_encoder.named_parameters():
             parameter.lerp_(trained[name].to(parameter.dtype), 1 - self.momentum)

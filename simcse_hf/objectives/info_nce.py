@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from ..distributed import gather_rows, world
+from ..ops.distributed import gather_rows, world
 from .chunked_info_nce import Candidates, chunked_loss, plain_loss
 
 SIMILARITIES = ("cosine", "dot")

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..distributed import gather_rows, sum_over_processes, world
+from ..ops.distributed import gather_rows, sum_over_processes, world
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import as_full_precision
-from .interface import Embedded, Objective, TrainingRows
 
 WINDOWS = (1, 3, 5)
 FILTERS = 256  # a window, in the authors' code

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from .interface import Embedded, Objective, TrainingRows, make_objective, objective_class
+from .base import Embedded, Encoder, Objective, TrainingRows, make_objective, objective_class
 from .passes import ObjectiveWithPasses
-
-if TYPE_CHECKING:
-    from ..modeling import ContrastiveModel
 
 
 class Matryoshka(Objective):
@@ -46,7 +43,7 @@ class Matryoshka(Objective):
         self.encoders, self.copies = first.encoders, first.copies
         self.needs_hidden_states, self.needs_text_ids = first.needs_hidden_states, first.needs_text_ids
 
-    def attach(self, model: "ContrastiveModel") -> None:
+    def attach(self, model: Encoder) -> None:
         for objective in self.objectives:
             objective.attach(model)
 

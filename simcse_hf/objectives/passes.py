@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import InfoNCE
-from .interface import Embedded, Objective, TrainingRows
 
 
 @dataclass

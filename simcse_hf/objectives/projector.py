@@ -1,17 +1,12 @@
 """The projector of the dimension-contrastive objectives, and what else these objectives have in common."""
 
-from typing import TYPE_CHECKING
-
 import psutil
 import torch
 from torch import nn
 
-from ..distributed import differentiable_sum, gather_rows, world
+from ..ops.distributed import differentiable_sum, gather_rows, world
+from .base import Embedded, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
-from .interface import Embedded, Objective, TrainingRows
-
-if TYPE_CHECKING:
-    from ..modeling import ContrastiveModel
 
 EPSILON = 1e-5  # under the root, as in every batch norm: a constant dimension becomes 0 and not NaN
 BYTES = 4 * 4  # of a float32 weight, its gradient and Adam's two moments
@@ -131,7 +126,7 @@ class DimensionContrastive(Objective):
         self.projector = Projector(dim, projector_dim)
         self.projector_dim = projector_dim
 
-    def attach(self, model: "ContrastiveModel") -> None:
+    def attach(self, model: Encoder) -> None:
         """Makes sure that a GPU the model is on has room for the projector, which was made on the CPU."""
         if model.device.type == "cuda":
             require_memory(self.dim, self.projector_dim, model.device)

@@ -1,15 +1,11 @@
 """PromptBERT: InfoNCE of two templates' vectors, each without what the template alone gives."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-from .interface import Embedded, TrainingRows
+from .base import Embedded, Encoder, TrainingRows
 from .passes import ObjectiveWithPasses, Passed
-
-if TYPE_CHECKING:
-    from ..modeling import ContrastiveModel
 
 
 class PromptBERT(ObjectiveWithPasses):
@@ -52,7 +48,7 @@ class PromptBERT(ObjectiveWithPasses):
         self.template_edges = [list(edges) for edges in template_edges]
         self.denoise = denoise
 
-    def attach(self, model: "ContrastiveModel") -> None:
+    def attach(self, model: Encoder) -> None:
         if model.settings.encoders == 2:
             raise ValueError("objective 'promptbert' subtracts vectors of one encoder: train with encoders=1")
 

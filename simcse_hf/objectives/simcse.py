@@ -1,7 +1,7 @@
 """SimCSE's objective on a batch: InfoNCE over the rows of all processes."""
 
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import InfoNCE
-from .interface import Embedded, Objective, TrainingRows
 
 
 class SimCSEObjective(Objective):

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import nn
 
-from ..distributed import share_of_mean
+from ..ops.distributed import share_of_mean
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import as_full_precision
-from .interface import Embedded, Objective, TrainingRows
 
 RELATIONS = ("entailment", "neutral", "contradiction")  # their order is that of the numbers 0, 1, 2
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from .interface import Embedded, Objective, TrainingRows
+from .base import Embedded, Objective, TrainingRows
 from .softmax import Softmax
 from .supcon import SupCon
 

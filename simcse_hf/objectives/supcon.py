@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..distributed import gather_rows, share_of_mean, world
+from ..ops.distributed import gather_rows, share_of_mean, world
+from .base import Embedded, Objective, TrainingRows
 from .info_nce import SIMILARITIES, as_full_precision
-from .interface import Embedded, Objective, TrainingRows
 from .softmax import row_relations
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .interface import Embedded
+from .base import Embedded
 from .projector import DimensionContrastive, squared_products
 
 EPSILON = 1e-4  # under the root of the variance, in the paper

@@ -1,0 +1,1 @@
+"""Contrastive models: encoder, pooler, head, settings and checkpoints."""

@@ -1,0 +1,1 @@
+"""Tensor operations: padding removal, attention, dropout, and sums and gathers across processes."""

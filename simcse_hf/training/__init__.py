@@ -1,0 +1,1 @@
+"""Training: the Trainer, its arguments, callbacks and checks."""

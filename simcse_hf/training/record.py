@@ -1,0 +1,141 @@
+"""What a training run was: its start, data, arguments, hardware and dev figures, from the Trainer that ran it."""
+
+import os
+import platform
+from dataclasses import MISSING, fields
+from enum import Enum
+
+import torch
+from transformers import Trainer, TrainingArguments
+
+from ..data.spans import SpanDataset
+from ..data.view_dataset import ViewDataset
+from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
+from ..models.configuration import ContrastiveSettings
+
+# Arguments that decide where a run writes and what it tells, not what it learns.
+_NOT_HYPERPARAMETERS = (
+    "output_dir",
+    "run_name",
+    "project",
+    "report_to",
+    "logging_",
+    "log_",
+    "save_",
+    "hub_",
+    "push_to_hub",
+    "disable_tqdm",
+    "resume_from_checkpoint",
+    "do_",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "use_cpu",
+    "preprocessing_num_workers",
+    "trackio",
+    "local_rank",
+    "include_",
+)
+
+_LOOKED_AT = 8  # rows, to tell single sentences in several templates from pairs
+
+
+def describe_run(trainer: Trainer) -> dict:
+    """What stands in `results.json` and in the card about how a model came about.
+
+    Args:
+        trainer: after training.
+
+    Returns:
+        `base_model`, `train_rows`, `num_sentences` (columns of token ids), `rows` (what they hold: a name in
+        `methods.ROWS`), `view` (`name`, `rate` and `both` of single sentences' views), `arguments` (those that differ
+        from their default), `steps`, `epochs`, `train_loss` (None before the end of training), `processes`,
+        `hardware`, `seed`.
+    """
+    rows = trainer.train_dataset
+    kind = kind_of_rows(trainer)
+    return {
+        "base_model": trainer.model.name_or_path or None,
+        "train_rows": None if rows is None else len(rows),
+        "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
+        "rows": kind,
+        "view": _view(trainer) if kind == "sentences" else None,
+        "arguments": changed_arguments(trainer.args),
+        "steps": trainer.state.global_step,
+        "epochs": trainer.state.epoch,
+        "train_loss": next((x["train_loss"] for x in reversed(trainer.state.log_history) if "train_loss" in x), None),
+        "processes": trainer.args.world_size,
+        "hardware": hardware(trainer.args.device),
+        "seed": trainer.args.seed,
+    }
+
+
+def kind_of_rows(trainer: Trainer) -> str | None:
+    """What a training row holds, a name in `methods.ROWS`; None without rows.
+
+    Its number of columns does not tell: a single sentence is two where a view of it or a second template is drawn.
+    """
+    rows, settings = trainer.train_dataset, trainer.model.settings
+    if rows is None or len(rows) == 0:
+        return None
+    if isinstance(rows, SpanDataset):
+        return "spans"
+    if isinstance(rows, ViewDataset):
+        return "sentences"
+    if "relations" in rows.column_names:
+        return "nli"
+    if trainer.args.view in DOCUMENT_VIEWS:
+        return "documents"
+    width = len(rows[0]["input_ids"])
+    if width == 1 or (
+        width == len(settings.templates)
+        and all(_is_one_text(rows[i]["input_ids"], settings) for i in range(min(_LOOKED_AT, len(rows))))
+    ):
+        return "sentences"
+    return "pairs" if width == 2 else "hard negatives"
+
+
+def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> bool:
+    """Whether the token ids between the templates are those of one text, which a longer template may have cut."""
+    texts = [
+        ids[before : len(ids) - after] for ids, (before, after) in zip(columns, settings.template_edges, strict=True)
+    ]
+    shortest = min(map(len, texts))
+    return all(text[:shortest] == texts[0][:shortest] for text in texts)
+
+
+def _view(trainer: Trainer) -> dict | None:
+    """How the positives of single sentences come about; None for an objective without positives."""
+    args, rows = trainer.args, trainer.train_dataset
+    if trainer.model.objective.copies == 1:
+        return None
+    if not isinstance(rows, ViewDataset):
+        return {"name": args.view, "rate": None, "both": False}
+    name = args.view if args.view in DATASET_VIEWS else type(rows.view).__name__  # a data set of the caller's
+    rate = masked_lm_rate(name, args.view_rate) if name in MASKED_LM_VIEWS else vars(rows.view).get("rate")
+    return {"name": name, "rate": rate, "both": rows.both}
+
+
+def changed_arguments(args: TrainingArguments) -> dict:
+    """The hyper-parameters among `args` that differ from their default, as JSON knows them."""
+    found = {}
+    for field in fields(args):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        value, default = (_plain(x) for x in (getattr(args, field.name), default))
+        if not field.init or field.name.startswith(_NOT_HYPERPARAMETERS) or default is MISSING:
+            continue
+        if value is not None and value != default and (value or default):
+            found[field.name] = value
+    return found
+
+
+def hardware(device: torch.device) -> str:
+    """The processor of a process, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+def _plain(value):
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, (str, int, float, bool, list, dict, type(MISSING))) else None

@@ -1,0 +1,296 @@
+"""`simcse-hf postprocess fit`, and what applies the transform: SimCSE, encode, evaluate, index, export."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import WORDS, tiny_config
+from evaluation_helpers import random_pairs, write
+from transformers import BertForMaskedLM
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.cli.encode import encode_main
+from simcse_hf.cli.evaluate import evaluate_main
+from simcse_hf.cli.loading import load_model
+from simcse_hf.cli.main import main
+from simcse_hf.cli.postprocess import fit_transform, postprocess_main
+from simcse_hf.inference.shards import read_manifest, read_shards
+from simcse_hf.models.sentence_transformers import NAMES
+from simcse_hf.postprocessing import fit_whitening
+from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
+from simcse_hf.search import SentenceIndex
+
+DIM = 32
+DRAW = random.Random(0)
+SENTENCES = [" ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12))) for _ in range(150)]
+TEXTS = SENTENCES[:6]
+FAST = {"whitening": [], "flow": ["--blocks", "1", "--width", "8", "--epochs", "1", "--batch_size", "50"]}
+
+
+def perturb(model):
+    """Moves every weight: layers with the same normalisation all give vectors in one hyperplane."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    return write(tmp_path / "sentences.txt", SENTENCES)
+
+
+@pytest.fixture
+def raw(save_checkpoint):
+    """A masked-LM checkpoint, which names no pooler."""
+    return save_checkpoint(perturb(BertForMaskedLM(tiny_config())), "raw")
+
+
+@pytest.fixture
+def fit(raw, sentences, tmp_path):
+    """`fit(method)`: the directory of the masked-LM checkpoint with a transform of its `avg_first_last` vectors."""
+
+    def fit(method, *options, model=raw, output=None, pooler="avg_first_last"):
+        output = output or tmp_path / f"with-{method}"
+        words = ["--method", method, "--model", str(model), "--sentences", str(sentences), "--output", str(output)]
+        words += ["--device", "cpu", *(["--pooler", pooler] if pooler else []), *FAST[method], *options]
+        assert postprocess_main(["fit", *words]) == 0
+        return output
+
+    return fit
+
+
+def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
+    return SimCSE(directory, pooler=pooler, device="cpu", postprocess=False).encode(texts, normalize=False)
+
+
+# --- fitting ------------------------------------------------------------------------------------------------------
+
+
+def test_whitened_vectors_of_the_fit_sentences_have_covariance_identity(fit, capsys):
+    directory = fit("whitening")
+    assert "whitening of pooler 'avg_first_last', 32 to 32 dimensions, fitted on 150" in capsys.readouterr().out
+    vectors = SimCSE(directory, device="cpu").encode(SENTENCES, normalize=False).double()
+    torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM).double(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_the_transform_is_applied_and_can_be_switched_off(method, fit, raw):
+    directory = fit(method)
+    applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
+    assert applied.pooler == plain.pooler == "avg_first_last"
+    assert torch.equal(plain.encode(TEXTS), SimCSE(raw, pooler="avg_first_last", device="cpu").encode(TEXTS))
+    vectors = applied.encode(TEXTS, normalize=False)
+    wanted = applied.postprocessing.transform(raw_vectors(raw, TEXTS))
+    torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
+    assert not torch.allclose(F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1)
+    torch.testing.assert_close(
+        applied.encode(TEXTS[0]), F.normalize(vectors[0], dim=0), rtol=0, atol=1e-4
+    )  # whitening magnifies rounding
+    assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
+
+
+@pytest.mark.parametrize("pooler", ["avg", "cls_before_pooler"])
+def test_one_layers_normalisation_takes_a_dimension(pooler, fit):
+    model = SimCSE(fit("whitening", pooler=pooler), device="cpu")
+    assert model.dim == DIM - 1 and model.encode(TEXTS).shape == (6, DIM - 1)
+    vectors = model.encode(SENTENCES, normalize=False).double()
+    torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM - 1).double(), rtol=0, atol=1e-4)
+
+
+def test_what_it_was_fitted_on_is_recorded(fit):
+    described = json.loads((fit("flow") / "postprocessing/postprocessing.json").read_text())
+    assert described["method"] == "flow" and described["input_dim"] == described["output_dim"] == DIM
+    found = described["fit"]
+    assert (found["pooler"], found["file"], found["sentences"]) == ("avg_first_last", "sentences.txt", 150)
+    assert found["settings"] == {"blocks": 1, "width": 8, "epochs": 1, "batch_size": 50}
+    assert found["log_likelihood"][-1] > found["log_likelihood"][0] and found["max_length"] == 40
+
+
+def test_dimensions_are_reduced_then_truncated_then_normalised(fit):
+    model = SimCSE(fit("whitening", "--dim", "10"), device="cpu")
+    assert model.dim == 10 and model.encode([]).shape == (0, 10)
+    full, cut = model.encode(TEXTS, normalize=False), model.encode(TEXTS, truncate_dim=4)
+    assert full.shape == (6, 10)
+    torch.testing.assert_close(cut, F.normalize(full[:, :4], dim=1))
+    with pytest.raises(ValueError, match="between 1 and the model's 10 dimensions, got 11"):
+        model.encode(TEXTS, truncate_dim=11)
+
+
+def test_several_columns_of_a_table(raw, tmp_path, sentences):
+    table = write(
+        tmp_path / "pairs.csv",
+        ["premise,hypothesis"] + [f"{a},{b}" for a, b in zip(SENTENCES[:75], SENTENCES[75:], strict=True)],
+    )
+    model = SimCSE(raw, pooler="avg", device="cpu", postprocess=False)
+    columns = ["premise", "hypothesis"]
+    found, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
+    assert record.sentences == 150 and record.columns == columns
+    wanted = fit_whitening([model.encode(SENTENCES, normalize=False)])
+    x = model.encode(TEXTS, normalize=False)
+    torch.testing.assert_close(found.transform(x).abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
+    with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
+        fit_transform(model, "whitening", table, tmp_path / "out2", columns=["conclusion"])
+
+
+def test_into_the_models_own_directory(fit, save_checkpoint):
+    own = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
+    before = {path.name: path.read_bytes() for path in own.iterdir() if path.is_file() and path.name != "modules.json"}
+    plain = SimCSE(own, device="cpu").encode(TEXTS)
+    for method in ("whitening", "flow", "whitening"):  # the next is fitted on the vectors without the one before
+        fit(method, model=own, output=own, pooler=None)
+        model = SimCSE(own, device="cpu")
+        assert model.pooler == "avg" and model.postprocessing.method == method
+        assert torch.equal(SimCSE(own, device="cpu", postprocess=False).encode(TEXTS), plain)
+    assert before == {name: (own / name).read_bytes() for name in before}
+    with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
+        fit("whitening", model=own, output=own, pooler="avg_first_last")
+
+
+def test_a_raw_checkpoint_gets_its_pooler_from_the_transform(fit, raw):
+    fit("whitening", output=raw)
+    assert SimCSE(raw, device="cpu").pooler == "avg_first_last"
+    assert SimCSE(raw, device="cpu", postprocess=False).pooler == "avg_first_last"
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+def test_other_encoders_with_their_head(family, fit, save_checkpoint):
+    source = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(family), pooler_type="cls")), family)
+    directory = fit("whitening", model=source, pooler=None)
+    wanted = SimCSE(directory, device="cpu").postprocessing.transform(raw_vectors(source, TEXTS, "cls"))
+    torch.testing.assert_close(
+        SimCSE(directory, device="cpu").encode(TEXTS, normalize=False), wanted, rtol=0, atol=1e-5
+    )
+
+
+# --- where it is applied ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_encode(method, fit, sentences, tmp_path, capsys):
+    directory = fit(method)
+    words = ["--model", str(directory), "--input", str(sentences), "--device", "cpu", "--output"]
+    assert encode_main([*words, str(tmp_path / "vectors")]) == 0
+    found = np.concatenate(list(read_shards(tmp_path / "vectors")))
+    np.testing.assert_allclose(found, SimCSE(directory, device="cpu").encode(SENTENCES), rtol=0, atol=1e-5)
+    assert encode_main([*words, str(tmp_path / "plain"), "--no_postprocess"]) == 0
+    plain = np.concatenate(list(read_shards(tmp_path / "plain")))
+    np.testing.assert_allclose(plain, F.normalize(raw_vectors(directory), dim=1), rtol=0, atol=1e-5)
+    made = [read_manifest(tmp_path / name)["model"] for name in ("vectors", "plain")]
+    assert [model["postprocessing"] for model in made] == [method, None]
+    with pytest.raises(ValueError, match="was begun with something else .*postprocessing"):
+        encode_main([*words, str(tmp_path / "vectors"), "--no_postprocess", "--resume"])
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_evaluate(method, fit, tmp_path, capsys):
+    directory = fit(method)
+    pairs = random_pairs(30, 0)
+    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in pairs])
+    texts = [text for a, b, _ in pairs for text in (a, b)]
+    scores = {}
+    for name, options in (("applied", []), ("plain", ["--no_postprocess"])):
+        output = tmp_path / f"{name}.json"
+        words = ["--model", str(directory), "--pairs", str(path), "--device", "cpu", "--output", str(output)]
+        assert evaluate_main([*words, *options]) == 0
+        document = json.loads(output.read_text())
+        assert document["postprocessing"] == (None if options else method)
+        scores[name] = document["results"]
+    assert scores["applied"] != scores["plain"]
+    model = load_model(str(directory), device="cpu")
+    assert torch.equal(model.encode(texts), SimCSE(directory, device="cpu").encode(texts))
+
+
+def test_an_index_is_of_the_transformed_vectors(fit, tmp_path):
+    directory = fit("whitening", "--dim", "12")
+    model = SimCSE(directory, device="cpu")
+    model.build_index(SENTENCES)
+    model.save_index(tmp_path / "index")
+    assert model.search(SENTENCES[3], top_k=1)[0][1] == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match="of 12 dimensions; the model given now has 32"):
+        SentenceIndex.load(tmp_path / "index", SimCSE(directory, device="cpu", postprocess=False))
+
+
+@pytest.mark.parametrize("pooler", ["avg", "avg_first_last", "cls_before_pooler"])
+def test_sentence_transformers_gives_the_whitened_vectors(pooler, fit, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
+    directory = fit("whitening", "--dim", "20", pooler=pooler)
+    ours = SimCSE(directory, device="cpu")
+    exported = export_sentence_transformers(ours, tmp_path / "exported")
+    for path in (directory, exported):
+        theirs = sentence_transformers.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
+        np.testing.assert_allclose(theirs, ours.encode(TEXTS, normalize=False), rtol=0, atol=1e-3)
+        assert torch.equal(SimCSE(path, device="cpu").encode(TEXTS), ours.encode(TEXTS))
+
+
+def test_sentence_transformers_refuses_a_flow(fit, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
+    directory = fit("flow")
+    with pytest.raises(ValueError, match="simcse_hf.postprocessing.flow.Flow"):
+        sentence_transformers.SentenceTransformer(str(directory), device="cpu")
+    with pytest.raises(ValueError, match="applies a flow, which sentence-transformers has no module for"):
+        export_sentence_transformers(SimCSE(directory, device="cpu"), tmp_path / "exported")
+
+
+def test_onnx_is_refused_rather_than_exported_without(fit, tmp_path):
+    with pytest.raises(ValueError, match="applies a whitening, and the ONNX graph ends at the pooler"):
+        export_onnx(SimCSE(fit("whitening"), device="cpu"), tmp_path / "exported")
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+def test_another_pooler_is_an_error(fit):
+    directory = fit("whitening")
+    with pytest.raises(ValueError, match="fitted on vectors of pooler 'avg_first_last', not 'avg'"):
+        SimCSE(directory, pooler="avg", device="cpu")
+    with pytest.raises(ValueError, match="not 'avg'"):
+        load_model(str(directory), pooler="avg", device="cpu")
+    assert SimCSE(directory, pooler="avg", device="cpu", postprocess=False).pooler == "avg"
+    assert SimCSE(directory, pooler="avg_first_last", device="cpu").postprocessing is not None
+
+
+def test_too_few_sentences(raw, tmp_path, capsys):
+    few = write(tmp_path / "few.txt", SENTENCES[:20])
+    for method, message in (("whitening", "needs vectors that vary in as many"), ("flow", "needs more vectors")):
+        output = tmp_path / f"few-{method}"
+        words = ["--method", method, "--model", str(raw), "--sentences", str(few), "--output", str(output)]
+        assert main(["postprocess", "fit", *words, "--pooler", "avg", "--device", "cpu"]) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "few.txt" in said and message in said and not output.exists()
+
+
+def test_bad_settings_and_places(raw, fit, sentences, tmp_path, capsys):
+    model = SimCSE(raw, pooler="avg", device="cpu", postprocess=False)
+    with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
+        fit_transform(model, "zca", sentences, tmp_path / "new")
+    full = tmp_path / "full"
+    full.mkdir()
+    write(full / "notes.txt", ["mine"])
+    with pytest.raises(ValueError, match="full is no empty directory"):
+        fit_transform(model, "whitening", sentences, full)
+    with pytest.raises(ValueError, match="load it with postprocess=False"):
+        fit_transform(SimCSE(fit("whitening"), device="cpu"), "whitening", sentences, tmp_path / "new")
+    with pytest.raises(ValueError, match="no trained head"):
+        fit("flow", pooler=None)
+    for words, said in ((["--method", "zca"], "invalid choice: 'zca'"), (["--method", "flow", "--dim", "3"], "--dim")):
+        with pytest.raises(SystemExit) as ended:
+            common = ["--model", str(raw), "--sentences", str(sentences), "--output", str(tmp_path / "new")]
+            postprocess_main(["fit", *common, *words])
+        assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_transform_is_no_model_without_one(fit):
+    directory = fit("whitening")
+    (directory / "postprocessing/model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
+        SimCSE(directory, device="cpu")
+
+
+def test_training_on_from_such_a_model_leaves_the_transform_behind(fit, tmp_path):
+    AutoModelForCL.from_pretrained(fit("whitening")).save_pretrained(tmp_path / "trained")
+    assert not (tmp_path / "trained/postprocessing").exists() and "postprocessing" not in NAMES

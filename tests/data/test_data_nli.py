@@ -1,0 +1,206 @@
+"""What a user is promised of NLI triplets: each entailed hypothesis once, with negatives of its own premise."""
+
+import csv
+import gzip
+import json
+import logging
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from simcse_hf.data.nli import build_nli_main, build_nli_triplets
+from simcse_hf.data.readers import load_text_dataset
+
+PAIRS = [
+    ("A dog runs.", "An animal moves.", "entailment"),
+    ("A dog runs.", "A dog is brown.", "neutral"),
+    ("A cat sleeps.", "A cat is awake.", "contradiction"),
+    ("A dog runs.", "A dog sleeps.", "contradiction"),
+    ("A dog runs.", "A dog is on its feet.", "entailment"),
+    ("A man sings.", "A person sings.", "entailment"),
+    ("A dog runs.", "A dog sits.", "contradiction"),
+]
+ROWS = [dict(zip(("premise", "hypothesis", "label"), pair, strict=True)) for pair in PAIRS]
+POSITIVES = [("A dog runs.", "An animal moves."), ("A dog runs.", "A dog is on its feet.")]
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "nli"
+
+
+def pairs_of(data):
+    return list(zip(data["sent0"], data["sent1"], strict=True))
+
+
+def test_one_triplet_for_each_entailed_hypothesis_of_a_premise_with_a_contradiction():
+    data = build_nli_triplets(ROWS)
+    assert data.column_names == ["sent0", "sent1", "hard_neg"]
+    assert pairs_of(data) == POSITIVES
+    assert set(data["hard_neg"]) <= {"A dog sleeps.", "A dog sits."}
+
+
+def test_the_draw_follows_the_seed_and_reaches_every_negative():
+    draws = [tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)]
+    assert draws == [tuple(build_nli_triplets(ROWS, seed=seed)["hard_neg"]) for seed in range(30)]
+    assert len(set(draws)) == 4  # two triplets, two negatives, drawn on their own
+
+
+def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out(caplog):
+    data = build_nli_triplets(ROWS, hard_negatives_per_pair=2)
+    assert data.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
+    assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
+    with (
+        caplog.at_level(logging.INFO, logger="simcse_hf"),
+        pytest.raises(ValueError, match="no triplet could be built"),
+    ):
+        build_nli_triplets(ROWS, hard_negatives_per_pair=3)
+    assert "3 entailment pairs with fewer than 3 hard negative(s)" in caplog.text
+
+
+def test_neutral_hypotheses_as_negatives():
+    data = build_nli_triplets(ROWS, hard_negatives_per_pair=3, negatives=("contradiction", "neutral"))
+    drawn = [{row[f"hard_neg_{i}"] for i in (1, 2, 3)} for row in data]
+    assert drawn == [{"A dog sleeps.", "A dog sits.", "A dog is brown."}] * 2
+    assert set(build_nli_triplets(ROWS, negatives=["neutral"])["hard_neg"]) == {"A dog is brown."}
+
+
+def test_no_negatives_gives_every_entailment_pair():
+    data = build_nli_triplets(ROWS, hard_negatives_per_pair=0)
+    assert data.column_names == ["sent0", "sent1"]
+    assert pairs_of(data) == [*POSITIVES, ("A man sings.", "A person sings.")]
+
+
+@pytest.mark.parametrize("label", [int, str, str.title], ids=["number", "number as text", "title case"])
+def test_labels_as_numbers_and_in_any_case(label):
+    numbers = {"entailment": 0, "neutral": 1, "contradiction": 2}
+    rows = [row | {"label": label(row["label"] if label is str.title else numbers[row["label"]])} for row in ROWS]
+    assert build_nli_triplets(rows).to_list() == build_nli_triplets(ROWS).to_list()
+
+
+def test_class_label_goes_by_its_own_names():
+    names = ["contradiction", "neutral", "entailment"]
+    features = Features({"premise": Value("string"), "hypothesis": Value("string"), "label": ClassLabel(names=names)})
+    data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS], features=features)
+    assert build_nli_triplets(data).to_list() == build_nli_triplets(ROWS).to_list()
+
+
+@pytest.mark.parametrize("label", [-1, "-1", "-", None, ""])
+def test_pairs_without_a_label_are_left_out_and_counted(label, caplog):
+    row = {"premise": "A dog runs.", "hypothesis": "A dog barks.", "label": label}
+    with caplog.at_level(logging.INFO, logger="simcse_hf"):
+        assert build_nli_triplets([*ROWS, row]).to_list() == build_nli_triplets(ROWS).to_list()
+    assert "1 pairs without a label" in caplog.text
+
+
+def test_duplicates_conflicts_and_empty_texts(caplog):
+    more = [
+        ROWS[0],
+        {"premise": "A dog runs.", "hypothesis": "A dog is on its feet.", "label": "contradiction"},
+        {"premise": "A dog runs.", "hypothesis": " ", "label": "entailment"},
+        {"premise": None, "hypothesis": "x", "label": "entailment"},
+    ]
+    with caplog.at_level(logging.INFO, logger="simcse_hf"):
+        assert pairs_of(build_nli_triplets(ROWS + more)) == POSITIVES[:1]
+    assert "2 pairs with an empty text" in caplog.text and "1 hypotheses with two labels" in caplog.text
+
+
+def test_premises_of_one_wording_are_one_premise_in_its_first_spelling():
+    rows = [
+        {"premise": "A dog  runs", "hypothesis": "A dog moves.", "label": 0},
+        {"premise": "a dog runs.", "hypothesis": "A dog stands.", "label": 2},
+        {"premise": "?!", "hypothesis": "Nothing.", "label": 0},
+        {"premise": "...", "hypothesis": "All.", "label": 2},
+    ]
+    assert build_nli_triplets(rows).to_list() == [
+        {"sent0": "A dog  runs", "sent1": "A dog moves.", "hard_neg": "A dog stands."}
+    ]
+
+
+def test_snli_names_and_files(tmp_path):
+    rows = [
+        {"sentence1": a, "sentence2": b, "gold_label": label, "annotator_labels": [label]} for a, b, label in PAIRS
+    ]
+    half = len(rows) // 2
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"]
+    paths[0].write_text("\n".join(map(json.dumps, rows[:half])))
+    paths[1].write_bytes(gzip.compress("\n".join(map(json.dumps, rows[half:])).encode()))
+    assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
+
+
+def test_bad_input_names_its_place(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("premise,hypothesis,label\na,b,neutral\na,c,contra\n")
+    with pytest.raises(ValueError, match=r"x\.csv, line 3: unknown label 'contra'; expected entailment"):
+        build_nli_triplets(path)
+    path.write_text("premise,label\na,0\n")
+    with pytest.raises(ValueError, match=r"x\.csv: no column 'hypothesis' or 'sentence2'; the columns are 'premise'"):
+        build_nli_triplets(path)
+    with pytest.raises(ValueError, match="row 2: unknown label 3"):
+        build_nli_triplets([ROWS[0], ROWS[0] | {"label": 3}])
+    with pytest.raises(ValueError, match="row 1: premise and hypothesis must be strings, got 7"):
+        build_nli_triplets([ROWS[0] | {"premise": 7}])
+    with pytest.raises(ValueError, match="row 1: expected a dict"):
+        build_nli_triplets([3])
+    with pytest.raises(ValueError, match="hard_negatives_per_pair must be 0 or more"):
+        build_nli_triplets(ROWS, hard_negatives_per_pair=-1)
+    for negatives in ("contradiction", [], ["entailment"]):
+        with pytest.raises(ValueError, match="negatives must list"):
+            build_nli_triplets(ROWS, negatives=negatives)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_command_writes_what_the_reader_reads(tmp_path, suffix, capsys):
+    source = tmp_path / "pairs.jsonl"
+    rows = [row | {"hypothesis": f'{row["hypothesis"]} "Yes, é", \n he said.'} for row in ROWS]
+    source.write_text("\n".join(map(json.dumps, rows)))
+    output = tmp_path / "new" / f"triplets{suffix}"
+    assert build_nli_main(["--input", str(source), "--output", str(output), "--seed", "7"]) == 0
+    assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
+    want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
+    assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_command_refuses_what_would_lose_something(tmp_path, capsys):
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("\n".join(map(json.dumps, ROWS)))
+    output = tmp_path / "triplets.csv"
+    output.write_text("precious")
+    command = ["--input", str(source), "--output", str(output)]
+    for arguments, message in (
+        (command, "triplets.csv exists"),
+        ([*command[:3], str(tmp_path / "x.xlsx")], "--output must end in .csv, .jsonl, .parquet"),
+        (["--input", str(tmp_path / "no.csv"), "--output", str(output), "--overwrite"], "no.csv: no such file"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            build_nli_main(arguments)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+    assert output.read_text() == "precious"
+    assert build_nli_main([*command, "--overwrite"]) == 0
+    assert output.read_text().startswith("sent0,sent1,hard_neg\n")
+
+
+def wording(premise):
+    return "".join(filter(str.isalnum, premise.lower()))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the shared NLI data is not beside the repository")
+def test_agrees_with_the_triplets_made_of_the_same_pairs():
+    parts = {"snli-train", "snli-dev", "mnli-train", "mnli-dev", "snli-cad-train"}
+    with gzip.open(DATA / "nli_pairs.csv.gz", "rt", encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["source"] in parts]
+    with gzip.open(DATA / "nli_triplets.csv.gz", "rt", encoding="utf-8", newline="") as stream:
+        want = list(csv.DictReader(stream))
+    data = build_nli_triplets(rows)
+    assert len(data) == len(want) == 26467
+    assert set(pairs_of(data)) == set(pairs_of({name: [row[name] for row in want] for name in ("sent0", "sent1")}))
+    contradictions = defaultdict(set)
+    for row in rows:
+        if row["label"] == "contradiction":
+            contradictions[wording(row["premise"])].add(row["hypothesis"])
+    columns = data.to_dict()
+    assert all(
+        negative in contradictions[wording(premise)]
+        for premise, negative in zip(columns["sent0"], columns["hard_neg"], strict=True)
+    )

@@ -1,0 +1,129 @@
+"""What a user is promised of the view that a masked language model makes."""
+
+import random
+import statistics
+
+import pytest
+import torch
+from conftest import MASK, PAD, VOCABULARY, random_batch, tiny_config
+from transformers import AutoModelForMaskedLM, BertForMaskedLM, BertModel
+
+from simcse_hf.data.views import MaskedLMView
+
+ROWS = 70  # more than one pass
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = BertForMaskedLM(tiny_config())
+    with torch.no_grad():  # a distribution that is far from flat
+        model.cls.predictions.bias.copy_(torch.randn(len(VOCABULARY)) * 2)
+    return model
+
+
+def reference(model, ids, mask, seed, rate, special):
+    """One row, one token at a time, in float64."""
+    rng = random.Random(seed)
+    places = [i for i in range(len(ids)) if mask[i] and ids[i] not in special]
+    exact = rate * len(places)
+    number = int(exact) + (rng.random() < exact - int(exact))
+    chosen = sorted(rng.sample(places, number))
+    masked = [MASK if i in chosen else token for i, token in enumerate(ids)]
+    with torch.no_grad():
+        logits = model.double().eval()(torch.tensor([masked]), torch.tensor([mask])).logits[0]
+    model.float()
+    found = list(ids)
+    for i in chosen:
+        weights = [0.0 if k in special or k == ids[i] else float(logits[i, k].exp()) for k in range(len(VOCABULARY))]
+        left = rng.random() * sum(weights)
+        for k, weight in enumerate(weights):
+            if left < weight:
+                found[i] = k
+                break
+            left -= weight
+    return found
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.15, 0.5, 0.9])
+def test_it_is_what_a_slow_sampler_draws(rate, model, tokenizer):
+    batch, seeds = random_batch(12, length=12), torch.arange(12) * 10**17
+    found = MaskedLMView(model, tokenizer, rate)(**batch, view_seed=seeds)
+    special = set(tokenizer.all_special_ids)
+    for ids, mask, seed, row in zip(*(x.tolist() for x in (*batch.values(), seeds, found)), strict=True):
+        assert row == reference(model, ids, mask, seed, rate, special)
+
+
+def test_it_replaces_that_share_and_never_special_tokens_or_padding(model, tokenizer):
+    batch, seeds = random_batch(ROWS, length=14), torch.arange(ROWS)
+    before = batch["input_ids"].clone()
+    view = MaskedLMView(model, tokenizer, 0.3)
+    shares = []
+    special = torch.isin(before, torch.tensor(tokenizer.all_special_ids))
+    for start in range(5):
+        found = view(**batch, view_seed=seeds + start * ROWS)
+        changed = found != before
+        assert not (changed & special).any() and not torch.isin(found[changed], torch.arange(MASK + 1)).any()
+        shares.append((changed.sum() / (~special).sum()).item())
+    assert statistics.mean(shares) == pytest.approx(0.3, abs=0.02)  # a chosen token never stays
+    assert torch.equal(batch["input_ids"], before)
+
+
+def test_a_row_does_not_depend_on_its_batch(model, tokenizer):
+    batch, seeds = random_batch(ROWS), torch.randint(2**62, (ROWS,))
+    view = MaskedLMView(model, tokenizer, 0.5)
+    whole = view(**batch, view_seed=seeds)
+    assert torch.equal(whole, view(**batch, view_seed=seeds))
+    order = torch.randperm(ROWS)
+    shuffled = view(*(x[order] for x in batch.values()), view_seed=seeds[order])
+    assert torch.equal(shuffled, whole[order])
+    for i in (0, 66):
+        size = int(batch["attention_mask"][i].sum())
+        alone = view(*(x[i : i + 1, :size] for x in batch.values()), view_seed=seeds[i : i + 1])
+        assert torch.equal(alone[0], whole[i, :size]) and (whole[i, size:] == PAD).all()
+    assert not torch.equal(whole, view(**batch, view_seed=seeds + 1))
+
+
+def test_samples_follow_the_models_distribution(model, tokenizer):
+    batch = {name: x.expand(4000, -1) for name, x in random_batch(1, length=4).items()}
+    ids = batch["input_ids"].clone()
+    ids[:, 1], ids[:, 2], ids[:, 3] = 10, 3, PAD  # [CLS] word [SEP]
+    mask = (ids != PAD).long()
+    found = MaskedLMView(model, tokenizer, 0.999999)(ids, mask, torch.arange(4000))[:, 1]
+    with torch.no_grad():
+        expected = model(torch.tensor([[ids[0, 0], MASK, 3, PAD]]), mask[:1]).logits[0, 1]
+    expected[[*tokenizer.all_special_ids, 10]] = float("-inf")
+    drawn = torch.bincount(found, minlength=len(VOCABULARY)) / 4000
+    torch.testing.assert_close(drawn, expected.softmax(0), atol=0.03, rtol=0)
+
+
+def test_it_takes_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
+    view = MaskedLMView(save_checkpoint(model), tokenizer)
+    assert view.rate == 0.15 and not view.train().model.training
+    assert not any(p.requires_grad for p in view.parameters())
+    batch, seeds = random_batch(4), torch.arange(4)
+    assert torch.equal(view(**batch, view_seed=seeds), MaskedLMView(model, tokenizer)(**batch, view_seed=seeds))
+
+
+def test_what_does_not_fit_is_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="view_rate must be at least 0 and below 1, got 15"):
+        MaskedLMView(model, tokenizer, 15)
+    small = AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20))
+    with pytest.raises(ValueError, match=f"knows 20 tokens.* has {len(VOCABULARY)}: .*same vocabulary"):
+        MaskedLMView(small, tokenizer)
+
+
+def test_a_model_with_a_random_head_is_refused(tokenizer, save_checkpoint):
+    headless = save_checkpoint(BertModel(tiny_config()), "headless")
+    with pytest.raises(ValueError, match="view mlm: .*headless has no trained masked-LM head.*--view_model"):
+        MaskedLMView(headless, tokenizer)
+    with pytest.raises(ValueError, match="view mlm: nowhere cannot be loaded"):
+        MaskedLMView("nowhere", tokenizer)
+
+
+def test_a_tokenizer_without_mask_token_is_refused(model, tokenizer):
+    class Maskless:
+        mask_token_id, name_or_path = None, "maskless"
+
+    with pytest.raises(ValueError, match="mask token; maskless has none"):
+        MaskedLMView(model, Maskless())

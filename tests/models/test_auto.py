@@ -1,0 +1,87 @@
+"""What a user is promised of AutoModelForCL: the class that fits the checkpoint's model_type, for every encoder."""
+
+import copy
+
+import pytest
+import torch
+from conftest import FAMILIES, random_batch, tiny_config
+from transformers import AutoModel
+
+from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
+from simcse_hf.models.auto import contrastive_class
+
+
+def test_bert_and_roberta_are_the_written_out_classes(save_checkpoint):
+    for family, cls in {"bert": BertForCL, "roberta": RobertaForCL}.items():
+        config = tiny_config(family)
+        assert contrastive_class(type(config)) is cls
+        assert type(AutoModelForCL.from_config(config)) is cls
+        assert type(AutoModelForCL.from_pretrained(save_checkpoint(cls(config), family))) is cls
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_encoder_gets_a_class_of_its_own_kind(family):
+    config = tiny_config(family)
+    stock = AutoModel.from_config(config)
+    cls = contrastive_class(type(config))
+    assert cls is contrastive_class(type(config)), "one class an encoder"
+    assert cls.__name__ == type(stock).__name__.removesuffix("Model") + "ForCL"
+    model = AutoModelForCL.from_config(config)
+    assert type(model.base_model) is type(stock) and model.base_model_prefix == cls.base_model_prefix
+    assert model(**random_batch(3, 2)).sentence_vectors.shape == (3, 2, 32)
+
+
+def test_goes_by_model_type_and_not_by_name(tmp_path):
+    AutoModelForCL.from_config(tiny_config("mpnet")).save_pretrained(tmp_path / "unsup-simcse-bert-base")
+    loaded = AutoModelForCL.from_pretrained(tmp_path / "unsup-simcse-bert-base")
+    assert type(loaded).__name__ == "MPNetForCL"
+
+
+def test_hands_on_settings_config_values_and_head(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    model = AutoModelForCL.from_pretrained(directory, head="fresh", temperature=0.5, hidden_dropout_prob=0.3)
+    assert (model.settings.temperature, model.config.hidden_dropout_prob, model.head_source) == (0.5, 0.3, "fresh")
+    assert model.bert.embeddings.dropout.p == 0.3
+
+
+def test_takes_a_config_and_leaves_it_as_it_was(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    config = tiny_config(dropout=0.4)
+    before = config.to_dict()
+    model = AutoModelForCL.from_pretrained(directory, config=config, temperature=0.5)
+    assert model.bert.embeddings.dropout.p == 0.4 and model.settings.temperature == 0.5
+    assert config.to_dict() == before
+
+
+def test_config_may_be_the_name_of_another_checkpoint(save_checkpoint):
+    weights = save_checkpoint(BertForCL(tiny_config()), "weights")
+    other = save_checkpoint(BertForCL(tiny_config(dropout=0.4)), "other")
+    assert AutoModelForCL.from_pretrained(weights, config=other).bert.embeddings.dropout.p == 0.4
+
+
+def test_a_class_made_on_the_fly_can_be_copied():
+    """EMA teachers and reference models are deep copies."""
+    model = AutoModelForCL.from_config(tiny_config("albert")).eval()
+    twin, batch = copy.deepcopy(model), random_batch(2, 2)
+    assert torch.equal(twin(**batch).sentence_vectors, model(**batch).sentence_vectors)
+
+
+def test_a_config_without_encoder_is_refused():
+    class NoConfig(type(tiny_config())):
+        model_type = "none"
+
+    with pytest.raises(ValueError, match="AutoModel has no encoder for NoConfig"):
+        contrastive_class(NoConfig)
+
+
+def test_a_setting_that_does_not_exist_is_refused(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    with pytest.raises(ValueError, match="unknown setting.*temprature"):
+        AutoModelForCL.from_pretrained(directory, temprature=0.05)
+
+
+def test_an_encoder_decoder_is_refused():
+    from transformers import T5Config
+
+    with pytest.raises(ValueError):
+        AutoModelForCL.from_config(T5Config(d_model=32, num_layers=1, num_heads=2, vocab_size=30, d_ff=32))

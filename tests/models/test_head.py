@@ -1,0 +1,100 @@
+"""What a user is promised of an encoder without a pooler: our head, in a file beside weights that stay stock."""
+
+import json
+
+import pytest
+import torch
+from conftest import random_batch, tiny_config
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertConfig, DistilBertModel
+
+from simcse_hf import AutoModelForCL
+from simcse_hf.models.head import SentenceHead, load_head, save_head
+
+
+def head(seed):
+    torch.manual_seed(seed)
+    return SentenceHead(BertConfig(hidden_size=8))
+
+
+def state(head):
+    return {f"sentence_head.{name}": tensor for name, tensor in head.state_dict().items()}
+
+
+def test_is_tanh_of_a_dense_layer():
+    ours, x = head(0).requires_grad_(False), torch.randn(3, 8)
+    wanted = [
+        [torch.tanh(sum(ours.dense.weight[o, i] * x[n, i] for i in range(8)) + ours.dense.bias[o]) for o in range(8)]
+        for n in range(3)
+    ]
+    torch.testing.assert_close(ours(x), torch.tensor(wanted))
+
+
+def test_comes_back_bit_for_bit(tmp_path):
+    saved, loaded = head(0), head(1)
+    save_head(tmp_path, state(saved))
+    assert load_head(loaded, tmp_path, {}) is True
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_a_directory_without_head_leaves_it_as_it_was(tmp_path):
+    ours = head(0)
+    before = ours.dense.weight.clone()
+    assert load_head(ours, tmp_path, {}) is False
+    assert torch.equal(ours.dense.weight, before)
+
+
+def test_the_file_is_a_dense_module_of_sentence_transformers(tmp_path):
+    saved = head(0)
+    save_head(tmp_path, state(saved))
+    layer = json.loads((tmp_path / "2_Dense" / "config.json").read_text())
+    tensors = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    assert layer["in_features"] == layer["out_features"] == 8 and layer["bias"] is True
+    assert layer["activation_function"] == "torch.nn.modules.activation.Tanh"
+    assert torch.equal(tensors["linear.weight"], saved.dense.weight) and tensors.keys() == {
+        "linear.weight",
+        "linear.bias",
+    }
+
+
+@pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])
+def test_a_model_keeps_its_head_in_that_file(family, save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(family)).eval()
+    directory = save_checkpoint(model)
+    assert not [name for name in load_file(directory / "model.safetensors") if "sentence_head" in name]
+    batch = random_batch(4)
+    loaded = AutoModelForCL.from_pretrained(directory).eval()
+    assert loaded.head_source == "kept"
+    assert torch.equal(loaded(**batch).sentence_vectors, model(**batch).sentence_vectors)
+    encoder = AutoModel.from_pretrained(directory).eval()
+    by_hand = model.sentence_head(encoder(**batch).last_hidden_state[:, 0])
+    torch.testing.assert_close(by_hand, model(**batch).sentence_vectors, rtol=0, atol=1e-5)
+
+
+def test_saves_the_state_it_is_given(save_checkpoint, tmp_path):
+    """The Trainer hands over a gathered state_dict, which may not be the model's own tensors."""
+    model = AutoModelForCL.from_config(tiny_config("distilbert"))
+    given = {name: torch.full_like(tensor, 0.25) for name, tensor in model.state_dict().items()}
+    names = set(given)
+    model.save_pretrained(tmp_path, state_dict=given)
+    loaded = AutoModelForCL.from_pretrained(tmp_path)
+    assert all((tensor == 0.25).all() for tensor in loaded.state_dict().values())
+    assert set(given) == names, "the caller's dict is its own"
+
+
+def test_only_the_main_process_writes(tmp_path):
+    AutoModelForCL.from_config(tiny_config("distilbert")).save_pretrained(tmp_path / "x", is_main_process=False)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"])
+@pytest.mark.parametrize("width", [16, 32])
+def test_another_models_dense_module_is_not_our_head(width, activation, save_checkpoint):
+    directory = save_checkpoint(DistilBertModel(tiny_config("distilbert")))
+    (directory / "2_Dense").mkdir()
+    tensors = {"linear.weight": torch.zeros(width, 32), "linear.bias": torch.zeros(width)}
+    save_file(tensors, directory / "2_Dense" / "model.safetensors")
+    layer = {"in_features": 32, "out_features": width, "bias": True, "activation_function": activation}
+    (directory / "2_Dense" / "config.json").write_text(json.dumps(layer))
+    assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"

@@ -1,0 +1,297 @@
+"""What a user is promised of the models: one pass a step, two dropout views, the losses of the paper."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import FAMILIES, VOCABULARY, flat, random_batch, tiny_config, with_masked_inputs
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.models.poolers import POOLER_TYPES, pool
+from simcse_hf.objectives import InfoNCE
+
+
+def views(batch, num_sentences=2, **options):
+    """An unsupervised batch: one text repeated."""
+    return {name: x.repeat_interleave(num_sentences, dim=1) for name, x in random_batch(batch, 1, **options).items()}
+
+
+# --- one step -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("do_mlm", "masked", "passes"), [(False, False, 1), (True, False, 1), (True, True, 2)])
+@pytest.mark.parametrize("num_sentences", [2, 3, 5])
+def test_a_step_is_one_encoder_pass_and_one_more_for_mlm(num_sentences, do_mlm, masked, passes):
+    model = BertForCL(tiny_config(), do_mlm=do_mlm)
+    calls = []
+    model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    batch = random_batch(4, num_sentences)
+    model(**with_masked_inputs(batch) if masked else batch).loss.backward()
+    assert len(calls) == passes
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+@pytest.mark.parametrize("num_sentences", [1, 2, 3])
+def test_vectors_have_an_axis_of_sentences(num_sentences, pooler_type):
+    model = BertForCL(tiny_config(), pooler_type=pooler_type)
+    output = model(**random_batch(4, num_sentences))
+    assert output.sentence_vectors.shape == (4, num_sentences, 32)
+    assert (output.loss is None) == (num_sentences == 1)
+    single = model(**random_batch(4))
+    assert single.sentence_vectors.shape == (4, 32) and single.loss is None
+
+
+def test_each_vector_belongs_to_its_sentence():
+    model = BertForCL(tiny_config()).eval()
+    batch = random_batch(3, 4)
+    vectors = model(**batch).sentence_vectors
+    for row in range(3):
+        for column in range(4):
+            size = batch["attention_mask"][row, column].sum()
+            alone = model(batch["input_ids"][row, column, :size][None]).sentence_vectors[0]
+            torch.testing.assert_close(vectors[row, column], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"similarity": "dot", "temperature": 1.0}, {"hard_negative_weight": 1.2}])
+def test_columns_are_anchor_positive_and_hard_negatives(settings):
+    model = BertForCL(tiny_config(), **settings).eval()
+    output = model(**random_batch(4, 4))
+    v = output.sentence_vectors
+    wanted = InfoNCE(**{"temperature": 0.05, **settings})(v[:, 0], v[:, 1], v[:, 2:])
+    assert output.loss.item() == output.contrastive_loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_update_settings_changes_objective_and_config():
+    model = BertForCL(tiny_config()).eval()
+    batch = random_batch(4, 2)
+    before = model(**batch).loss.item()
+    model.update_settings(temperature=0.5)
+    assert model.config.simcse["temperature"] == 0.5
+    assert model(**batch).loss.item() != pytest.approx(before)
+    objective = model.objective
+    model.update_settings(max_seq_length=20)
+    assert model.objective is objective
+    with pytest.raises(ValueError, match="do_mlm, pooler_type can only be chosen when the model is made"):
+        model.update_settings(pooler_type="avg", do_mlm=True)
+    with pytest.raises(ValueError, match="temperature"):
+        model.update_settings(temperature=-1.0)
+    assert model.config.simcse["temperature"] == 0.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooler_type", ["avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last"])
+def test_poolers_read_the_stock_hidden_states(pooler_type, family, save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type).eval()
+    stock = AutoModel.from_pretrained(save_checkpoint(model)).eval()
+    batch = random_batch(4)
+    states = stock(**batch, output_hidden_states=True)
+    wanted = pool(pooler_type, states.last_hidden_state, batch["attention_mask"], states.hidden_states)
+    torch.testing.assert_close(model(**batch).sentence_vectors, wanted, rtol=0, atol=1e-5)
+
+
+def test_token_type_ids_may_be_given():
+    model = BertForCL(tiny_config()).eval()
+    batch = random_batch(3, 2)
+    zeros, ones = torch.zeros_like(batch["input_ids"]), torch.ones_like(batch["input_ids"])
+    plain = model(**batch).sentence_vectors
+    assert torch.equal(model(**batch, token_type_ids=zeros).sentence_vectors, plain)
+    assert not torch.allclose(model(**batch, token_type_ids=ones).sentence_vectors, plain)
+
+
+def test_bfloat16_autocast_leaves_the_loss_in_float32():
+    model = BertForCL(tiny_config(dropout=0.0), do_mlm=True)
+    batch = with_masked_inputs(random_batch(8, 3))
+    exact = model(**batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(**batch)
+    assert output.contrastive_loss.dtype == output.mlm_loss.dtype == output.loss.dtype == torch.float32
+    assert output.loss.item() == pytest.approx(exact.loss.item(), rel=0.05)
+
+
+@pytest.mark.parametrize("shape", [(9,), (2, 2, 2, 9)])
+def test_inputs_of_other_axes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"input_ids must be \(batch, num_sentences, length\)"):
+        BertForCL(tiny_config())(torch.full(shape, 7))
+
+
+# --- dropout is the method ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_dropout_views_differ_in_training_only(family):
+    model = AutoModelForCL.from_config(tiny_config(family))
+    trained = model(**views(4)).sentence_vectors
+    assert ((trained[:, 0] - trained[:, 1]).norm(dim=-1) > 1e-3).all()
+    evaluated = model.eval()(**views(4)).sentence_vectors
+    assert torch.equal(evaluated[:, 0], evaluated[:, 1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_dropout_the_views_are_equal(family):
+    model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0))
+    vectors = model(**views(4)).sentence_vectors
+    assert torch.equal(vectors[:, 0], vectors[:, 1])
+
+
+def test_under_a_fixed_mask_the_views_are_equal_and_dropout_is_on():
+    model = BertForCL(tiny_config(), fixed_mask=True)
+    first, second = (model(**views(4)).sentence_vectors for _ in range(2))
+    assert torch.equal(first[:, 0], first[:, 1]) and first.shape == (4, 2, 32)
+    assert not torch.allclose(first, second)
+
+
+def test_fixed_mask_is_two_passes_under_one_mask():
+    """Values and gradients are those of encoding twice from one state of the random generator."""
+    fixed = BertForCL(tiny_config(), fixed_mask=True)
+    plain = BertForCL(tiny_config())
+    plain.load_state_dict(fixed.state_dict())
+    batch, state = views(4), torch.get_rng_state()
+    loss = fixed(**batch).loss
+    loss.backward()
+    vectors = []
+    for column in range(2):
+        torch.set_rng_state(state)
+        vectors.append(plain.embed(batch["input_ids"][:, column], batch["attention_mask"][:, column]))
+    wanted = InfoNCE()(*vectors)
+    wanted.backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    for ours, exact in zip(fixed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, exact.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_fixed_mask_refuses_views_of_different_text():
+    with pytest.raises(ValueError, match="fixed_mask is for views of one sentence"):
+        BertForCL(tiny_config(), fixed_mask=True)(**random_batch(4, 2))
+
+
+# --- the head -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_mlp_only_train_uses_the_head_in_training_only(family):
+    config = tiny_config(family, dropout=0.0)
+    model = AutoModelForCL.from_config(config, pooler_type="cls", mlp_only_train=True, unpadded=False)
+    batch = random_batch(4)
+    before_pooler = model.base_model(**batch).last_hidden_state[:, 0]
+    with_head = torch.tanh(before_pooler @ dense(model).weight.T + dense(model).bias)
+    torch.testing.assert_close(model.train()(**batch).sentence_vectors, with_head)
+    assert torch.equal(model.eval()(**batch).sentence_vectors, before_pooler)
+
+
+def dense(model):
+    """The linear layer of the head, wherever the family keeps it."""
+    return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
+
+
+@pytest.mark.parametrize("do_mlm", [False, True])
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
+    """DistributedDataParallel need not search for unused ones."""
+    model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type, do_mlm=do_mlm)
+    batch = random_batch(4, 2)
+    model(**with_masked_inputs(batch) if do_mlm else batch).loss.backward()
+    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not unused
+    assert dense(model).weight.requires_grad == (pooler_type == "cls")
+
+
+# --- masked-LM auxiliary loss -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_pretrained_masked_lm_head_is_reused(family, save_checkpoint):
+    """From the stock checkpoint the first loss is the stock class's own."""
+    stock_model = AutoModelForMaskedLM.from_config(tiny_config(family)).eval()
+    with torch.no_grad():
+        for parameter in stock_model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    model, info = AutoModelForCL.from_pretrained(
+        save_checkpoint(stock_model), do_mlm=True, mlm_weight=0.3, output_loading_info=True
+    )
+    assert all("pooler" in key or "sentence_head" in key for key in info["missing_keys"]), info["missing_keys"]
+    batch = with_masked_inputs(random_batch(6, 2))
+    output = model.eval()(**batch)
+    inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": batch["attention_mask"]}
+    wanted = stock_model(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
+    assert output.mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
+    assert output.loss.item() == pytest.approx(output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6)
+
+
+def test_mlm_loss_is_the_mean_over_masked_tokens():
+    model = BertForCL(tiny_config(), do_mlm=True).eval()
+    batch = with_masked_inputs(random_batch(3, 2))
+    hidden = model.bert(batch["mlm_input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1))[0]
+    logits = model.cls(hidden).view(3, 2, -1, len(VOCABULARY))
+    losses = [
+        -F.log_softmax(logits[index], dim=-1)[target].item()
+        for index in torch.cartesian_prod(torch.arange(3), torch.arange(2), torch.arange(9)).tolist()
+        for index in [tuple(index)]
+        if (target := batch["mlm_targets"][index].item()) != -100
+    ]
+    assert model(**batch).mlm_loss.item() == pytest.approx(math.fsum(losses) / len(losses), rel=1e-5)
+
+
+def test_a_batch_without_masked_tokens_has_loss_0_and_finite_gradients():
+    model = BertForCL(tiny_config(), do_mlm=True)
+    batch = random_batch(3, 2)
+    targets = torch.full_like(batch["input_ids"], -100)
+    output = model(**batch, mlm_input_ids=batch["input_ids"], mlm_targets=targets)
+    output.loss.backward()
+    assert output.mlm_loss.item() == 0.0
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_masked_inputs_need_the_head():
+    with pytest.raises(ValueError, match="load it with do_mlm=True"):
+        BertForCL(tiny_config())(**with_masked_inputs(random_batch(3, 2)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_copy_is_trained_on_its_own(family):
+    """The stock head runs on the copy's modules, not on those of the original."""
+    model = AutoModelForCL.from_config(tiny_config(family), do_mlm=True).eval()
+    batch = with_masked_inputs(random_batch(4, 2))
+    before = model(**batch).mlm_loss.item()
+    twin = copy.deepcopy(model)
+    assert twin(**batch).mlm_loss.item() == before
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    twin(**batch).mlm_loss.backward()
+    optimizer.step()
+    assert model(**batch).mlm_loss.item() == before and all(p.grad is None for p in model.parameters())
+    assert twin(**batch).mlm_loss.item() < before
+    with torch.no_grad():
+        for name in twin._stock_mlm_head.modules:
+            for parameter in twin.get_submodule(name).parameters():
+                parameter.zero_()
+    assert twin(**batch).mlm_loss.item() == pytest.approx(math.log(len(VOCABULARY)), rel=1e-5)
+    assert model(**batch).mlm_loss.item() == before
+
+
+def test_tokens_can_be_added_under_do_mlm():
+    model = BertForCL(tiny_config(), do_mlm=True)
+    model.resize_token_embeddings(40)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    batch = with_masked_inputs(random_batch(3, 2))
+    batch["mlm_targets"][batch["mlm_targets"] != -100] = 39
+    model(**batch).loss.backward()
+
+
+def test_two_models_of_one_config_do_not_share_settings():
+    config = tiny_config()
+    first = BertForCL(config, temperature=1.0)
+    second = BertForCL(config)
+    assert second.settings.temperature == 0.05 and first.config.simcse["temperature"] == 1.0
+
+
+def test_masked_inputs_without_targets_or_with_two_axes_are_named():
+    model = BertForCL(tiny_config(), do_mlm=True)
+    batch = with_masked_inputs(random_batch(3, 2))
+    del batch["mlm_targets"]
+    with pytest.raises(ValueError, match="mlm_targets"):
+        model(**batch)
+    with pytest.raises(ValueError):
+        model(**with_masked_inputs(random_batch(3)))

@@ -1,0 +1,280 @@
+"""What a user is promised of checkpoints: plain transformers loads them, a trained head is told from a random one."""
+
+import logging
+
+import pytest
+import torch
+from conftest import FAMILIES, flat, random_batch, tiny_config, with_masked_inputs
+from safetensors.torch import save_file
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    RobertaForMaskedLM,
+    RobertaModel,
+)
+
+from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
+from simcse_hf.models.configuration import SETTING_NAMES
+
+WITH_OWN_POOLER = ("bert", "roberta", "xlm-roberta", "mpnet", "albert")
+
+
+def dense(model):
+    """The linear layer of the head, wherever the family keeps it."""
+    return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
+
+
+# --- checkpoints for plain transformers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("do_mlm", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_automodel_loads_what_is_saved(family, do_mlm, save_checkpoint):
+    """Nothing missing, nothing unexpected but a trained masked-LM head, and the same vectors bit for bit."""
+    model = AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm, unpadded=False).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))  # biases start at 0, where a lost one goes unnoticed
+    stock, info = AutoModel.from_pretrained(save_checkpoint(model), output_loading_info=True)
+    assert type(stock) is type(model.base_model)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    head_names = tuple(f"{name}." for name in model._stock_mlm_head.modules) if do_mlm else ()
+    assert all(key.startswith(head_names) for key in info["unexpected_keys"])
+    batch = random_batch(4, 2)
+    output = stock.eval()(**flat(batch))
+    vectors = model(**batch).sentence_vectors.flatten(0, 1)
+    assert model.has_own_pooler == (family in WITH_OWN_POOLER)
+    if model.has_own_pooler:
+        assert torch.equal(output.pooler_output, vectors)
+    assert torch.equal(output.last_hidden_state[:, 0], model.base_model(**flat(batch)).last_hidden_state[:, 0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_automodel_for_masked_lm_loads_the_trained_head(family, save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0), do_mlm=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    batch = with_masked_inputs(random_batch(8, 2))
+    model(**batch).loss.backward()
+    optimizer.step()
+    stock, info = AutoModelForMaskedLM.from_pretrained(save_checkpoint(model), output_loading_info=True)
+    assert not info["missing_keys"] and all("pooler" in key for key in info["unexpected_keys"])
+    inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": batch["attention_mask"]}
+    wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss
+    assert model.eval()(**batch).mlm_loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
+    assert again.settings.do_mlm and again(**batch).loss.item() == model(**batch).loss.item()
+
+
+def test_settings_of_config_json_are_used_and_can_be_overridden(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config(), temperature=0.5, pooler_type="avg", similarity="dot"))
+    loaded = BertForCL.from_pretrained(directory)
+    assert (loaded.settings.temperature, loaded.settings.similarity) == (0.5, "dot")
+    changed = BertForCL.from_pretrained(directory, temperature=0.1)
+    assert (changed.settings.temperature, changed.settings.pooler_type) == (0.1, "avg")
+    assert changed.config.simcse.keys() == SETTING_NAMES and changed.config.simcse["temperature"] == 0.1
+    with pytest.raises(ValueError, match="temperature"):
+        BertForCL.from_pretrained(directory, temperature=-1.0)
+    with pytest.raises(ValueError, match="unknown setting"):
+        BertForCL.from_pretrained(directory, tau=0.1)
+
+
+def test_a_float16_checkpoint_is_trained_in_float32(save_checkpoint):
+    """Autocast scales gradients of float32 weights; transformers alone would keep the checkpoint's type."""
+    model = BertForCL(tiny_config(), do_mlm=True).half()
+    loaded = BertForCL.from_pretrained(save_checkpoint(model))
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    torch.testing.assert_close(loaded.bert.pooler.dense.weight, model.bert.pooler.dense.weight.float())
+    narrow = BertForCL.from_pretrained(save_checkpoint(model), dtype=torch.bfloat16)
+    assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
+
+
+def test_loading_info_is_given_on_demand(save_checkpoint):
+    loaded, info = BertForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config())), output_loading_info=True)
+    assert isinstance(loaded, BertForCL) and not info["missing_keys"] and not info["unexpected_keys"]
+
+
+# --- which head ---------------------------------------------------------------------------------------------------
+
+
+def write(directory, config, state_dict, suffix):
+    """A checkpoint of just these keys."""
+    config.save_pretrained(directory)
+    if suffix == ".bin":
+        torch.save(state_dict, directory / "pytorch_model.bin")
+    else:
+        save_file(
+            {k: v.contiguous() for k, v in state_dict.items()}, directory / "model.safetensors", {"format": "pt"}
+        )
+
+
+def reference_output(directory, suffix, cls=BertModel, family="bert"):
+    """What the reference's training writes: a prefixed encoder without pooler, and `mlp.dense.*`."""
+    stock = cls(tiny_config(family))
+    state = {f"{family}.{k}": v for k, v in stock.state_dict().items() if not k.startswith("pooler.")}
+    state |= {k.replace("pooler.", "mlp."): v for k, v in stock.state_dict().items() if k.startswith("pooler.")}
+    assert {"mlp.dense.weight", "mlp.dense.bias"} < state.keys()
+    write(directory, stock.config, state, suffix)
+    return stock.pooler
+
+
+def published(directory, cls=BertModel, family="bert"):
+    """The layout of princeton-nlp/*-simcse-*: the encoder with its pooler, in an old file with `position_ids`."""
+    stock = cls(tiny_config(family))
+    state = stock.state_dict() | {"embeddings.position_ids": torch.arange(40)[None]}
+    write(directory, stock.config, state, ".bin")
+    return stock.pooler
+
+
+def stock(cls, family="bert"):
+    def save(directory):
+        model = cls(tiny_config(family))
+        model.save_pretrained(directory)
+        return getattr(model.base_model, "pooler", None)
+
+    return save
+
+
+def roberta_base(directory):
+    """The layout of roberta-base itself: a masked-LM head, and a pooler that was never trained."""
+    masked_lm, encoder = RobertaForMaskedLM(tiny_config("roberta")), RobertaModel(tiny_config("roberta"))
+    pooler = {f"roberta.pooler.{k}": v for k, v in encoder.pooler.state_dict().items()}
+    state = {k: v for k, v in masked_lm.state_dict().items() if "decoder" not in k} | pooler
+    write(directory, masked_lm.config, state, ".safetensors")
+    return encoder.pooler
+
+
+def ours(**settings):
+    def save(directory):
+        model = BertForCL(tiny_config(), **settings)
+        model.save_pretrained(directory)
+        return model.bert.pooler
+
+    return save
+
+
+STARTS = {
+    "masked-LM": (stock(BertForMaskedLM), BertForCL, "fresh"),
+    "pretraining (NSP pooler)": (stock(BertForPreTraining), BertForCL, "fresh"),
+    "classifier": (stock(BertForSequenceClassification), BertForCL, "fresh"),
+    "bare": (stock(BertModel), BertForCL, "kept"),
+    "published BERT": (published, BertForCL, "kept"),
+    "published RoBERTa": (lambda d: published(d, RobertaModel, "roberta"), RobertaForCL, "kept"),
+    "roberta-base": (roberta_base, RobertaForCL, "fresh"),
+    "ours, cls": (ours(), BertForCL, "kept"),
+    "ours, cls in training only": (ours(mlp_only_train=True), BertForCL, "kept"),
+    "ours, cls with masked-LM": (ours(do_mlm=True), BertForCL, "kept"),
+    "ours, cls_before_pooler": (ours(pooler_type="cls_before_pooler"), BertForCL, "fresh"),
+    "ours, avg": (ours(pooler_type="avg"), BertForCL, "fresh"),
+    "reference, .bin": (lambda d: reference_output(d, ".bin"), BertForCL, "kept"),
+    "reference, .safetensors": (lambda d: reference_output(d, ".safetensors"), BertForCL, "kept"),
+    "reference, RoBERTa": (
+        lambda d: reference_output(d, ".bin", RobertaModel, "roberta"),
+        RobertaForCL,
+        "kept",
+    ),
+}
+
+
+@pytest.mark.parametrize("do_mlm", [False, True])
+@pytest.mark.parametrize("start", STARTS)
+def test_auto_keeps_a_trained_head_and_draws_any_other(start, do_mlm, tmp_path, caplog):
+    save, cls, expected = STARTS[start]
+    tmp_path = tmp_path / "start"
+    tmp_path.mkdir()
+    pooler = save(tmp_path)
+    with caplog.at_level(logging.INFO, "simcse_hf.models.checkpoint"):
+        model = cls.from_pretrained(tmp_path, pooler_type="cls", do_mlm=do_mlm)
+    assert model.head_source == expected
+    assert f"{tmp_path}: the dense + tanh head is {expected}." in caplog.messages
+    head = dense(model)
+    if expected == "kept":
+        assert torch.equal(head.weight, pooler.dense.weight) and torch.equal(head.bias, pooler.dense.bias)
+    else:
+        assert_drawn(head, pooler)
+
+
+def assert_drawn(head, pooler, std=0.02):
+    assert head.weight.std().item() == pytest.approx(std, rel=0.1) and (head.bias == 0).all()
+    assert pooler is None or not torch.equal(head.weight, pooler.dense.weight)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_keep_and_fresh_do_as_they_say(start, tmp_path):
+    save, cls, _ = STARTS[start]
+    pooler = save(tmp_path)
+    fresh = cls.from_pretrained(tmp_path, head="fresh")
+    assert fresh.head_source == "fresh"
+    assert_drawn(dense(fresh), pooler)
+    if pooler is None:
+        with pytest.raises(ValueError, match="head='keep', but .* holds no dense"):
+            cls.from_pretrained(tmp_path, head="keep")
+    else:
+        kept = cls.from_pretrained(tmp_path, head="keep")
+        assert kept.head_source == "kept" and torch.equal(dense(kept).weight, pooler.dense.weight)
+
+
+def test_a_fresh_head_differs_between_seeds_and_follows_initializer_range(tmp_path):
+    config = tiny_config(initializer_range=0.1)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    first, second = (BertForCL.from_pretrained(tmp_path) for _ in range(2))
+    assert not torch.equal(dense(first).weight, dense(second).weight)
+    assert_drawn(dense(first), None, std=0.1)
+
+
+def test_the_encoder_of_every_start_is_loaded(tmp_path):
+    """A head that is kept is worth nothing on a random encoder."""
+    for start, (save, cls, _) in STARTS.items():
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        torch.manual_seed(1)
+        save(directory)
+        torch.manual_seed(2)
+        one = cls.from_pretrained(directory).base_model.encoder.state_dict()
+        torch.manual_seed(3)
+        other = cls.from_pretrained(directory).base_model.encoder.state_dict()
+        assert all(torch.equal(one[name], other[name]) for name in one), start
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler_type", "expected"),
+    [("distilbert", "cls", "kept"), ("distilbert", "avg", "fresh"), ("modernbert", "cls", "kept")],
+)
+def test_encoders_without_pooler_follow_the_same_rule(family, pooler_type, expected, save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type)
+    directory = save_checkpoint(model)
+    loaded = AutoModelForCL.from_pretrained(directory, pooler_type="cls")
+    assert loaded.head_source == expected
+    assert torch.equal(dense(loaded).weight, dense(model).weight) == (expected == "kept")
+    assert AutoModelForCL.from_pretrained(directory, head="keep").head_source == "kept"
+
+
+@pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])
+def test_a_stock_checkpoint_of_an_encoder_without_pooler_gets_our_head(family, tmp_path):
+    AutoModel.from_config(tiny_config(family)).save_pretrained(tmp_path)
+    loaded = AutoModelForCL.from_pretrained(tmp_path)
+    assert loaded.head_source == "fresh"
+    assert_drawn(dense(loaded), None)
+    with pytest.raises(ValueError, match="holds no dense"):
+        AutoModelForCL.from_pretrained(tmp_path, head="keep")
+
+
+def test_head_must_be_one_of_three(tmp_path):
+    with pytest.raises(ValueError, match="head must be one of auto, keep, fresh, got 'yes'"):
+        BertForCL.from_pretrained(tmp_path, head="yes")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family)))
+    model = AutoModelForCL.from_pretrained(directory, pooler_type="avg")
+    model(**random_batch(4, 2)).loss.backward()
+    assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_torch_dtype_is_not_ignored(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    assert BertForCL.from_pretrained(directory, torch_dtype=torch.bfloat16).dtype == torch.bfloat16

@@ -1,0 +1,91 @@
+"""What a user is promised of the poolers: the vectors of section 6.3 and Table 5, whatever the padding."""
+
+import pytest
+import torch
+
+from simcse_hf.models.poolers import POOLER_TYPES, masked_mean, needs_hidden_states, pool
+
+MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+
+
+@pytest.fixture
+def layers():
+    """Embedding output and three layers, (3 texts, 5 tokens, 4 dimensions); the padding holds large numbers."""
+    hidden = [torch.randn(3, 5, 4, dtype=torch.float64) for _ in range(4)]
+    for layer in hidden:
+        layer[MASKS == 0] = 1e6
+    return hidden
+
+
+def slow_pool(pooler_type, hidden):
+    """By loops, from the words of the paper: average over the tokens of a text, over the layers that are named."""
+    if pooler_type.startswith("cls"):
+        return torch.stack([hidden[-1][text][0] for text in range(3)])
+    named = {
+        "avg": [hidden[-1]],
+        "avg_no_cls": [hidden[-1]],
+        "avg_top2": [hidden[-2], hidden[-1]],
+        "avg_first_last": [hidden[1], hidden[-1]],
+        "avg_embeddings_last": [hidden[0], hidden[-1]],
+    }[pooler_type]
+    vectors = torch.zeros(3, 4, dtype=torch.float64)
+    for text in range(3):
+        tokens = [token for token in range(5) if MASKS[text, token]]
+        if pooler_type == "avg_no_cls":
+            tokens = tokens[1:]
+        for dimension in range(4 if tokens else 0):
+            total = sum(float(layer[text, token, dimension]) for layer in named for token in tokens)
+            vectors[text, dimension] = total / (len(tokens) * len(named))
+    return vectors
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+def test_equals_a_loop_over_the_tokens(pooler_type, layers):
+    pooled = pool(pooler_type, layers[-1], MASKS, layers)
+    torch.testing.assert_close(pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12)
+
+
+def test_the_two_readings_of_first_differ(layers):
+    from_layer_1 = pool("avg_first_last", layers[-1], MASKS, layers)
+    from_embeddings = pool("avg_embeddings_last", layers[-1], MASKS, layers)
+    difference = masked_mean(layers[1], MASKS) - masked_mean(layers[0], MASKS)
+    torch.testing.assert_close(from_layer_1 - from_embeddings, difference / 2, rtol=0, atol=1e-12)
+    assert difference.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+def test_reads_all_layers_only_where_it_says_so(pooler_type, layers):
+    """The last layer alone suffices exactly for the poolers that do not ask for more."""
+    if needs_hidden_states(pooler_type):
+        with pytest.raises(TypeError):
+            pool(pooler_type, layers[-1], MASKS)
+    else:
+        assert torch.equal(pool(pooler_type, layers[-1], MASKS), pool(pooler_type, layers[-1], MASKS, layers))
+
+
+def test_the_first_token_has_no_part_in_the_mean_without_it(layers):
+    """Neither its value nor a gradient; the last token, [SEP], has one."""
+    hidden = layers[-1].clone().requires_grad_()
+    pooled = pool("avg_no_cls", hidden, MASKS)
+    pooled[:2].sum().backward()
+    assert (hidden.grad[:, 0] == 0).all() and (hidden.grad[:2, 1:][MASKS[:2, 1:] == 1] != 0).all()
+    changed = hidden.detach().clone()
+    changed[:, 0] = 1e6
+    assert torch.equal(pool("avg_no_cls", changed, MASKS), pooled)
+    assert (pooled[2] == 0).all(), "a text of one token has nothing left"
+
+
+def test_mean_of_a_row_without_tokens_is_finite(layers):
+    """Filler rows of a sharded batch may be all padding."""
+    assert torch.isfinite(masked_mean(layers[0], torch.zeros_like(MASKS))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_keeps_the_type_of_the_hidden_states(dtype, layers):
+    assert masked_mean(layers[0].to(dtype), MASKS).dtype == dtype
+
+
+def test_padding_gets_no_gradient(layers):
+    hidden = layers[-1].requires_grad_()
+    pool("avg", hidden, MASKS).sum().backward()
+    assert (hidden.grad[MASKS == 0] == 0).all() and (hidden.grad[MASKS == 1] != 0).all()

@@ -1,0 +1,111 @@
+"""What a user is promised of the auxiliary loss: BERT's masking on fresh copies, and the stock head, pretrained."""
+
+import pytest
+import torch
+from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, GPT2Config
+
+from simcse_hf import AutoModelForCL
+from simcse_hf.objectives.masked_lm import IGNORED, StockMaskedLMHead, mask_tokens, masked_lm_class
+
+
+@pytest.fixture
+def masker(tokenizer):
+    return lambda probability=0.15: DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+
+
+def test_masks_15_percent_of_the_words_80_10_10(masker):
+    ids = random_batch(200, 2, length=40)["input_ids"]
+    masked, targets = mask_tokens(ids, masker())
+    words, chosen = ids > MASK, targets != IGNORED
+    assert masked.shape == targets.shape == ids.shape == (200, 2, 40)
+    assert chosen[words].float().mean().item() == pytest.approx(0.15, abs=0.015)
+    became_mask = (masked == MASK)[chosen].float().mean().item()
+    changed = ((masked != ids) & (masked != MASK))[chosen].float().mean().item()
+    assert became_mask == pytest.approx(0.8, abs=0.04)
+    # A random id is the original one, or [MASK], once in a vocabulary of 30.
+    assert changed == pytest.approx(0.1 * 28 / 30, abs=0.03)
+    assert (masked == ids)[chosen].float().mean().item() == pytest.approx(0.1, abs=0.03)
+
+
+def test_targets_are_the_original_ids_and_nothing_else_changes(masker):
+    ids = random_batch(50, 3, length=20)["input_ids"]
+    masked, targets = mask_tokens(ids, masker(0.5))
+    chosen = targets != IGNORED
+    assert chosen.any() and torch.equal(targets[chosen], ids[chosen])
+    assert torch.equal(masked[~chosen], ids[~chosen])
+
+
+def test_special_tokens_and_padding_are_never_chosen(masker):
+    ids = random_batch(50, 2, length=20)["input_ids"]
+    masked, targets = mask_tokens(ids, masker(0.99))
+    special = ids <= MASK
+    assert special.any() and (targets[special] == IGNORED).all() and torch.equal(masked[special], ids[special])
+
+
+def test_works_on_a_fresh_copy(masker):
+    """The contrastive inputs of the same step must stay unmasked."""
+    ids = random_batch(50, 2)["input_ids"]
+    before = ids.clone()
+    masked, _ = mask_tokens(ids, masker(0.5))
+    assert torch.equal(ids, before) and not torch.equal(masked, ids)
+
+
+def test_copies_of_a_sentence_are_masked_independently(masker):
+    ids = random_batch(50, 1, length=20)["input_ids"].expand(-1, 2, -1).contiguous()
+    _, targets = mask_tokens(ids, masker(0.5))
+    assert not torch.equal(targets[:, 0], targets[:, 1])
+
+
+def test_draws_from_torchs_generator(masker):
+    """So that a resumed run, which restores that generator, sees the masks of an uninterrupted one."""
+    ids = random_batch(20, 2)["input_ids"]
+    state = torch.get_rng_state()
+    first = mask_tokens(ids, masker())
+    torch.set_rng_state(state)
+    again = mask_tokens(ids, masker())
+    later = mask_tokens(ids, masker())
+    assert torch.equal(first[1], again[1]) and torch.equal(first[0], again[0])
+    assert not torch.equal(first[1], later[1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_head_is_the_stock_one(family):
+    """Its logits on hidden states are the stock class's on text, bit for bit, and its parameters are counted once."""
+    config = tiny_config(family)
+    stock = AutoModelForMaskedLM.from_config(config).eval()
+    head = StockMaskedLMHead(config, stock.base_model)
+    for name, module in head.modules.items():
+        module.load_state_dict(stock.get_submodule(name).state_dict())
+        module.eval()
+    batch = random_batch(4)
+    hidden = stock.base_model(**batch).last_hidden_state
+    assert torch.equal(head.logits(hidden[0]), stock(**batch).logits[0])
+    assert head.logits(hidden[0, :0]).shape == (0, len(VOCABULARY)), "a process may draw no masked token at all"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_model_carries_the_encoder_once(family):
+    """What do_mlm adds are the stock head's parameters, and the decoder is the embedding table itself."""
+    config = tiny_config(family)
+    plain, with_mlm = (AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm) for do_mlm in (False, True))
+    stock = AutoModelForMaskedLM.from_config(config)
+    of_stock_head = stock.num_parameters() - stock.base_model.num_parameters()
+    added = with_mlm.num_parameters() - plain.num_parameters()
+    assert 0 < added == of_stock_head
+    assert with_mlm.get_output_embeddings().weight is with_mlm.get_input_embeddings().weight
+    assert plain.get_output_embeddings() is None
+
+
+def test_an_encoder_without_masked_lm_class_is_refused():
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=30)
+    with pytest.raises(ValueError, match="do_mlm needs a masked-LM head, and transformers has none for .*'gpt2'"):
+        masked_lm_class(config)
+
+
+def test_deberta_with_its_new_head():
+    try:
+        model = AutoModelForCL.from_config(tiny_config("deberta-v2", legacy=False), do_mlm=True)
+    except ValueError:
+        return
+    model(**with_masked_inputs(random_batch(3, 2))).loss.backward()

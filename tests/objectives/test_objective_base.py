@@ -1,0 +1,100 @@
+"""What a user is promised of objectives: any class can be one, and its state lives and dies with training."""
+
+import pytest
+import torch
+from conftest import random_batch, tiny_config
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModel
+
+from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.models.objective_file import FILE
+from simcse_hf.objectives import OBJECTIVES, Objective, make_objective, register
+
+
+class Distance(Objective):
+    """Mean squared distance of the views after a linear map."""
+
+    def __init__(self, dim, scale: float = 1.0, temperature: float = 7.0):
+        super().__init__(dim)
+        self.scale, self.temperature = scale, temperature
+        self.map = nn.Linear(dim, 4)
+
+    def forward(self, batch):
+        first, second = self.map(batch.vectors[:, 0]), self.map(batch.vectors[:, 1])
+        near = self.scale * (first - second).pow(2).mean()
+        return {"near_loss": near, "weight_loss": 0.1 * self.map.weight.pow(2).mean()}
+
+
+@pytest.fixture
+def distance():
+    register("distance", Distance)
+    yield
+    del OBJECTIVES["distance"]
+
+
+def test_a_registered_class_trains_and_its_parts_are_named(distance):
+    model = BertForCL(tiny_config(), objective="distance", objective_options={"scale": 2.0})
+    output = model(**random_batch(4, 2))
+    assert output.parts.keys() == {"near_loss", "weight_loss"}
+    assert output.loss.item() == pytest.approx(sum(part.item() for part in output.parts.values()))
+    output.loss.backward()
+    assert model.objective.map.weight.grad is not None and model.objective.scale == 2.0
+
+
+def test_settings_of_the_model_reach_constructors_that_name_them(distance):
+    made = make_objective("distance", 8, {"temperature": 0.5, "similarity": "dot"}, {})
+    assert (made.temperature, made.scale) == (0.5, 1.0)
+    assert make_objective("distance", 8, {"temperature": 0.5}, {"temperature": 0.1}).temperature == 0.1
+
+
+def test_wrong_names_and_options_are_refused_with_what_there_is(distance):
+    with pytest.raises(ValueError, match="objective must be one of simcse, .*distance, got 'simsce'"):
+        make_objective("simsce", 8, {}, {})
+    with pytest.raises(ValueError, match="objective 'distance' has no option size; its options are: scale, temp"):
+        make_objective("distance", 8, {}, {"size": 3})
+    with pytest.raises(ValueError, match="objective 'distance' is already registered: Distance"):
+        register("distance", Objective)
+
+
+def test_an_objectives_weights_are_in_a_file_of_their_own_and_come_back(distance, save_checkpoint):
+    model = BertForCL(tiny_config(), objective="distance")
+    batch = random_batch(4, 2)
+    model.eval()
+    loss = model(**batch).loss.item()
+    directory = save_checkpoint(model)
+    assert load_file(directory / FILE).keys() == {"objective.map.weight", "objective.map.bias"}
+    _, info = AutoModel.from_pretrained(directory, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert AutoModelForCL.from_pretrained(directory).eval()(**batch).loss.item() == loss
+
+
+def test_another_objective_starts_anew(distance, save_checkpoint):
+    model = BertForCL(tiny_config(), objective="distance")
+    model.prepare_objective()
+    directory = save_checkpoint(model)
+    other = AutoModelForCL.from_pretrained(directory, objective="simcse")
+    assert other(**random_batch(4, 2)).parts is None
+    other.save_pretrained(directory)
+    assert not (directory / FILE).exists()
+
+
+def test_two_encoders_are_independent_and_the_first_is_the_model(save_checkpoint):
+    model = BertForCL(tiny_config(dropout=0.0), encoders=2)
+    batch = random_batch(4, 3)
+    same = model(**batch).sentence_vectors
+    torch.testing.assert_close(same, BertForCL.forward(model, **batch, return_loss=False).sentence_vectors)
+    with torch.no_grad():
+        for parameter in model.second_encoder.parameters():
+            parameter.add_(0.01)
+    output = model(**batch)
+    torch.testing.assert_close(output.sentence_vectors[:, 0], same[:, 0])
+    assert not torch.allclose(output.sentence_vectors[:, 1:], same[:, 1:], atol=1e-3)
+    output.loss.backward()
+    assert all(p.grad is not None for m in (model, model.second_encoder) for p in m.parameters() if p.requires_grad)
+    model.eval()
+    directory = save_checkpoint(model)
+    again = AutoModelForCL.from_pretrained(directory).eval()
+    assert again(**batch).loss.item() == model(**batch).loss.item()
+    _, info = AutoModel.from_pretrained(directory, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]

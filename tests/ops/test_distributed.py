@@ -1,0 +1,203 @@
+"""What a user is promised of several processes: the loss and the gradient of one process with the whole batch."""
+
+import datetime
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from conftest import random_batch, tiny_config, with_masked_inputs
+from torch.nn.parallel import DistributedDataParallel
+
+from simcse_hf import BertForCL
+from simcse_hf.inference.simcse import encode_token_ids
+from simcse_hf.ops.distributed import differentiable_sum, gather_rows, sum_over_processes, world
+
+WORLDS = (1, 2, 4)
+ROWS = 8
+CASES = {  # sentences a row, rows, settings
+    "pairs": (2, ROWS, {}),
+    "one pair a process": (2, 4, {}),
+    "hard negatives": (3, ROWS, {}),
+    "two weighted hard negatives": (4, ROWS, {"hard_negative_weight": 0.7}),
+    "dot product": (3, ROWS, {"similarity": "dot", "temperature": 1.0}),
+    "averages": (3, ROWS, {"pooler_type": "avg"}),
+    "fixed mask": (1, ROWS, {"fixed_mask": True}),
+    "masked-LM": (3, ROWS, {"do_mlm": True, "mlm_weight": 0.5, "hard_negative_weight": 0.7}),
+}
+TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
+
+
+def case_model(case):
+    """In float64 and without dropout, so that nothing but the arithmetic of the processes can differ."""
+    torch.manual_seed(0)
+    return BertForCL(tiny_config(dropout=0.0), **CASES[case][2]).double()
+
+
+def case_batch(case):
+    num_sentences, rows, settings = CASES[case]
+    batch = random_batch(rows, num_sentences)
+    if settings.get("fixed_mask"):
+        batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
+    if settings.get("do_mlm"):
+        batch = with_masked_inputs(batch)
+        batch["mlm_targets"][: rows // 4] = -100  # the first of four processes masked nothing
+    return batch
+
+
+def step(model, batch):
+    output = model(**batch)
+    output.loss.backward()
+    module = getattr(model, "module", model)
+    return {
+        "loss": output.loss.detach(),
+        "mlm_loss": output.mlm_loss,
+        "gradients": {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
+    }
+
+
+def texts():
+    batch = random_batch(13)
+    return [ids[mask == 1].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+
+
+def encode(model, token_ids, budget):
+    calls = []
+    hook = model.register_forward_hook(lambda *_: calls.append(1))
+    vectors = encode_token_ids(model, token_ids, pad_token_id=1, token_budget=budget)
+    hook.remove()
+    return vectors, len(calls)
+
+
+def checks(rank, processes):
+    """All that one process of a group finds out."""
+    found = {"world": world(), "steps": {}}
+    for case, (_, rows, _) in CASES.items():
+        mine = slice(rank * rows // processes, (rank + 1) * rows // processes)
+        batch = {name: x[mine] for name, x in case_batch(case).items()}
+        found["steps"][case] = step(DistributedDataParallel(case_model(case)), batch)
+
+    model, pairs = case_model("pairs"), case_batch("pairs")
+    mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
+    found["evaluation loss"] = model.eval()(**{name: x[mine] for name, x in pairs.items()}).loss.item()
+    found["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
+    found["nothing encoded"] = encode(model, [], 10)
+
+    rows = torch.full((2, 3), float(rank), requires_grad=True)
+    gathered = gather_rows(rows)
+    # Row r gets weight r + 1 in process 0, twice that in process 1, ...: the gradient is their sum over processes.
+    weights = (rank + 1) * torch.arange(1.0, 1 + len(gathered))[:, None]
+    (gathered * weights).sum().backward()
+    found["gathered"], found["gathered gradient"] = gathered.detach(), rows.grad
+    term = torch.full((3,), rank + 1.0, requires_grad=True)
+    total = differentiable_sum(term)
+    (total * (rank + 1)).sum().backward()  # every process finds another gradient of the total
+    found["total"], found["gradient of the total"] = total.detach(), term.grad
+    found["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
+    return found
+
+
+def worker(rank, folder):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    for processes in WORLDS:
+        if rank >= processes:
+            continue
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/rendezvous-{processes}",
+            rank=rank,
+            world_size=processes,
+            timeout=datetime.timedelta(seconds=180),  # a hang becomes an error
+        )
+        torch.save(checks(rank, processes), f"{folder}/{processes}-{rank}.pt")
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """`found[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(worker, args=(str(folder),), nprocs=max(WORLDS))
+    return {w: [torch.load(folder / f"{w}-{rank}.pt") for rank in range(w)] for w in WORLDS}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("processes", WORLDS)
+def test_loss_and_gradient_are_those_of_the_whole_batch(processes, case, found):
+    """The gradient is DistributedDataParallel's, and every process ends with it."""
+    whole = step(case_model(case), case_batch(case))
+    assert whole["loss"] > 0 and whole["gradients"]
+    steps = [of_rank["steps"][case] for of_rank in found[processes]]
+    assert torch.stack([s["loss"] for s in steps]).mean().item() == pytest.approx(whole["loss"].item(), abs=1e-6)
+    largest = max(gradient.abs().max() for gradient in whole["gradients"].values())
+    for rank_step in steps:
+        assert rank_step["gradients"].keys() == whole["gradients"].keys()
+        for name, gradient in whole["gradients"].items():
+            torch.testing.assert_close(rank_step["gradients"][name], gradient, rtol=1e-6, atol=1e-7 * largest)
+
+
+def test_processes_with_different_numbers_of_masked_tokens_share_one_mean(found):
+    whole = case_model("masked-LM")(**case_batch("masked-LM")).mlm_loss.item()
+    losses = [of_rank["steps"]["masked-LM"]["mlm_loss"].item() for of_rank in found[4]]
+    assert losses[0] == 0.0 and min(losses[1:]) > 0
+    assert sum(losses) / 4 == pytest.approx(whole, abs=1e-6)
+
+
+def test_gathered_rows_stand_in_rank_order_with_their_exact_gradient(found):
+    for processes in WORLDS:
+        for rank, of_rank in enumerate(found[processes]):
+            wanted = torch.arange(float(processes)).repeat_interleave(2)[:, None].expand(-1, 3)
+            assert torch.equal(of_rank["gathered"], wanted)
+            over_processes = sum(range(1, processes + 1))
+            gradient = over_processes * torch.tensor([[2.0 * rank + 1], [2.0 * rank + 2]]).expand(-1, 3)
+            assert torch.equal(of_rank["gathered gradient"], gradient)
+
+
+def test_a_differentiable_sum_has_the_gradients_of_all_processes(found):
+    for processes in WORLDS:
+        wanted = torch.full((3,), processes * (processes + 1) / 2)
+        for of_rank in found[processes]:
+            assert torch.equal(of_rank["total"], wanted) and torch.equal(of_rank["gradient of the total"], wanted)
+
+
+def test_world_and_sums(found):
+    for processes in WORLDS:
+        assert [of_rank["world"] for of_rank in found[processes]] == [(r, processes) for r in range(processes)]
+        assert {of_rank["sum"] for of_rank in found[processes]} == {processes * (processes + 1) // 2}
+
+
+def test_evaluation_compares_a_process_with_its_own_rows_only(found):
+    """Evaluation batches may end unevenly: nothing is gathered there."""
+    model, pairs = case_model("pairs").eval(), case_batch("pairs")
+    for processes in WORLDS:
+        for rank, of_rank in enumerate(found[processes]):
+            mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
+            alone = model(**{name: x[mine] for name, x in pairs.items()}).loss.item()
+            assert of_rank["evaluation loss"] == pytest.approx(alone, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", TOKEN_BUDGETS)
+@pytest.mark.parametrize("processes", WORLDS)
+def test_processes_encode_what_one_encodes(processes, name, found):
+    """In every process all vectors, in order; and equally many forward passes, as a sharded model's are collective."""
+    wanted, batches = encode(case_model("pairs"), texts(), TOKEN_BUDGETS[name])
+    assert wanted.shape == (13, 32) and wanted.abs().sum(1).min() > 0
+    for of_rank in found[processes]:
+        vectors, calls = of_rank["encoded"][name]
+        torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
+        assert calls == -(-batches // processes)
+
+
+def test_nothing_to_encode_is_no_call_and_no_hang(found):
+    for processes in WORLDS:
+        for of_rank in found[processes]:
+            vectors, calls = of_rank["nothing encoded"]
+            assert len(vectors) == 0 and calls == 0
+
+
+def test_a_single_process_without_group_gathers_nothing():
+    rows = torch.randn(2, 3)
+    assert world() == (0, 1) and gather_rows(rows) is rows and sum_over_processes(rows) is rows
+    assert differentiable_sum(rows) is rows

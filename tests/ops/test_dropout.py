@@ -1,0 +1,125 @@
+"""The dropout of CPUs: its statistics, its seed, its gradient, and that it changes no model."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import tiny_config
+from torch import nn
+from transformers import AutoModel
+
+from simcse_hf.ops.dropout import FastDropout, dropout, keep_mask, use_fast_dropout
+
+SIZE = 1_000_000
+
+
+@pytest.mark.parametrize("p", [0.05, 0.1, 0.2, 0.5, 0.9])
+def test_rate_and_scale(p):
+    mask, scale = keep_mask((SIZE,), p)
+    assert mask.dtype == torch.int16 and set(mask.unique().tolist()) == {0, 1}
+    assert abs(1 / scale - (1 - p)) <= 2**-17  # the rate itself, rounded to 16 bits, and the scale that belongs to it
+    # Four standard errors of a proportion.
+    assert abs(mask.double().mean().item() - 1 / scale) < 4 * (p * (1 - p) / SIZE) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (5, 7), (2, 3, 4), (0, 4)])
+def test_any_shape(shape):
+    mask, _ = keep_mask(shape, 0.3)
+    assert mask.shape == shape
+    assert dropout(torch.ones(shape), 0.3).shape == shape
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 32, 384, 1536])
+def test_neighbours_rows_and_calls_are_independent(lag):
+    first, second = (keep_mask((SIZE,), 0.1)[0].double() for _ in range(2))
+
+    def correlation(a, b):
+        return torch.corrcoef(torch.stack([a, b]))[0, 1].abs().item()
+
+    bound = 4.5 / SIZE**0.5
+    assert correlation(first[lag:], first[:-lag]) < bound
+    assert correlation(first[lag:], second[:-lag]) < bound
+    assert correlation(first, second) < bound
+
+
+def test_each_place_in_a_64_bit_draw_has_the_same_rate():
+    mask, scale = keep_mask((SIZE,), 0.1)
+    rates = mask.view(-1, 4).double().mean(0)
+    assert (rates - 1 / scale).abs().max() < 5 * (0.09 / (SIZE / 4)) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_mean_stays_and_variance_is_dropouts(dtype):
+    x = torch.full((SIZE,), 2.0, dtype=dtype)
+    y = dropout(x, 0.1)
+    assert y.dtype == dtype
+    tolerance = 2 * 2**-9 if dtype == torch.bfloat16 else 0.0  # 2 / 0.9 itself is rounded
+    assert abs(y.double().mean().item() - 2.0) < 4 * 2 * (0.1 / 0.9 / SIZE) ** 0.5 + tolerance
+    assert y.double().var().item() == pytest.approx(4 * 0.1 / 0.9, rel=0.02)
+
+
+def test_seed_repeats_and_calls_differ():
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout(x, 0.5), first) and torch.equal(dropout(x, 0.5), second)
+    torch.manual_seed(4)
+    assert not torch.equal(dropout(x, 0.5), first)
+
+
+def test_masks_do_not_depend_on_the_number_of_threads():
+    threads, masks = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            masks.append(keep_mask((300, 300), 0.1)[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*masks)
+
+
+def test_gradient_meets_the_same_mask():
+    x = torch.randn(50, 60, requires_grad=True, dtype=torch.float64)
+    weight = torch.randn_like(x)
+    y = dropout(x, 0.3)
+    (y * weight).sum().backward()
+    kept = y.detach() / x.detach()  # 0 or the scale
+    torch.testing.assert_close(x.grad, weight * kept)
+    assert 0.25 < (kept == 0).double().mean() < 0.35
+
+
+def test_identity_in_evaluation_and_without_rate():
+    x = torch.randn(10, 10)
+    assert dropout(x, 0.5, training=False) is x or torch.equal(dropout(x, 0.5, training=False), x)
+    assert torch.equal(FastDropout(0.5).eval()(x), x)
+    assert torch.equal(FastDropout(0.0).train()(x), x)
+    assert not dropout(x, 1.0).any()
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 1e-6])
+def test_rates_that_need_no_mask_are_refused(p):
+    with pytest.raises(ValueError, match="dropout rate"):
+        keep_mask((3,), p)
+
+
+def test_swapped_into_a_model_it_keeps_weights_names_and_rates():
+    model = AutoModel.from_config(tiny_config("bert", hidden_dropout_prob=0.2))
+    before = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    use_fast_dropout(model)
+    after = {name: module.p for name, module in model.named_modules() if type(module) is FastDropout}
+    assert before == after and 0.2 in after.values()
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_compiled_it_is_torchs_and_cuts_no_graph():
+    compiled = torch.compile(FastDropout(0.25).train(), fullgraph=True, backend="eager")
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    found = compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(found, F.dropout(x, 0.25))

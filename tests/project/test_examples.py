@@ -1,0 +1,180 @@
+"""The example scripts as a user starts them, and the run that ends in results.json (simcse_hf.training.run)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from transformers import AutoModel, BertForMaskedLM
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.training.run import last_checkpoint
+
+ROOT = Path(__file__).parents[2]
+WORDS = VOCABULARY[5:25]
+
+
+@pytest.fixture
+def start(save_checkpoint):
+    return save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
+
+
+def _sentences(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator)) for _ in range(count)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    sentences, others = _sentences(64), _sentences(64, seed=1)
+    (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n")
+    rows = zip(sentences, others, reversed(others), strict=True)
+    (tmp_path / "triplets.csv").write_text(
+        "sent0,sent1,hard_neg\n" + "".join(f'"{a}","{b}","{c}"\n' for a, b, c in rows)
+    )
+    rows = zip(sentences[:12], others[:12], range(12), strict=True)
+    (tmp_path / "dev.tsv").write_text(
+        "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s % 6}\n" for a, b, s in rows)
+    )
+    return tmp_path
+
+
+def _command(script, files, start, *more):
+    data = "texts.txt" if script == "run_unsup.py" else "triplets.csv"
+    return [
+        *(sys.executable, str(ROOT / "examples" / script)),
+        *("--model_name_or_path", str(start), "--train_file", str(files / data), "--dev_file", str(files / "dev.tsv")),
+        *("--output_dir", str(files / "out"), "--per_device_train_batch_size", "8", "--learning_rate", "1e-3"),
+        *("--max_steps", "6", "--eval_steps", "2", "--logging_steps", "2", "--use_cpu"),
+        *more,
+    ]
+
+
+def _run(*command, check=True, **kwargs):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, check=check, capture_output=True, text=True, env=environment, timeout=120, **kwargs)
+
+
+@pytest.mark.parametrize("script, pooler", [("run_unsup.py", "cls_before_pooler"), ("run_sup.py", "cls")])
+def test_a_run_reports_and_its_model_loads_everywhere(files, start, script, pooler):
+    ran = _run(*_command(script, files, start))
+    results = json.loads((files / "out" / "results.json").read_text())
+    assert results["steps"] == 6
+    assert set(results["stsb_spearman"]) == {"initial", "best", "final"}
+    for when, step in (("initial", 0), ("final", 6)):
+        assert results[when]["step"] == step
+        assert -100 <= results["stsb_spearman"][when] == results[when]["stsb_spearman"] <= 100
+    state = json.loads((files / "out" / "trainer_state.json").read_text())
+    trained = [e["eval_stsb_spearman"] for e in state["log_history"] if "eval_stsb_spearman" in e][1:]
+    assert results["stsb_spearman"]["best"] == max(trained)
+    assert f"before training   {results['stsb_spearman']['initial']:6.2f}" in ran.stdout
+    assert "the dense + tanh head is fresh" in ran.stderr
+
+    model = SimCSE(files / "out")
+    assert model.pooler == pooler
+    plain, info = AutoModel.from_pretrained(files / "out", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    batch = model.tokenizer(["the cat sat"], return_tensors="pt")
+    with torch.no_grad():
+        output = plain.eval()(**batch)
+    expected = output.pooler_output if pooler == "cls" else output.last_hidden_state[:, 0]
+    torch.testing.assert_close(model.encode(["the cat sat"], normalize=False), expected, atol=1e-5, rtol=0)
+
+
+def test_a_finished_run_is_neither_mixed_nor_replaced(files, start):
+    command = _command("run_unsup.py", files, start)
+    _run(*command)
+    before = (files / "out" / "model.safetensors").read_bytes()
+    again = _run(*command, check=False)
+    assert again.returncode == 2
+    assert "holds an earlier run" in again.stderr and "--overwrite_output_dir" in again.stderr
+    assert (files / "out" / "model.safetensors").read_bytes() == before
+    _run(*command, "--overwrite_output_dir", "--max_steps", "2")
+    assert json.loads((files / "out" / "results.json").read_text())["steps"] == 2
+
+
+def test_killed_by_a_signal_and_resumed_ends_with_the_same_weights(files, start):
+    steps = ("--max_steps", "40", "--eval_steps", "10", "--do_mlm")
+    _run(*_command("run_unsup.py", files, start, *steps, "--output_dir", str(files / "whole")))
+    command = _command("run_unsup.py", files, start, *steps)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 100
+    while not (files / "out" / "checkpoint-20" / "trainer_state.json").exists() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (files / "out" / "results.json").exists()
+    _run(*command, "--resume_from_checkpoint", "true")
+    whole, resumed = (json.loads((files / name / "results.json").read_text()) for name in ("whole", "out"))
+    assert whole["stsb_spearman"] == resumed["stsb_spearman"]
+    a, b = (AutoModelForCL.from_pretrained(files / name).state_dict() for name in ("whole", "out"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_checkpoint_cut_off_in_writing_is_passed_over(tmp_path):
+    for step, state in ((20, "{}"), (100, "{}"), (120, '{"log'), (140, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
+    assert last_checkpoint(tmp_path / "absent") is None
+
+
+def test_without_a_dev_set_the_last_weights_are_saved(files, start):
+    command = _command("run_unsup.py", files, start)
+    at = command.index("--dev_file")
+    del command[at : at + 2]
+    ran = _run(*command)
+    assert "No --dev_file" in ran.stderr
+    assert json.loads((files / "out" / "results.json").read_text())["best"] is None
+
+
+@pytest.mark.parametrize(
+    "script, more, message",
+    [
+        ("run_unsup.py", ["--train_file", "absent.txt"], "absent.txt"),
+        ("run_unsup.py", ["--resume_from_checkpoint", "true"], "holds no checkpoint to resume from"),
+        ("run_unsup.py", ["--resume_from_checkpoint", "absent"], "no such checkpoint directory"),
+        ("run_unsup.py", ["--dropout", "0"], "without effective dropout"),
+        ("run_unsup.py", ["--temp", "0"], "temperature must be a number above 0"),
+        ("run_unsup.py", ["--max_seq_length", "400"], "max_seq_length is 400"),
+        ("run_unsup.py", ["--pooler_type", "avg"], "mlp_only_train concerns the head of pooler_type 'cls'"),
+    ],
+)
+def test_bad_arguments_end_with_one_line(files, start, script, more, message):
+    ran = _run(*_command(script, files, start, *more), check=False)
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_supervised_training_wants_more_than_one_column(files, start):
+    ran = _run(*_command("run_sup.py", files, start, "--train_file", str(files / "texts.txt")), check=False)
+    assert ran.returncode == 2 and "texts.txt" in ran.stderr
+
+
+def test_accelerate_launch_on_two_processes(files, start):
+    accelerate = str(Path(sys.executable).with_name("accelerate"))
+    # On CPUs alone, accelerate starts several processes by --multi_gpu, and the script asks for the CPU.
+    launch = [
+        accelerate,
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+    ]
+    launch += ["--dynamo_backend", "no", "--main_process_port", "0"]
+    _run(*launch, *_command("run_sup.py", files, start)[1:])
+    results = json.loads((files / "out" / "results.json").read_text())
+    assert results["processes"] == 2 and results["steps"] == 6

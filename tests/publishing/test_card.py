@@ -1,0 +1,411 @@
+"""What a user is promised of model cards: examples that run, measured figures only, and what the hub can read."""
+
+import json
+import os
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from conftest import tiny_config
+from datasets import Dataset
+from huggingface_hub import ModelCard, parse_eval_result_entries
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.publishing import CARD, describe_run, name_repository, write_card
+from simcse_hf.publishing.card import EVAL_RESULTS, MARKER, card_main
+from simcse_hf.training.record import changed_arguments
+
+STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
+EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
+
+
+@pytest.fixture
+def directory(save_checkpoint):
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config()), "my-model")
+
+
+def scores(value):
+    return {"spearman": value, "pearson": value - 1}
+
+
+def evaluation(directory, **changes):
+    """A document as `simcse-hf evaluate --output` writes it, each figure another one."""
+    results = {}
+    for i, task in enumerate(STS[:5]):
+        aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
+        results[task] = {"pairs": 9, "subsets": {}, "aggregate": aggregate}
+    results |= {task: {"splits": {"test": scores(80.25 + i), "dev": scores(90.5)}} for i, task in enumerate(STS[5:])}
+    results["STS14"] = {"missing": "no folder STS14-en-test"}
+    results["MR"] = {"accuracy": 71.23, "dev_accuracy": 73.0, "examples": {"train": 9}}
+    present = [task for task in STS if task != "STS14"]
+    results["average"] = {"value": 61.07, "tasks": present, "missing": ["STS14"]}
+    results["average_transfer"] = {"value": 71.23, "tasks": ["MR"], "missing": []}
+    results["geometry"] = {
+        "alignment": 0.25123, "uniformity": -2.5, "isotropy": 0.3, "singular_spectrum": [1.0], "positive_pairs": 7,
+        "sentences": 11, "splits": ["train", "dev", "test"],
+    }  # fmt: skip
+    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "regressor": False, "seed": 1111}
+    protocol["classifier"] = {"model": "logistic regression"}
+    document = {"model": str(directory), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": results}
+    return document | changes
+
+
+def written(path, document):
+    path.write_text(json.dumps(document))
+    return path
+
+
+def blocks(card):
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
+# --- the examples -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        *[("bert", {"pooler_type": name}) for name in ("cls", "cls_before_pooler", "avg")],
+        *[("bert", {"pooler_type": name}) for name in ("avg_top2", "avg_first_last", "avg_embeddings_last")],
+        ("bert", {"mlp_only_train": True}),
+        ("distilbert", {"pooler_type": "cls"}),
+    ],
+)
+def test_the_examples_of_the_card_give_this_models_vectors(family, settings, save_checkpoint, capsys):
+    model = AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), **settings)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    directory = save_checkpoint(model)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    ours = SimCSE(directory).encode(EXAMPLES)
+    for code, library in zip(blocks(card), ("simcse_hf", "sentence_transformers", "transformers"), strict=True):
+        assert library in code
+        if library == "sentence_transformers":
+            pytest.importorskip(library, reason="sentence_transformers is not installed")
+        names = {}
+        exec(code, names)
+        torch.testing.assert_close(F.normalize(torch.as_tensor(names["vectors"]), dim=-1), ours, rtol=0, atol=1e-5)
+
+
+def test_a_pooler_that_sentence_transformers_lacks_is_no_model_of_that_library(save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg_no_cls"))
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    data = ModelCard(card).data
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
+    assert "sentence-transformers has no pooling like this" in card and "from sentence_transformers" not in card
+    names = {}
+    exec(blocks(card)[-1], names)
+    ours = SimCSE(directory).encode(EXAMPLES)
+    torch.testing.assert_close(F.normalize(names["vectors"], dim=-1), ours, rtol=0, atol=1e-5)
+
+
+def test_without_sentence_transformers_files_there_is_no_such_example(directory):
+    (directory / "modules.json").unlink()
+    card = write_card(directory).read_text()
+    assert len(blocks(card)) == 2 and "from sentence_transformers" not in card
+
+
+def test_the_repository_can_be_named_later(directory):
+    assert 'SimCSE("your-name/my-model")' in write_card(directory).read_text()
+    name_repository(directory, "org/other")
+    card = (directory / CARD).read_text()
+    assert card.count('"org/other"') == 4 and "your-name" not in card
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def figures(text):
+    """Every decimal number of the card's results, examples and citation aside."""
+    return set(re.findall(r"-?\d+\.\d+", text[text.index("## Results") : text.index("## Limits")]))
+
+
+def test_without_results_there_are_no_figures(directory):
+    card = write_card(directory).read_text()
+    assert "None were measured." in card and not figures(card)
+    assert "How this model was trained is not recorded" in card
+    assert "model-index" not in card and not (directory / EVAL_RESULTS).exists()
+
+
+def test_every_figure_comes_from_the_results(directory):
+    written(directory / "evaluation.json", evaluation(directory))
+    card = write_card(directory).read_text()
+    assert figures(card) == {
+        "50.12", "51.12", "53.12", "54.12", "80.25", "81.25", "61.07", "71.23", "0.2512", "-2.5000", "0.3000",
+    }  # fmt: skip
+    assert "| STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg. of 6 |" in card
+    assert "| 50.12 | 51.12 | n/a | 53.12 | 54.12 | 80.25 | 81.25 | 61.07 |" in card
+    assert "Spearman's correlation x 100" in card and "aggregated by `all`; texts cut to 40 tokens" in card
+    assert "logistic regression" in card and "7 pairs" in card
+
+
+def test_another_protocol_shows_its_own_figures(directory):
+    document = evaluation(directory)
+    document["protocol"] |= {"aggregation": "mean", "metric": "pearson"}
+    written(directory / "evaluation.json", document)
+    card = write_card(directory).read_text()
+    assert "| 50.12 | 51.12 | n/a |" in card and "| 79.25 | 80.25 |" in card  # all + 1 for mean, - 1 for pearson
+    assert "Pearson's correlation" in card and "aggregated by `mean`" in card
+
+
+def test_the_front_matter_holds_the_figures_for_the_hub(directory):
+    written(directory / "evaluation.json", evaluation(directory))
+    data = ModelCard.load(write_card(directory, repo_id="org/my-model", language="en", license="apache-2.0")).data
+    assert (data.language, data.license, data.pipeline_tag) == ("en", "apache-2.0", "sentence-similarity")
+    assert data.library_name == "sentence-transformers" and "simcse" in data.tags and data.widget
+    found = {result.dataset_name: result for result in data.eval_results}
+    assert {name: result.metric_value for name, result in found.items()} == {
+        "STS12": 50.12, "STS13": 51.12, "STS15": 53.12, "STS16": 54.12, "STS-B": 80.25, "SICK-R": 81.25, "MR": 71.23,
+    }  # fmt: skip
+    assert found["STS-B"].dataset_type == "mteb/stsbenchmark-sts" and found["STS-B"].metric_type == "spearman_cosine"
+    assert found["SICK-R"].dataset_type == "SentEval/SICKRelatedness", "the hub's SICK-R has other pairs"
+    assert found["MR"].metric_type == "accuracy"
+
+
+def test_eval_results_are_what_the_client_reads(directory):
+    written(directory / "evaluation.json", evaluation(directory))
+    write_card(directory)
+    entries = parse_eval_result_entries(yaml.safe_load((directory / EVAL_RESULTS).read_text()))
+    assert {entry.dataset_id: entry.value for entry in entries} == {
+        "mteb/sts12-sts": 50.12, "mteb/sts13-sts": 51.12, "mteb/sts15-sts": 53.12, "mteb/sts16-sts": 54.12,
+        "mteb/stsbenchmark-sts": 80.25,
+    }  # fmt: skip
+    assert all("aggregated by `all`" in entry.notes for entry in entries)
+    (directory / "evaluation.json").unlink()
+    write_card(directory)
+    assert not (directory / EVAL_RESULTS).exists(), "figures without their file are gone"
+
+
+@pytest.mark.parametrize(("key", "value"), [("mode", "dev"), ("regressor", True)])
+def test_dev_and_regressor_figures_are_no_benchmark_results(key, value, directory):
+    document = evaluation(directory)
+    document["protocol"][key] = value
+    if key == "mode":
+        document["results"] = {"STSBenchmark": document["results"]["STSBenchmark"]}
+    written(directory / "evaluation.json", document)
+    write_card(directory)
+    assert not (directory / EVAL_RESULTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "outputs/other"}, "holds figures of outputs/other, and the card is of"),
+        ({"model": None}, "holds figures of None"),
+        ({"pooler": "avg"}, "measured with pooler 'avg'; the model's is 'cls'"),
+    ],
+)
+def test_figures_of_another_model_are_refused(changes, message, directory):
+    written(directory / "evaluation.json", evaluation(directory, **changes))
+    with pytest.raises(ValueError, match=message):
+        write_card(directory)
+    assert not (directory / CARD).exists()
+
+
+def test_figures_measured_on_the_hub_copy_are_this_models(directory, tmp_path):
+    file = written(tmp_path / "x.json", evaluation(directory, model="org/published"))
+    assert "50.12" in write_card(directory, [file], repo_id="org/published").read_text()
+
+
+def test_figures_older_than_the_weights_are_left_out_unless_named(directory, caplog):
+    file = written(directory / "evaluation.json", evaluation(directory))
+    os.utime(file, (1, 1))
+    assert "50.12" not in write_card(directory).read_text() and not (directory / EVAL_RESULTS).exists()
+    assert "evaluation.json is older than the weights and left out" in caplog.text
+    assert "50.12" in write_card(directory, [file]).read_text()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+@pytest.mark.parametrize("name", ["results.json", "evaluation.json"])
+def test_a_broken_file_of_results_is_named(name, content, directory):
+    (directory / name).write_text(content)
+    with pytest.raises(ValueError, match=name):
+        write_card(directory)
+
+
+def test_emissions_are_told_where_they_were_measured(directory):
+    (directory / "emissions.csv").write_text("run_id,emissions,energy_consumed\na,9,9\nb,0.0125,0.25\n")
+    path = write_card(directory)
+    assert "0.25 kWh, which it estimates at 12.5 g of CO2" in path.read_text()
+    assert ModelCard.load(path).data.co2_eq_emissions["emissions"] == 12.5
+    (directory / "emissions.csv").write_text("run_id\n")
+    with pytest.raises(ValueError, match="emissions.csv: no measurement"):
+        write_card(directory)
+
+
+# --- a run --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trainer(tmp_path, tokenizer):
+    model = AutoModelForCL.from_config(tiny_config(hidden_dropout_prob=0.2), temperature=0.1)
+    args = SimCSETrainingArguments(
+        output_dir=str(tmp_path / "run"), use_cpu=True, disable_tqdm=True, save_strategy="no", max_steps=2,
+        per_device_train_batch_size=4, learning_rate=0.00125, hub_token="hf_" + "s" * 34, report_to="none",
+    )  # fmt: skip
+    texts = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]})
+    return SimCSETrainer(model, args, texts, processing_class=tokenizer)
+
+
+def test_the_trainer_writes_the_card_of_its_run(trainer, tmp_path):
+    trainer.train()
+    trainer.save_model()
+    trainer.create_model_card(license="mit", tags="cats", dataset="org/texts", model_name="x", finetuned_from="y")
+    card = (tmp_path / "run" / CARD).read_text()
+    data = ModelCard.load(tmp_path / "run" / CARD).data
+    assert (data.license, data.datasets) == ("mit", ["org/texts"]) and {"cats", "simcse"} <= set(data.tags)
+    assert "4 rows of single sentences, from `org/texts`." in card and "two dropout views" in card
+    for name, value in (("learning_rate", 0.00125), ("temperature", 0.1), ("hidden_dropout_prob", 0.2)):
+        assert f"| `{name}` | {value} |" in card
+    assert "`weight_decay`" not in card and "attention_probs" not in card, "these are the defaults"
+    assert "CPU" in card and "hf_s" not in card and str(tmp_path) not in card
+
+
+def test_the_run_of_results_json_is_told(trainer, directory):
+    trainer.train()
+    dev = {"stsb_spearman": 10.123, "stsb_pearson": 11.0, "stsb_alignment": 0.5}
+    run = describe_run(trainer) | {
+        "settings": {}, "base_model": "org/encoder", "steps": 2, "epochs": 2.0, "train_seconds": 250.0,
+        "initial": {"step": 0, **dev}, "best": {"step": 1, **dev, "stsb_spearman": 12.5}, "final": {"step": 2, **dev},
+        "train_texts": "/somewhere/texts.txt",
+        "command": ["run_unsup.py", "--hub_token", "hf_" + "s" * 34],
+    }  # fmt: skip
+    written(directory / "results.json", run)
+    path = write_card(directory)
+    card = path.read_text()
+    assert ModelCard.load(path).data.base_model == "org/encoder" and "It started from `org/encoder`" in card
+    assert "from `texts.txt`" in card and "/somewhere" not in card and "hf_s" not in card
+    assert "| best evaluation (step 1) | 12.50 | 11.00 | 0.5000 |" in card
+    assert "The weights are those of the last step." in card and "in 4 minutes" in card
+    run["arguments"]["load_best_model_at_end"] = True
+    written(directory / "results.json", run)
+    assert "The weights are those of the best evaluation." in write_card(directory).read_text()
+
+
+def test_the_results_of_an_earlier_run_are_not_this_ones(trainer, tmp_path):
+    trainer.train()
+    trainer.save_model()
+    dev = {name: {"step": 0, "stsb_spearman": 77.77} for name in ("initial", "best", "final")}
+    run = describe_run(trainer) | dev | {"settings": {}, "train_seconds": 1.0}
+    assert run["steps"] == 2 and run["train_loss"] > 0
+    card = tmp_path / "run" / CARD
+    written(tmp_path / "run" / "results.json", run)
+    trainer.create_model_card()
+    assert "77.77" in card.read_text()
+    for change in ({"steps": 3}, {"train_loss": run["train_loss"] + 1e-6}):
+        written(tmp_path / "run" / "results.json", run | change)
+        trainer.create_model_card()
+        assert "77.77" not in card.read_text() and "2 steps" in card.read_text()
+
+
+def test_a_run_is_not_lost_over_its_card(trainer, tmp_path, caplog):
+    trainer.save_model()
+    trainer.create_model_card()
+    (tmp_path / "run" / "results.json").write_text("{")
+    trainer.create_model_card()
+    assert "There is no card" in caplog.text and "results.json" in caplog.text
+    assert not (tmp_path / "run" / CARD).exists(), "an older card would hold other figures"
+
+
+def test_the_settings_of_config_json_are_told_without_any_record(save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(attention_probs_dropout_prob=0.3), hard_negative_weight=0.5)
+    card = write_card(save_checkpoint(model)).read_text()
+    assert "| `hard_negative_weight` | 0.5 |" in card and "| `attention_probs_dropout_prob` | 0.3 |" in card
+    assert "`hidden_dropout_prob`" not in card and "`temperature`" not in card
+
+
+def test_a_local_start_is_named_without_its_path(directory, tmp_path):
+    written(directory / "results.json", {"settings": {}, "base_model": str(tmp_path / "encoder")})
+    path = write_card(directory)
+    assert str(tmp_path) not in path.read_text() and ModelCard.load(path).data.base_model is None
+
+
+def test_arguments_are_listed_where_they_differ_from_their_default(tmp_path):
+    args = SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert changed_arguments(args) == {}
+    args = SimCSETrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, lr_scheduler_type="cosine", save_steps=7, warmup_steps=0.1, bf16=True
+    )
+    assert changed_arguments(args) == {"lr_scheduler_type": "cosine", "warmup_steps": 0.1, "bf16": True}
+
+
+# --- the paper's models -------------------------------------------------------------------------------------------
+
+MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
+PAPER = Path(__file__).parents[3] / "shared" / "papers" / "simcse.txt"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return runpy.run_path(str(MODEL_CARDS / "generate.py"))
+
+
+def test_the_committed_cards_are_what_the_script_writes(generator):
+    generated = generator["generate"]()
+    assert len(generated) == 9
+    assert generated == {path.name: path.read_text(encoding="utf-8") for path in MODEL_CARDS.glob("*.md")}
+
+
+def test_every_figure_of_those_cards_is_marked_as_the_papers(generator):
+    for name, card in generator["generate"]().items():
+        if name != "README.md":
+            sections = card[card.index("## Results") : card.index("## Limits")].split("### ")[1:]
+            assert len(sections) == (0 if "bert-large" in name and "roberta" not in name else 2)
+            assert all("**The paper's figures**, not measured with this package (Table" in text for text in sections)
+            assert "model-index" not in card
+
+
+def test_those_figures_are_in_the_paper():
+    if not PAPER.exists():
+        pytest.skip(f"the paper's text is not at {PAPER}")
+    text, paper = PAPER.read_text(encoding="utf-8"), json.loads((MODEL_CARDS / "paper.json").read_text())
+    sizes = {"bert-base-uncased": "BERTbase", "roberta-base": "RoBERTabase", "roberta-large": "RoBERTalarge"}
+    for kind in ("sts", "transfer"):
+        for name, row in paper[kind]["figures"].items():
+            encoder = name.partition("simcse-")[2]
+            line = next(line for line in text.splitlines() if line.endswith(" ".join(f"{x:.2f}" for x in row)))
+            assert line.startswith(f"* SimCSE-{sizes[encoder]}")
+            assert sum(row[:7]) / 7 == pytest.approx(row[7], abs=0.0051)
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_a_card_written_by_hand_is_left_alone(directory, trainer, tmp_path):
+    (directory / CARD).write_text("---\nlicense: mit\n---\nMy own words.")
+    with pytest.raises(ValueError, match="was not written by `simcse-hf card`"):
+        write_card(directory)
+    assert (directory / CARD).read_text().endswith("My own words.")
+    trainer.save_model()
+    (tmp_path / "run" / CARD).write_text("My own words.")
+    trainer.create_model_card()
+    assert (tmp_path / "run" / CARD).read_text() == "My own words."
+
+
+def test_a_card_is_written_again_with_what_was_said_before(directory):
+    write_card(directory, language=["en", "de"], license="mit", datasets=["org/texts"])
+    data = ModelCard.load(write_card(directory)).data
+    assert (data.language, data.license, data.datasets) == (["en", "de"], "mit", ["org/texts"])
+
+
+def test_a_directory_without_model_is_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="holds no model"):
+        write_card(tmp_path)
+    tiny_config().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="names no pooler"):
+        write_card(tmp_path)
+
+
+def test_the_command(directory, tmp_path, capsys):
+    file = written(tmp_path / "x.json", evaluation(directory))
+    arguments = ["--results", str(file), "--repo_id", "org/my-model", "--language", "en", "--license", "mit"]
+    assert card_main([str(directory), *arguments]) == 0
+    assert capsys.readouterr().out.strip() == str(directory / CARD)
+    card = (directory / CARD).read_text()
+    assert "50.12" in card and 'SimCSE("org/my-model")' in card and MARKER in card
+    assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), "no template left"

@@ -1,0 +1,185 @@
+"""What a card says of a whitening or flow beside a model, and what becomes of one when other weights are saved."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import VOCABULARY, tiny_config
+from huggingface_hub import ModelCard
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.cli.postprocess import fit_transform
+from simcse_hf.postprocessing.files import FOLDER, MODULES
+from simcse_hf.publishing import write_card
+
+EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
+LIBRARIES = ("simcse_hf", "sentence_transformers", "transformers")
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    generator = torch.Generator().manual_seed(3)
+    lines = [" ".join(VOCABULARY[5 + i] for i in torch.randint(20, (6,), generator=generator)) for _ in range(60)]
+    (tmp_path / "unlabelled.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path / "unlabelled.txt"
+
+
+@pytest.fixture
+def transformed(save_checkpoint, sentences, tmp_path):
+    """`transformed(method, **settings)`: the directory of a model with a transform to 6 dimensions, or a flow."""
+
+    def make(method, family="bert", pooler=None, **settings):
+        model = AutoModelForCL.from_config(tiny_config(family, initializer_range=0.3), **settings)
+        directory = save_checkpoint(model, "my-model")
+        options = {"dim": 6} if method == "whitening" else {"blocks": 1, "width": 4, "epochs": 1}
+        loaded = SimCSE(directory, pooler=pooler, device="cpu")
+        fit_transform(loaded, method, sentences, directory if pooler is None else tmp_path / "other", **options)
+        return directory if pooler is None else tmp_path / "other"
+
+    return make
+
+
+def blocks(card):
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
+def used(code, library):
+    return re.search(rf"^from {library} import", code, re.M) is not None
+
+
+@pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
+def test_the_examples_give_whitened_vectors(family, pooler, transformed, capsys):
+    directory = transformed("whitening", family, pooler_type=pooler)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    ours = SimCSE(directory, device="cpu").encode(EXAMPLES)
+    assert ours.shape == (2, 6)
+    assert len(blocks(card)) == 3
+    for code, library in zip(blocks(card), LIBRARIES, strict=True):
+        assert used(code, library)
+        if library == "sentence_transformers":
+            pytest.importorskip(library, reason="sentence_transformers is not installed")
+        names = {}
+        exec(code, names)
+        vectors = F.normalize(torch.as_tensor(names["vectors"]).double(), dim=-1)
+        torch.testing.assert_close(vectors, ours.double(), rtol=0, atol=1e-4)
+
+
+def test_a_whitening_is_told(transformed):
+    path = write_card(transformed("whitening"))
+    card = path.read_text()
+    assert "Sentence vectors of 6 dimensions from a `bert` encoder, and a [whitening](https://arxiv.org/abs/" in card
+    assert "| dimensions | 6 |" in card
+    told = "whitening of 32 to 6 dimensions, fitted without labels on 60 sentences of `unlabelled.txt` (`text`)"
+    assert f"| post-processing | {told} |" in card
+    assert "trained" not in card[card.index("## Limits") :], "how it was trained is not known"
+    assert "`pooler_output` of transformers is what goes into the whitening." in card
+    assert "is the sentence vector" not in card and "@article{su-etal-2021-whitening," in card
+    data = ModelCard.load(path).data
+    assert data.library_name == "sentence-transformers" and "sentence-transformers" in data.tags
+
+
+def test_a_flow_is_no_model_of_another_library(transformed):
+    directory = transformed("flow")
+    assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
+    path = write_card(directory, repo_id=str(directory))
+    card, data = path.read_text(), ModelCard.load(path).data
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags
+    assert len(blocks(card)) == 1 and used(blocks(card)[0], "simcse_hf") and "With `transformers`" not in card
+    assert "SentenceTransformer(" not in card and "AutoModel" not in card
+    assert "sentence-transformers cannot load this model" in card and "flow of 32 to 32 dimensions" in card
+    assert "{li-etal-2020-sentence," in card
+    names = {}
+    exec(blocks(card)[0], names)
+    assert torch.equal(names["vectors"], SimCSE(directory).encode(EXAMPLES))
+
+
+def test_the_pooler_is_the_transforms(transformed):
+    """Of a model whose section names another: the vectors of SimCSE are what the card tells of."""
+    directory = transformed("whitening", pooler="avg", pooler_type="avg_no_cls")
+    config = json.loads((directory / "config.json").read_text())
+    config["simcse"]["pooler_type"] = "avg_no_cls"
+    (directory / "config.json").write_text(json.dumps(config))
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    assert "| pooler | `avg`: " in card and "avg_no_cls" not in card[: card.index("## Training")]
+    names = {}
+    exec(blocks(card)[-1], names)
+    ours = SimCSE(directory, device="cpu").encode(EXAMPLES).double()
+    torch.testing.assert_close(F.normalize(names["vectors"], dim=-1), ours, rtol=0, atol=1e-4)
+
+
+def test_widths_that_were_trained_are_not_those_after_a_transform(transformed):
+    card = write_card(transformed("whitening", matryoshka_dims=[16, 8])).read_text()
+    assert "truncate_dim" not in card and "shorter vectors" not in card
+    assert "the leading 16 or 8 that were trained to stand alone do so before it only" in card
+
+
+def test_dev_figures_of_the_run_are_without_it(transformed):
+    directory = transformed("whitening")
+    dev = {"step": 1, "stsb_spearman": 50.0}
+    run = {"settings": {}, "steps": 1, "train_loss": 0.5, "initial": dev, "best": dev, "final": dev}
+    (directory / "results.json").write_text(json.dumps(run))
+    assert "All are without the whitening, which was fitted later." in write_card(directory).read_text()
+
+
+def evaluation(directory, **changes):
+    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "regressor": False, "seed": 1111}
+    results = {"STSBenchmark": {"splits": {"test": {"spearman": 71.5, "pearson": 70.0}}}}
+    results["average"] = {"value": 71.5, "tasks": ["STSBenchmark"], "missing": []}
+    document = {"model": str(directory), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": results}
+    (directory / "evaluation.json").write_text(json.dumps(document | changes))
+
+
+@pytest.mark.parametrize(
+    ("method", "measured", "message"),
+    [
+        ("whitening", None, "was measured with no transform, and .* has whitening"),
+        ("whitening", "flow", "was measured with flow, and .* has whitening"),
+        (None, "whitening", "was measured with whitening, and .* has no transform"),
+    ],
+)
+def test_figures_of_other_vectors_are_refused(method, measured, message, transformed, save_checkpoint):
+    directory = transformed(method) if method else save_checkpoint(AutoModelForCL.from_config(tiny_config()))
+    evaluation(directory, postprocessing=measured)
+    with pytest.raises(ValueError, match=message):
+        write_card(directory)
+    evaluation(directory, postprocessing=method)
+    assert "71.50" in write_card(directory).read_text()
+
+
+def test_figures_older_than_the_transform_are_left_out(transformed, caplog):
+    directory = transformed("whitening")
+    evaluation(directory, postprocessing="whitening")
+    weights = directory / FOLDER / "model.safetensors"
+    later = weights.stat().st_mtime + 100
+    os.utime(weights, (later, later))
+    assert "71.50" not in write_card(directory).read_text() and "older than the weights" in caplog.text
+
+
+# --- other weights in the same place ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_weights_that_are_saved_over_a_transform_do_not_keep_it(method, transformed, tokenizer, caplog):
+    directory = transformed(method)
+    other = AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).eval()
+    other.save_pretrained(directory)
+    assert not (directory / FOLDER).exists() and FOLDER not in (directory / MODULES).read_text()
+    assert f"{directory / FOLDER} is removed" in caplog.text and "postprocess fit" in caplog.text
+    model = SimCSE(directory, device="cpu")
+    assert model.postprocessing is None and model.encode(EXAMPLES).shape == (2, 32)
+
+
+def test_a_folder_of_that_name_that_holds_no_transform_is_left_alone(save_checkpoint, tmp_path):
+    (tmp_path / "checkpoint" / FOLDER).mkdir(parents=True)
+    (tmp_path / "checkpoint" / FOLDER / "notes.txt").write_text("mine")
+    save_checkpoint(AutoModelForCL.from_config(tiny_config()))
+    assert (tmp_path / "checkpoint" / FOLDER / "notes.txt").read_text() == "mine"
+
+
+def test_only_the_process_that_writes_removes_it(transformed):
+    directory = transformed("whitening")
+    AutoModelForCL.from_config(tiny_config()).save_pretrained(directory, is_main_process=False)
+    assert (directory / FOLDER).exists()

@@ -1,0 +1,274 @@
+"""What a user is promised of other runtimes: AutoModel, sentence-transformers, ONNX Runtime give the same vectors."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import FAMILIES, tiny_config
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer, BertModel
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from simcse_hf.publishing.export import ONNX_FILE, export_main, export_onnx, export_sentence_transformers
+
+TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]
+#: As their users name them: `cls` with the head of training alone is a model of its own.
+MODELS = (*POOLER_TYPES, "mlp_only_train")
+IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if pooler not in NOT_IN_SENTENCE_TRANSFORMERS]
+LACKING = [pooler for pooler in POOLER_TYPES if pooler in NOT_IN_SENTENCE_TRANSFORMERS]  # `mask` needs templates
+
+
+def needs(package):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+def perturb(model):
+    """Moves every weight: biases start at 0, where a lost one goes unnoticed."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def settings_of(name):
+    return {"pooler_type": "cls", "mlp_only_train": True} if name == "mlp_only_train" else {"pooler_type": name}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, tokenizer):
+    """`trained(model)`: the directory of a model trained here for two steps."""
+    made = {}
+
+    def train(name):
+        if name not in made:
+            directory = tmp_path_factory.mktemp("trained") / name
+            torch.manual_seed(1)
+            model = perturb(AutoModelForCL.from_config(tiny_config(), **settings_of(name)))
+            texts = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house", "big tree"]})
+            options = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "report_to": "none"}
+            args = SimCSETrainingArguments(
+                output_dir=str(directory), use_cpu=True, disable_tqdm=True, save_strategy="no", **options
+            )
+            trainer = SimCSETrainer(model, args, texts, processing_class=tokenizer)
+            trainer.train()
+            trainer.save_model()
+            made[name] = directory
+        return made[name]
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory, tokenizer):
+    """A directory in the layout of the reference's published models: a stock encoder with its pooler, no more."""
+    directory = tmp_path_factory.mktemp("published")
+    torch.manual_seed(2)
+    perturb(BertModel(tiny_config())).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def automodel_vectors(directory, pooler):
+    """The pooler by hand over plain AutoModel, a text at a time."""
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    rows = []
+    for text in TEXTS:
+        inputs = tokenizer(text, truncation=True, max_length=40, return_tensors="pt")
+        with torch.no_grad():
+            output = model(**inputs, output_hidden_states=True)
+        layers = [layer[0] for layer in output.hidden_states]
+        rows.append(
+            {
+                "cls": lambda output=output: output.pooler_output[0],
+                "cls_before_pooler": lambda output=output: output.last_hidden_state[0, 0],
+                "avg": lambda layers=layers: layers[-1].mean(0),
+                "avg_no_cls": lambda layers=layers: layers[-1][1:].mean(0),
+                "avg_top2": lambda layers=layers: (layers[-1].mean(0) + layers[-2].mean(0)) / 2,
+                "avg_first_last": lambda layers=layers: (layers[1].mean(0) + layers[-1].mean(0)) / 2,
+                "avg_embeddings_last": lambda layers=layers: (layers[0].mean(0) + layers[-1].mean(0)) / 2,
+            }[pooler]()
+        )
+    return torch.stack(rows)
+
+
+def sentence_transformer_vectors(directory):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
+
+
+def onnx_vectors(directory):
+    """All texts in one padded batch through ONNX Runtime, with nothing but what the directory holds."""
+    import onnxruntime
+
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    inputs = tokenizer(TEXTS, truncation=True, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(directory / ONNX_FILE, providers=["CPUExecutionProvider"])
+    feed = {name: inputs[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    return torch.from_numpy(session.run(["sentence_embedding"], feed)[0])
+
+
+def agree(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    assert torch.cdist(wanted, wanted)[~torch.eye(len(wanted), dtype=bool)].min() > 1e-3, "texts can be told apart"
+
+
+# --- the same vectors everywhere ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, trained):
+    directory = trained(name)
+    simcse = SimCSE(directory)
+    ours = simcse.encode(TEXTS, normalize=False)
+    assert simcse.pooler == ("cls_before_pooler" if name == "mlp_only_train" else name)
+    agree(automodel_vectors(directory, simcse.pooler), ours)
+    if name in NOT_IN_SENTENCE_TRANSFORMERS:
+        assert not (directory / "modules.json").exists() and not (directory / "1_Pooling").exists()
+        return
+    needs("sentence_transformers")
+    agree(sentence_transformer_vectors(directory), ours)
+
+
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
+def test_a_published_model_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
+    ours = SimCSE(published, pooler=pooler).encode(TEXTS, normalize=False)
+    agree(automodel_vectors(published, pooler), ours)
+    exported = export_sentence_transformers(SimCSE(published, pooler=pooler), tmp_path / "out")
+    again = SimCSE(exported)
+    assert again.pooler == pooler and torch.equal(again.encode(TEXTS, normalize=False), ours)
+    agree(automodel_vectors(exported, pooler), ours)
+    needs("sentence_transformers")
+    agree(sentence_transformer_vectors(exported), ours)
+
+
+@pytest.mark.parametrize("name", POOLER_TYPES)
+def test_a_model_trained_here_in_onnx_runtime(name, trained, tmp_path):
+    needs("onnxruntime"), needs("onnxscript")
+    simcse = SimCSE(trained(name))
+    export_onnx(simcse, tmp_path / "out")
+    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", POOLER_TYPES)
+def test_a_published_model_in_onnx_runtime(pooler, published, tmp_path):
+    needs("onnxruntime"), needs("onnxscript")
+    simcse = SimCSE(published, pooler=pooler)
+    export_onnx(simcse, tmp_path / "out")
+    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
+def test_every_encoder_in_sentence_transformers(family, pooler, save_checkpoint):
+    needs("sentence_transformers")
+    model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
+    directory = save_checkpoint(model)
+    agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", LACKING)
+def test_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
+    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Name another pooler"):
+        export_sentence_transformers(SimCSE(published, pooler=pooler), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- the files of every save --------------------------------------------------------------------------------------
+
+
+def test_the_head_of_an_own_pooler_is_copied_and_the_main_weights_decide(save_checkpoint):
+    model = perturb(AutoModelForCL.from_config(tiny_config()))
+    directory = save_checkpoint(model)
+    copy = load_file(directory / "2_Dense" / "model.safetensors")
+    assert torch.equal(copy["linear.weight"], model.bert.pooler.dense.weight)
+    assert torch.equal(copy["linear.bias"], model.bert.pooler.dense.bias)
+    (directory / "2_Dense" / "model.safetensors").unlink()
+    assert AutoModelForCL.from_pretrained(directory).head_source == "kept"
+
+
+def test_a_head_for_training_only_is_no_module(save_checkpoint):
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), mlp_only_train=True))
+    modules = json.loads((directory / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling"]
+
+
+def test_a_second_save_of_another_pooler_replaces_the_first(save_checkpoint):
+    needs("sentence_transformers")
+    for pooler in ("avg_top2", "cls", "avg"):
+        directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
+        agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+
+
+@pytest.mark.parametrize("pooler", LACKING)
+def test_a_save_of_a_pooler_that_sentence_transformers_lacks_leaves_no_wrong_files(pooler, save_checkpoint, caplog):
+    save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
+    assert f"no pooling like '{pooler}'" in caplog.text
+    assert not (directory / "modules.json").exists()
+    assert SimCSE(directory).pooler == pooler
+
+
+@pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])
+def test_texts_are_cut_to_the_same_length(family, limit, tmp_path, tokenizer):
+    """The tokenizer's limit or the encoder's positions, whichever is less; RoBERTa's 40 rows serve 38 tokens."""
+    needs("sentence_transformers")
+    perturb(AutoModelForCL.from_config(tiny_config(family), pooler_type="avg")).save_pretrained(tmp_path)
+    limited = copy.deepcopy(tokenizer)
+    limited.model_max_length = limit
+    limited.save_pretrained(tmp_path)
+    simcse = SimCSE(tmp_path)
+    assert simcse.max_length == min(limit, 40 if family == "bert" else 38)
+    agree(sentence_transformer_vectors(tmp_path), simcse.encode(TEXTS, normalize=False))
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_exports(published, tmp_path, capsys):
+    assert export_main([str(published), "--to", "sentence-transformers", "--output", str(tmp_path / "x"), "--pooler",
+                        "avg"]) == 0  # fmt: skip
+    assert "'avg'" in capsys.readouterr().out
+    assert SimCSE(tmp_path / "x").pooler == "avg"
+
+
+def test_the_source_is_left_as_it_was(published, tmp_path):
+    before = {path.name: path.read_bytes() for path in published.iterdir()}
+    export_sentence_transformers(SimCSE(published, pooler="avg"), tmp_path / "x")
+    assert {path.name: path.read_bytes() for path in published.iterdir()} == before
+
+
+@pytest.mark.parametrize("to", ["sentence-transformers", "onnx"])
+def test_a_directory_that_holds_something_is_refused(to, published):
+    if to == "onnx":
+        needs("onnxruntime"), needs("onnxscript")
+    with pytest.raises(ValueError, match="no empty directory: name another --output"):
+        export_main([str(published), "--to", to, "--output", str(published), "--pooler", "avg"])
+
+
+def test_a_model_without_pooler_is_refused(published, tmp_path):
+    with pytest.raises(ValueError, match="pooler"):
+        AutoModelForCL.from_config(tiny_config("distilbert")).base_model.save_pretrained(tmp_path / "bare")
+        AutoTokenizer.from_pretrained(published).save_pretrained(tmp_path / "bare")
+        export_main([str(tmp_path / "bare"), "--to", "sentence-transformers", "--output", str(tmp_path / "x")])
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_graph_with_other_vectors_is_not_left_behind(published, tmp_path, monkeypatch):
+    needs("onnxruntime"), needs("onnxscript")
+    monkeypatch.setattr("simcse_hf.publishing.export.ONNX_TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match="differ from torch's"):
+        export_onnx(SimCSE(published, pooler="avg"), tmp_path / "x")
+    assert not (tmp_path / "x" / ONNX_FILE).exists()
+
+
+def test_without_the_extra_it_is_named(published, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"simcse-hf\[onnx\]"):
+        export_onnx(SimCSE(published, pooler="avg"), tmp_path / "x")

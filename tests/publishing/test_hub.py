@@ -1,0 +1,427 @@
+"""What a user is promised of pushing: all or nothing, whole local files, and the same vectors for whoever loads."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import huggingface_hub
+import pytest
+import torch
+import transformers.utils.hub
+from conftest import tiny_config
+from datasets import Dataset
+from hub_server import HubServer
+from huggingface_hub import constants
+from huggingface_hub.errors import RepositoryNotFoundError
+from safetensors.torch import load
+from transformers import AutoModel, AutoTokenizer, TrainerCallback
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.publishing import CARD, write_card
+from simcse_hf.publishing.hub import PushError, files_to_push, push_main, push_model
+
+TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
+FAMILIES = ("bert", "distilbert")  # with the head in the main weights, and in a file of its own
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """The hub that the clients of this process talk to, with its token."""
+    with HubServer() as server:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        yield server
+        assert not server.errors
+
+
+@pytest.fixture
+def saved(save_checkpoint):
+    def save(family="bert", **settings):
+        model = AutoModelForCL.from_config(tiny_config(family), **settings)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        return save_checkpoint(model, family)
+
+    return save
+
+
+def contents(directory):
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def paths(hub, method):
+    return [path for asked, path, _ in hub.requests if asked == method]
+
+
+def is_upload(method, path):
+    return method == "PUT" and path.startswith("/lfs/")
+
+
+# --- there and back -----------------------------------------------------------------------------------------------
+
+LOAD = """
+import sys, torch
+from transformers import AutoModel, AutoTokenizer
+texts = sys.argv[2:]
+tokenizer, model = AutoTokenizer.from_pretrained("org/name"), AutoModel.from_pretrained("org/name").eval()
+with torch.no_grad():
+    output = model(**tokenizer(texts, padding=True, return_tensors="pt"))
+found = {"last_hidden_state": output.last_hidden_state, "pooler_output": output.get("pooler_output")}
+from simcse_hf import SimCSE
+found["simcse"] = SimCSE("org/name").encode(texts, normalize=False)
+try:
+    from sentence_transformers import SentenceTransformer
+    found["sentence_transformers"] = SentenceTransformer("org/name").encode(texts, convert_to_tensor=True)
+except ImportError:
+    pass
+torch.save(found, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_machine_loads_the_same_vectors_bit_for_bit(family, hub, saved, tmp_path):
+    directory = saved(family)
+    push_model(directory, "org/name")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "elsewhere"), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "found.pt"), *TEXTS]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = torch.load(tmp_path / "found.pt")
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    with torch.no_grad():
+        wanted = model(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
+    ours = SimCSE(directory, device="cpu").encode(TEXTS, normalize=False)
+    assert torch.equal(found["last_hidden_state"], wanted.last_hidden_state)
+    assert torch.equal(found["simcse"], ours)
+    if family == "bert":
+        assert torch.equal(found["pooler_output"], wanted.pooler_output)
+    if "sentence_transformers" in found:
+        torch.testing.assert_close(found["sentence_transformers"], ours, rtol=0, atol=1e-6)
+
+
+def test_what_is_pushed_is_what_is_there(hub, saved):
+    directory = saved()
+    url = push_model(directory, "org/name", commit_message="First")
+    repository = hub.repositories["org/name"]
+    assert repository.files() == contents(directory) and CARD in repository.files()
+    assert repository.messages[1:] == [("main", "First")] and url.startswith(f"{hub.url}/org/name/commit/")
+    assert 'SimCSE("org/name")' in repository.files()[CARD].decode()
+    assert sum(is_upload(method, path) for method, path, _ in hub.requests) == 2, "weights and head, by LFS"
+
+
+def test_a_second_push_sends_only_what_changed(hub, saved):
+    directory = saved()
+    push_model(directory, "org/name")
+    push_model(directory, "org/name")
+    assert len(hub.repositories["org/name"].messages) == 2, "nothing new, no commit"
+    hub.requests.clear()
+    (directory / "config.json").write_text((directory / "config.json").read_text() + "\n")
+    push_model(directory, "org/name")
+    assert not paths(hub, "PUT") and len(hub.repositories["org/name"].messages) == 3
+    assert hub.repositories["org/name"].files() == contents(directory)
+
+
+def test_a_second_load_asks_for_no_file_again(hub, saved):
+    push_model(saved(), "org/name")
+    vectors = SimCSE("org/name").encode(TEXTS)
+    hub.requests.clear()
+    assert torch.equal(SimCSE("org/name").encode(TEXTS), vectors)
+    assert not [path for path in paths(hub, "GET") if "/resolve/" in path], "the etags are known"
+
+
+def test_a_load_cut_off_goes_on_where_it_was(hub, saved, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1024)  # what is kept is kept in chunks
+    directory = saved()
+    push_model(directory, "org/name")
+    once = iter([True])
+    hub.cut_answer = lambda method, path: path.endswith("/model.safetensors") and next(once, False)
+    assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory).encode(TEXTS))
+    assert next(once, "cut") == "cut"
+    asked = [headers for _, path, headers in hub.requests if path.endswith("/model.safetensors")]
+    ranges = [value for headers in asked for name, value in headers.items() if name.lower() == "range"]
+    size = (directory / "model.safetensors").stat().st_size
+    assert [0 < int(value.removeprefix("bytes=").split("-")[0]) < size for value in ranges] == [True], ranges
+
+
+# --- where to -----------------------------------------------------------------------------------------------------
+
+
+def test_a_private_repository(hub, saved, monkeypatch):
+    push_model(saved(), "org/name", private=True)
+    assert hub.repositories["org/name"].private
+    assert SimCSE("org/name").encode("dog").shape == (32,)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(RepositoryNotFoundError):
+        huggingface_hub.HfApi(endpoint=hub.url).model_info("org/name")
+
+
+def test_a_branch_is_made_and_main_left_alone(hub, saved):
+    directory = saved()
+    for _ in range(2):
+        push_model(directory, "org/name", revision="v2")
+    repository = hub.repositories["org/name"]
+    assert repository.files("v2") == contents(directory) and repository.files("main") == {}
+    found = SimCSE("org/name", revision="v2").encode(TEXTS)
+    assert torch.equal(found, SimCSE(directory).encode(TEXTS))
+
+
+def test_a_pull_request(hub, saved):
+    directory = saved()
+    url = push_model(directory, "org/name", create_pr=True)
+    repository = hub.repositories["org/name"]
+    assert url == f"{hub.url}/org/name/discussions/1"
+    assert repository.files("refs/pr/1") == contents(directory) and repository.files("main") == {}
+
+
+def test_the_command(hub, saved, capsys):
+    directory = saved()
+    before = contents(directory)
+    assert push_main([str(directory), "org/name", "--dry_run"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("model.safetensors", "2_Dense/config.json", "modules.json", CARD))
+    assert "to org/name, main; nothing was pushed" in listed
+    assert not hub.requests and contents(directory) == before
+    assert push_main([str(directory), "org/name", "--private", "--revision", "v1"]) == 0
+    assert "/org/name/commit/" in capsys.readouterr().out
+    assert hub.repositories["org/name"].private and "v1" in hub.repositories["org/name"].branches
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["/lfs/", "/commit/", "/preupload/", "/lfs/objects/batch"])
+def test_a_push_cut_off_leaves_both_sides_whole_and_can_be_repeated(where, hub, saved):
+    directory = saved("distilbert")
+    write_card(directory, repo_id="org/name")
+    before = contents(directory)
+    hub.cut = lambda method, path: where in path and method in ("PUT", "POST")
+    with pytest.raises(
+        PushError, match="org/name was not pushed: the connection to .* failed .* run the same command"
+    ):
+        push_model(directory, "org/name")
+    assert contents(directory) == before
+    assert hub.repositories["org/name"].files() == {}, "no part of it is to be seen"
+    hub.cut = lambda method, path: False
+    push_model(directory, "org/name")
+    assert hub.repositories["org/name"].files() == before
+    assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory).encode(TEXTS))
+
+
+def test_one_cut_is_got_over(hub, saved):
+    cuts = iter([True])
+    hub.cut = lambda method, path: is_upload(method, path) and next(cuts, False)
+    directory = saved()
+    push_model(directory, "org/name")
+    assert next(cuts, "cut") == "cut" and hub.repositories["org/name"].files() == contents(directory)
+
+
+def test_a_push_repeated_does_not_send_weights_twice(hub, saved):
+    hub.cut = lambda method, path: "/commit/" in path
+    directory = saved()
+    with pytest.raises(PushError):
+        push_model(directory, "org/name")
+    hub.cut = lambda method, path: False
+    hub.requests.clear()
+    push_model(directory, "org/name")
+    assert not paths(hub, "PUT") and hub.repositories["org/name"].files() == contents(directory)
+
+
+def test_without_a_token(hub, saved, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(PushError, match="there is no access token. Log in with `hf auth login`, or set HF_TOKEN"):
+        push_model(saved(), "org/name")
+    assert not hub.repositories
+
+
+def test_with_a_wrong_token(hub, saved, caplog):
+    wrong = "hf_" + "w" * 34
+    with pytest.raises(PushError, match="the hub does not know the access token") as raised:
+        push_model(saved(), "org/name", token=wrong)
+    cause = raised.value.__cause__
+    assert wrong not in f"{raised.value} {cause} {caplog.text}"
+
+
+def test_offline_and_without_network(hub, saved, monkeypatch):
+    directory = saved()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PushError, match="unset HF_HUB_OFFLINE"):
+        push_model(directory, "org/name")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PushError, match="the connection to http://127.0.0.1:9 failed"):
+        push_model(directory, "org/name")
+
+
+def test_a_card_the_hub_does_not_take(hub, saved):
+    directory = saved()
+    (directory / CARD).write_text("A card without front matter.")
+    with pytest.raises(PushError, match="org/name was not pushed: Invalid metadata in README.md"):
+        push_model(directory, "org/name")
+    assert not [path for path in paths(hub, "PUT") + paths(hub, "POST") if "/lfs/" in path or "/commit/" in path]
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_an_answer_that_is_an_error(status, hub, saved, monkeypatch):
+    monkeypatch.setattr("hub_server._Handler._may_write", lambda self: self._error(status, "", "the hub's own words"))
+    wanted = "may not write there" if status == 403 else "the hub answered 500: the hub's own words"
+    with pytest.raises(PushError, match=wanted):
+        push_model(saved(), "org/name")
+
+
+@pytest.mark.parametrize("name", ["a b", "org/name/x", "-x", "a..b", ""])
+def test_a_name_that_is_none(name, hub, saved):
+    with pytest.raises(ValueError, match="is no name of a repository"):
+        push_model(saved(), name)
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
+def test_a_directory_that_lacks_something(name, hub, saved):
+    directory = saved()
+    (directory / name).unlink()
+    with pytest.raises(ValueError, match=rf"lacks .*\({name}\): save model and tokenizer"):
+        push_model(directory, "org/name")
+    with pytest.raises(ValueError, match="is no directory"):
+        push_model(directory / "nowhere", "org/name")
+    assert not hub.requests
+
+
+def test_pickles_checkpoints_and_hidden_files_stay(hub, saved):
+    directory = saved()
+    wanted = set(files_to_push(directory))
+    for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "checkpoint-5/model.safetensors", ".git/config",
+                 "runs/x/events", ".env", "_notes.md", "evaluation.scores.npz"):  # fmt: skip
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("x")
+    for name in ("results.json", ".eval_results/simcse_hf.yaml", "trainer_state.json"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("{}")
+        wanted.add(name)
+    assert set(files_to_push(directory)) == wanted
+
+
+def test_a_token_in_a_file_is_not_published(hub, saved):
+    directory = saved()
+    (directory / "results.json").write_text(json.dumps({"command": ["--hub_token", hub.token]}))
+    with pytest.raises(ValueError, match="results.json holds an access token; remove it") as raised:
+        push_model(directory, "org/name")
+    assert hub.token not in str(raised.value) and not hub.requests
+
+
+# --- transformers' own ways ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_push_to_hub_of_model_and_tokenizer(family, hub, saved, tokenizer):
+    directory = saved(family)
+    AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
+    tokenizer.push_to_hub("org/name")
+    assert {"modules.json", "2_Dense/model.safetensors", "1_Pooling/config.json"} < set(
+        hub.repositories["org/name"].files()
+    )
+    assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory).encode(TEXTS))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_save_pretrained_with_push_to_hub(family, hub, saved, tokenizer, tmp_path):
+    directory = saved(family)
+    for _ in range(2):  # the second time, every file was there before
+        AutoModelForCL.from_pretrained(directory).save_pretrained(tmp_path / "x", push_to_hub=True, repo_id="org/name")
+    tokenizer.push_to_hub("org/name")
+    assert "modules.json" in hub.repositories["org/name"].files()
+    assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory).encode(TEXTS))
+
+
+class WaitForPush(TrainerCallback):
+    """These four steps are over before the first upload, which reads the files when its turn comes."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_save(self, *_, **__):
+        self.trainer._finish_current_push()
+
+
+@pytest.fixture
+def train(tokenizer, tmp_path):
+    def run(family, strategy, **options):
+        args = SimCSETrainingArguments(
+            output_dir=str(tmp_path / "run"), use_cpu=True, disable_tqdm=True, report_to="none", max_steps=4,
+            per_device_train_batch_size=4, save_strategy="steps", save_steps=2, learning_rate=0.01, push_to_hub=True,
+            hub_model_id="org/name", hub_strategy=strategy, hub_always_push=True, **options,
+        )  # fmt: skip
+        texts = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]})
+        model = AutoModelForCL.from_config(tiny_config(family))
+        trainer = SimCSETrainer(model, args, texts, processing_class=tokenizer)
+        trainer.add_callback(WaitForPush(trainer))
+        trainer.train()
+        return trainer, tmp_path / "run"
+
+    return run
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
+def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, train):
+    trainer, directory = train(family, strategy)
+    trainer._finish_current_push()
+    repository = hub.repositories["org/name"]
+    in_progress = [message for _, message in repository.messages if "in progress" in message]
+    assert len(in_progress) == {"end": 0, "every_save": 2}.get(strategy, 4)
+    if strategy != "end":
+        pushed = SimCSE("org/name").encode(TEXTS, normalize=False)
+        assert torch.equal(pushed, SimCSE(directory / "checkpoint-4").encode(TEXTS, normalize=False))
+    trainer.save_model()  # as the example scripts do: with push_to_hub this pushes
+    files = repository.files()
+    assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", CARD} < set(files)
+    assert "| `learning_rate` | 0.01 |" in files[CARD].decode() and 'SimCSE("org/name")' in files[CARD].decode()
+    found = SimCSE("org/name", force_download=True).encode(TEXTS, normalize=False)
+    assert torch.equal(found, SimCSE(directory).encode(TEXTS, normalize=False))
+    if strategy in ("checkpoint", "all_checkpoints"):
+        folder = "last-checkpoint" if strategy == "checkpoint" else "checkpoint-4"
+        kept = load(files[f"{folder}/model.safetensors"])
+        assert all(torch.equal(kept[name], tensor) for name, tensor in load(files["model.safetensors"]).items())
+        assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
+
+
+def test_a_push_under_way_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):
+    """Without hub_always_push a checkpoint is left out while the last push runs: its head must not get in either."""
+    trainer, directory = train("distilbert", "every_save")
+    trainer._finish_current_push()
+    trainer.args.hub_always_push = False
+    head = (directory / "2_Dense" / "model.safetensors").read_bytes()
+    going = threading.Event()
+    trainer.push_in_progress.jobs = [huggingface_hub.hf_api.api.run_as_future(going.wait)]
+    trainer._push_from_checkpoint(str(directory / "checkpoint-2"))
+    assert (directory / "2_Dense" / "model.safetensors").read_bytes() == head
+    going.set()
+    trainer._finish_current_push()
+    trainer._push_from_checkpoint(str(directory / "checkpoint-2"))
+    assert (directory / "2_Dense" / "model.safetensors").read_bytes() != head
+    trainer._finish_current_push()
+
+
+def test_trainer_push_to_hub_without_the_argument(hub, train, tmp_path, tokenizer):
+    model = AutoModelForCL.from_config(tiny_config())
+    args = SimCSETrainingArguments(
+        output_dir=str(tmp_path / "run"), use_cpu=True, report_to="none", hub_model_id="org/name"
+    )
+    trainer = SimCSETrainer(model, args, processing_class=tokenizer)
+    trainer.push_to_hub(commit_message="Here it is")
+    assert hub.repositories["org/name"].messages[-1] == ("main", "Here it is")
+    found = SimCSE("org/name").encode(TEXTS, normalize=False)
+    assert torch.equal(found, SimCSE(tmp_path / "run").encode(TEXTS, normalize=False))

@@ -1,0 +1,271 @@
+"""Indices of vectors: what they find is what numpy finds; they grow, and come back from a folder as they were."""
+
+import numpy as np
+import pytest
+import torch
+
+from simcse_hf.search.exact import ExactIndex
+from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.qdrant_index import QdrantIndex
+
+DIM = 16
+
+
+def unit_vectors(count, seed=0, dim=DIM):
+    vectors = np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def numpy_search(vectors, queries, top_k):
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def make(backend, dim=DIM, **options):
+    if backend == "exact":
+        return ExactIndex(dim, **options)
+    if backend == "qdrant":
+        pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
+        return QdrantIndex(dim, **options)
+    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    if backend == "ivf":
+        return FaissIndex(dim, "ivf", **{"cells": 8, "probes": 8} | options)
+    return FaissIndex(dim, backend, **options)
+
+
+ALL = pytest.mark.parametrize("backend", ["exact", "flat", "ivf", "hnsw", "qdrant"])
+
+
+@ALL
+def test_finds_what_numpy_finds(backend):
+    """With all cells probed and few vectors, the approximate ones are exact too."""
+    vectors, queries = unit_vectors(500), unit_vectors(20, seed=1)
+    index = make(backend)
+    index.add(vectors)
+    assert len(index) == 500
+    scores, positions = index.search(queries, 7)
+    expected_scores, expected_positions = numpy_search(vectors, queries, 7)
+    np.testing.assert_array_equal(positions, expected_positions)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
+
+
+@ALL
+def test_grows_before_and_after_a_save(backend, tmp_path):
+    vectors, queries = unit_vectors(300), unit_vectors(5, seed=1)
+    index = make(backend)
+    index.add(vectors[:120])
+    index.add(vectors[120:200])
+    index.save(tmp_path)
+    loaded = type(index).load(tmp_path, index.options())
+    assert len(loaded) == 200 and loaded.dim == DIM and loaded.options() == index.options()
+    np.testing.assert_array_equal(loaded.search(queries, 4)[1], numpy_search(vectors[:200], queries, 4)[1])
+    loaded.add(vectors[200:])
+    np.testing.assert_array_equal(loaded.search(queries, 4)[1], numpy_search(vectors, queries, 4)[1])
+    # What is added to a loaded index stays out of the folder, and of the one that was saved.
+    assert len(type(index).load(tmp_path, index.options())) == len(index) == 200
+
+
+@ALL
+def test_the_callers_vectors_stay_as_they_are_and_are_copied(backend):
+    vectors = unit_vectors(50)
+    given = vectors.copy()
+    index = make(backend)
+    index.add(given)
+    np.testing.assert_array_equal(given, vectors)
+    given[:] = 0
+    assert index.search(vectors[7:8], 1)[1].tolist() == [[7]]
+
+
+@ALL
+def test_a_missing_or_damaged_file_is_named(backend, tmp_path):
+    index = make(backend)
+    index.add(unit_vectors(50))
+    index.save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"{path.name}.*build the index again"):
+        type(index).load(tmp_path, index.options())
+    path.unlink()
+    with pytest.raises(ValueError, match=f"{path.name}.*build the index again"):
+        type(index).load(tmp_path, index.options())
+
+
+# --- exact -------------------------------------------------------------------------------------------------------
+
+
+def test_exact_search_is_exact_over_many_chunks_and_query_batches(monkeypatch):
+    import simcse_hf.search.exact as exact
+
+    monkeypatch.setattr(exact, "_CHUNK", 64)
+    monkeypatch.setattr(exact, "_QUERIES", 3)
+    vectors, queries = unit_vectors(1000), unit_vectors(10, seed=1)
+    index = ExactIndex(DIM)
+    for part in np.array_split(vectors, 7):
+        index.add(part)
+    for top_k in (1, 100, 1000):
+        np.testing.assert_array_equal(index.search(queries, top_k)[1], numpy_search(vectors, queries, top_k)[1])
+
+
+def test_equal_scores_come_in_the_order_of_the_index(monkeypatch):
+    import simcse_hf.search.exact as exact
+
+    monkeypatch.setattr(exact, "_CHUNK", 4)
+    index = ExactIndex(DIM)
+    index.add(np.repeat(unit_vectors(2), 5, axis=0))
+    assert index.search(unit_vectors(1), 10)[1].tolist() == [list(range(10))]
+
+
+def test_vectors_added_one_by_one_lie_in_few_parts():
+    vectors = unit_vectors(1000)
+    index = ExactIndex(DIM)
+    for vector in vectors:
+        index.add(vector[None])
+    assert len(index._parts) <= 10  # log2(1000): a part each would make every search a thousand products
+    np.testing.assert_array_equal(index.search(vectors, 1)[1][:, 0], np.arange(1000))
+
+
+def test_a_loaded_exact_index_is_mapped_from_the_file_and_never_written_to(tmp_path):
+    index = ExactIndex(DIM)
+    index.add(unit_vectors(50))
+    index.save(tmp_path)
+    before = (tmp_path / "vectors.npy").read_bytes()
+    loaded = ExactIndex.load(tmp_path, {})
+    loaded._parts[0].zero_()
+    assert (tmp_path / "vectors.npy").read_bytes() == before
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), unit_vectors(50))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_exact_search_on_a_gpu():
+    vectors, queries = unit_vectors(500), unit_vectors(20, seed=1)
+    index = ExactIndex(DIM, device="cuda")
+    index.add(vectors)
+    np.testing.assert_array_equal(index.search(queries, 5)[1], numpy_search(vectors, queries, 5)[1])
+
+
+# --- faiss -------------------------------------------------------------------------------------------------------
+
+
+def test_the_inverted_file_ranks_by_inner_product_in_its_cells_too():
+    """Vectors of different lengths: by L2 distance both the cell and the order would be others."""
+    faiss = pytest.importorskip("faiss")
+    vectors = unit_vectors(400) * np.linspace(0.2, 3, 400, dtype=np.float32)[:, None]
+    index = make("ivf", cells=4, probes=4)
+    index.add(vectors)
+    queries = unit_vectors(10, seed=1)
+    np.testing.assert_array_equal(index.search(queries, 5)[1], numpy_search(vectors, queries, 5)[1])
+    assert index._index.metric_type == faiss.METRIC_INNER_PRODUCT
+    assert index._index.quantizer.metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+def test_cells_are_laid_out_over_all_vectors_not_over_the_first_ones():
+    """Two far-apart groups added one after the other: with cells from the first group alone, one cell would hold all
+    of the second."""
+    rng = np.random.default_rng(0)
+    groups = [
+        direction + 0.3 * rng.standard_normal((400, DIM)) for direction in (np.eye(DIM)[0] * 3, -np.eye(DIM)[0] * 3)
+    ]
+    index = make("ivf", cells=8, probes=1)
+    for group in groups:
+        index.add((group / np.linalg.norm(group, axis=1, keepdims=True)).astype(np.float32))
+    index.search(unit_vectors(1), 1)
+    sizes = [index._index.invlists.list_size(cell) for cell in range(8)]
+    assert max(sizes) < 400 and sum(sizes) == 800
+
+
+def test_fewer_vectors_than_cells_and_fewer_found_than_asked():
+    index = make("ivf", cells=100, probes=1)
+    index.add(unit_vectors(5))
+    scores, positions = index.search(unit_vectors(5)[:1], 5)
+    assert positions[0, 0] == 0 and (positions[0, 1:] == -1).any()
+
+
+def test_default_cells_follow_the_number_of_vectors():
+    index = make("ivf", cells=None, probes=None)
+    index.add(unit_vectors(10_000))
+    index.search(unit_vectors(1), 1)
+    assert index._index.nlist == 10_000 // 39
+    few = make("ivf", cells=None, probes=None)
+    few.add(unit_vectors(3))
+    assert few.search(unit_vectors(3)[1:2], 1)[1].tolist() == [[1]]
+
+
+def test_more_candidates_find_more_of_the_true_neighbours(tmp_path):
+    vectors, queries = unit_vectors(3000, dim=64), unit_vectors(100, seed=1, dim=64)
+    truth = numpy_search(vectors, queries, 10)[1]
+    index = make("hnsw", dim=64, neighbors=8, ef_construction=40, ef_search=10)
+    index.add(vectors)
+    index.save(tmp_path)
+
+    def recall(index):
+        found = index.search(queries, 10)[1]
+        return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, truth, strict=True)])
+
+    low = recall(index)
+    assert index.search(queries, 10)[0].shape == (100, 10)
+    options = index.options() | {"ef_search": 1000}
+    assert low < 0.8 and recall(FaissIndex.load(tmp_path, options)) > 0.95
+
+
+@pytest.mark.parametrize("options", [{"kind": "lsh"}, {"kind": "ivf", "cells": 0}, {"kind": "hnsw", "ef_search": 0}])
+def test_faiss_settings_that_mean_nothing(options):
+    with pytest.raises(ValueError, match="must be"):
+        FaissIndex(DIM, **options)
+
+
+@pytest.mark.parametrize(
+    "library, index, extra", [("faiss", FaissIndex, "faiss"), ("qdrant_client", QdrantIndex, "qdrant")]
+)
+def test_without_the_library_the_extra_is_named(monkeypatch, library, index, extra):
+    monkeypatch.setitem(__import__("sys").modules, library, None)
+    with pytest.raises(ImportError, match=rf"simcse-hf\[{extra}\]"):
+        index(DIM)
+
+
+# --- Qdrant ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Stands for a server: every client of a URL shares one collection store, and the keys it was asked with."""
+    qdrant_client = pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
+    store, asked = qdrant_client.QdrantClient(":memory:"), []
+
+    def connect(location=None, *, url=None, api_key=None, **_):
+        asked.append((location, url, api_key))
+        return store
+
+    monkeypatch.setattr(qdrant_client, "QdrantClient", connect)
+    return asked
+
+
+def test_a_collection_on_a_server_is_used_where_it_is(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    vectors, queries = unit_vectors(600), unit_vectors(300, seed=1)
+    index = QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")
+    assert server == [(None, "http://qdrant.example:6333", "secret")]
+    index.add(vectors)
+    index.save(tmp_path)
+    assert not list(tmp_path.iterdir()) and "secret" not in str(index.options())
+    loaded = QdrantIndex.load(tmp_path, index.options())
+    assert len(loaded) == 600 and loaded.dim == DIM
+    np.testing.assert_array_equal(loaded.search(queries, 3)[1], numpy_search(vectors, queries, 3)[1])
+    with pytest.raises(ValueError, match="has a collection 'wiki' already"):
+        QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")
+    with pytest.raises(ValueError, match="has no collection 'other'"):
+        QdrantIndex.load(tmp_path, index.options() | {"collection": "other"})
+
+
+def test_a_server_that_does_not_answer_is_named():
+    pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
+    with pytest.raises(ValueError, match=r"the Qdrant server at http://127\.0\.0\.1:9 did not do as asked"):
+        QdrantIndex(DIM, url="http://127.0.0.1:9")
+
+
+def test_an_embedded_collection_is_saved_without_pickles(tmp_path):
+    index = make("qdrant")
+    index.add(unit_vectors(300))
+    index.save(tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy", allow_pickle=False), unit_vectors(300))
+    assert [path.name for path in tmp_path.rglob("*")] == ["vectors.npy"]

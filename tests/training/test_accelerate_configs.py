@@ -1,0 +1,108 @@
+"""The launch configurations: accelerate reads them, what they name exists, and several processes do what one does."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from conftest import VOCABULARY, tiny_config
+from safetensors.torch import load_file
+from transformers import AutoModel, BertModel
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "examples" / "accelerate_configs").glob("*.yaml"))
+ACCELERATE = str(Path(sys.executable).with_name("accelerate"))
+slow = pytest.mark.skipif("SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes minutes")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_accelerate_reads_a_config_and_what_it_names_exists(path):
+    config = load_config_from_file(str(path))
+    assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(path.stem, 8)
+    assert config.use_cpu is (path.stem == "two_cpu_processes")
+    scripts = re.findall(r"\S+/\S+\.(?:py|yaml)", "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"))
+    assert scripts and all((ROOT / name).exists() for name in scripts)
+    layer = config.fsdp_config.get("fsdp_transformer_layer_cls_to_wrap")
+    if layer:
+        assert layer in BertModel(tiny_config())._no_split_modules
+        assert hasattr(transformers.models.bert.modeling_bert, layer)
+
+
+def test_there_are_the_five_that_the_documents_name():
+    assert {path.stem for path in CONFIGS} == {
+        "one_gpu",
+        "multi_gpu",
+        "fsdp2",
+        "deepspeed_zero2",
+        "two_cpu_processes",
+    }
+    kinds = {path.stem: yaml.safe_load(path.read_text())["distributed_type"] for path in CONFIGS}
+    assert kinds["fsdp2"] == "FSDP" and kinds["deepspeed_zero2"] == "DEEPSPEED" and kinds["one_gpu"] == "NO"
+
+
+@pytest.fixture
+def command(tmp_path, save_checkpoint):
+    """Arguments of run_sup.py on 32 triplets, 8 a step over all processes, without dropout."""
+    start = save_checkpoint(BertModel(tiny_config(initializer_range=0.2)), "start")
+    words = VOCABULARY[5:25]
+    rows = (" ".join(words[(i * k + j) % 20] for j in range(5)) for i in range(32) for k in (1, 3, 7))
+    cells = list(rows)
+    lines = (",".join(cells[i : i + 3]) for i in range(0, 96, 3))
+    (tmp_path / "triplets.csv").write_text("sent0,sent1,hard_neg\n" + "\n".join(lines) + "\n")
+    arguments = f"--model_name_or_path {start} --train_file {tmp_path / 'triplets.csv'} --max_steps 6 --eval_steps 3"
+    arguments += " --learning_rate 1e-3 --logging_steps 1 --dropout 0 --head fresh --use_cpu --report_to none"
+    return arguments.split()
+
+
+def run(*words, timeout=170):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    subprocess.run(words, check=True, capture_output=True, text=True, env=environment, timeout=timeout)
+
+
+def losses(folder):
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [[entry["loss"], entry["grad_norm"]] for entry in history if "loss" in entry]
+
+
+@slow
+def test_sharded_training_is_that_of_one_process_and_resumes(command, tmp_path):
+    """FSDP2 on two CPU processes: losses, gradient norms, files that AutoModel loads, and a resume in the middle."""
+    one, sharded, resumed = (tmp_path / name for name in ("one", "sharded", "resumed"))
+    script = str(ROOT / "examples" / "run_sup.py")
+    run(sys.executable, script, *command, "--per_device_train_batch_size", "8", "--output_dir", str(one))
+    launch = [ACCELERATE, "launch", "--config_file", str(ROOT / "examples" / "accelerate_configs" / "fsdp2.yaml")]
+    launch += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
+    launch += [str(ROOT / "tests" / "fsdp_on_cpu.py"), script, *command, "--per_device_train_batch_size", "4"]
+    run(*launch, "--output_dir", str(sharded))
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP that saved
+    for a, b in zip(losses(one), losses(sharded), strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+    _, info = AutoModel.from_pretrained(sharded, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    (sharded / "checkpoint-3").rename(tmp_path / "kept")
+    resumed.mkdir()
+    (tmp_path / "kept").rename(resumed / "checkpoint-3")
+    run(*launch, "--output_dir", str(resumed), "--resume_from_checkpoint", "true")
+    a, b = (load_file(folder / "model.safetensors") for folder in (sharded, resumed))
+    assert a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+@slow
+def test_two_processes_encode_the_files_of_one(tmp_path, save_checkpoint):
+    model = save_checkpoint(BertModel(tiny_config(initializer_range=0.2)), "model")
+    words = VOCABULARY[5:25]
+    (tmp_path / "texts.txt").write_text("".join(f"{words[i % 20]} {words[i * 7 % 20]}\n" for i in range(50)))
+    encode = ["-m", "simcse_hf", "encode", "--model", str(model), "--input", str(tmp_path / "texts.txt")]
+    encode += ["--shard_size", "12", "--output"]
+    run(sys.executable, *encode, str(tmp_path / "one"))
+    config = ROOT / "examples" / "accelerate_configs" / "two_cpu_processes.yaml"
+    run(ACCELERATE, "launch", "--config_file", str(config), *encode, str(tmp_path / "two"))
+    names = sorted(path.name for path in (tmp_path / "one").glob("*.npy"))
+    assert len(names) == 5 and names == sorted(path.name for path in (tmp_path / "two").glob("*.npy"))
+    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in names)

@@ -1,0 +1,319 @@
+"""What a user is promised of GradCache: the gradient of the whole batch, from the encoder memory of a chunk."""
+
+import os
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from datasets import Dataset
+from transformers import BertTokenizer
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.objectives import Objective
+from simcse_hf.training.gradcache import CachedBatch
+
+ROWS = 7
+EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
+BARLOW_TWINS = {"objective": "barlow_twins", "objective_options": {"projector_dim": 12}}
+CASES = {  # sentences a row, settings
+    "views of a sentence": (1, {}),
+    "pairs": (2, {}),
+    "hard negatives": (4, {"hard_negative_weight": 0.7}),
+    "fixed mask": (1, {"fixed_mask": True}),
+    "averages": (2, {"pooler_type": "avg"}),
+    "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
+    "both directions, equal texts left out": (
+        2,
+        {"objective_options": {"symmetric": True, "mask_duplicates": True}},
+    ),
+    "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
+    "two encoders": (2, {"encoders": 2}),
+    "a projector of the objective's own": (2, BARLOW_TWINS),
+}
+
+
+def case_model(case, dropout=0.3, dtype=torch.float64, unpadded=False):
+    torch.manual_seed(0)
+    settings = CASES[case][1]
+    config = tiny_config(dropout=dropout, initializer_range=0.2)
+    model = BertForCL(config, unpadded=unpadded, **settings).to(dtype)
+    model.prepare_objective()
+    return model.train()
+
+
+def case_batch(case, rows=ROWS):
+    batch = random_batch(rows, CASES[case][0])
+    if CASES[case][0] == 1:
+        batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
+    if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
+        batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if CASES[case][1].get("do_mlm"):
+        batch = with_masked_inputs(batch)
+        batch["mlm_targets"][:2] = -100  # a first chunk in which nothing is masked
+    return batch
+
+
+def cached_step(model, batch, chunk_size, trim=True):
+    torch.manual_seed(1)
+    cached = CachedBatch(model, batch, chunk_size, trim)
+    cached.output.loss.backward()
+    return cached.backward(), cached.seeds
+
+
+def whole_batch_step(model, batch, chunk_size, seeds):
+    """The definition: all chunks with graph, each under its own seed, then one loss and one backward."""
+    objective, seen = model.objective, []
+
+    class Keep(Objective):
+        def forward(self, kept):
+            seen.append(kept)
+            return kept.vectors.sum()
+
+    model.objective = Keep(objective.dim)
+    mlm_total, mlm_count = 0.0, 0
+    for i, seed in enumerate(seeds):
+        torch.manual_seed(seed)
+        chunk = {name: x[i * chunk_size : (i + 1) * chunk_size] for name, x in batch.items()}
+        output = model(**chunk)
+        if "mlm_targets" in batch:
+            count = (chunk["mlm_targets"] != -100).sum()
+            mlm_total, mlm_count = mlm_total + output.mlm_loss * count, mlm_count + count
+    model.objective = objective
+    whole = seen[0]
+    whole.vectors = torch.cat([kept.vectors for kept in seen])
+    whole.inputs = {name: x for name, x in batch.items() if not name.startswith("mlm")}
+    loss = objective(whole)
+    contrastive = loss = sum(loss.values()) if isinstance(loss, dict) else loss
+    if mlm_count:
+        loss = loss + model.settings.mlm_weight * mlm_total / mlm_count
+    loss.backward()
+    return loss.detach(), contrastive.detach()
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(found, wanted, tolerance=1e-6):
+    assert found.keys() == wanted.keys() and wanted
+    largest = max(gradient.abs().max() for gradient in wanted.values())
+    assert largest > 0
+    for name, gradient in wanted.items():
+        assert (found[name] - gradient).abs().max() <= tolerance * largest, name
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, ROWS, 100])
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_and_loss_are_the_whole_batchs_under_the_same_dropout(case, chunk_size):
+    """In float64, where everything but the arithmetic of the chunks would show."""
+    batch, one, other = case_batch(case), case_model(case), case_model(case)
+    output, seeds = cached_step(one, batch, chunk_size, trim=False)
+    assert len(seeds) == -(-ROWS // chunk_size) and len(set(seeds)) == len(seeds)
+    loss, contrastive = whole_batch_step(other, batch, chunk_size, seeds)
+    exact = EXACT[output.mlm_loss is None]
+    assert output.loss.item() == pytest.approx(loss.item(), rel=exact)
+    assert output.contrastive_loss.item() == pytest.approx(contrastive.item(), rel=1e-9)
+    assert_same(gradients(one), gradients(other), exact)
+    if output.mlm_loss is None:
+        assert output.loss.item() == output.contrastive_loss.item()
+    else:
+        total = output.contrastive_loss + one.settings.mlm_weight * output.mlm_loss
+        assert output.loss.item() == pytest.approx(total.item())
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("case", ["pairs", "masked-LM"])
+def test_so_it_is_in_float32(case, unpadded):
+    batch = case_batch(case)
+    one, other = (case_model(case, dtype=torch.float32, unpadded=unpadded) for _ in range(2))
+    _, seeds = cached_step(one, batch, 3, trim=False)
+    whole_batch_step(other, batch, 3, seeds)
+    assert_same(gradients(one), gradients(other), 3e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_dropout_it_is_the_plain_step(case):
+    """Of the model itself, with padding that the chunks do not need cut off."""
+    batch, one, other = case_batch(case), case_model(case, dropout=0.0), case_model(case, dropout=0.0)
+    output, _ = cached_step(one, batch, 2)
+    plain = other(**batch)
+    plain.loss.backward()
+    exact = EXACT[plain.mlm_loss is None]
+    assert output.loss.item() == pytest.approx(plain.loss.item(), rel=exact)
+    assert_same(gradients(one), gradients(other), exact)
+    if plain.parts is not None:
+        assert {name: part.item() for name, part in output.parts.items()} == pytest.approx(
+            {name: part.item() for name, part in plain.parts.items()}
+        )
+
+
+def test_other_masks_give_another_gradient():
+    """The comparison above can fail: replayed under the wrong seeds, the gradient is not that of the batch."""
+    batch, one, other = case_batch("pairs"), case_model("pairs"), case_model("pairs")
+    _, seeds = cached_step(one, batch, 3, trim=False)
+    whole_batch_step(other, batch, 3, [seed + 1 for seed in seeds])
+    with pytest.raises(AssertionError):
+        assert_same(gradients(one), gradients(other), 1e-2)
+
+
+def test_the_encoder_sees_a_chunk_at_a_time_twice_and_half_of_it_without_graph():
+    model, seen = case_model("hard negatives"), []
+    model.base_model.embeddings.register_forward_hook(
+        lambda _, inputs, out: seen.append((out.numel(), torch.is_grad_enabled()))
+    )
+    cached_step(model, case_batch("hard negatives"), 3)
+    assert [graph for _, graph in seen] == [False] * 3 + [True] * 3
+    assert [size for size, _ in seen[:3]] == [size for size, _ in seen[3:]]
+    assert max(size for size, _ in seen) <= 3 * 4 * 9 * 32
+
+
+def test_the_runs_random_state_moves_by_the_seeds_only():
+    cached_step(case_model("pairs"), case_batch("pairs"), 3)
+    found = torch.get_rng_state()
+    torch.manual_seed(1)
+    torch.randint(2**63 - 1, (3,))
+    assert torch.equal(found, torch.get_rng_state())
+
+
+def test_an_error_in_the_objective_leaves_it_in_its_place():
+    model, batch = case_model("pairs"), case_batch("pairs")
+    objective = model.objective
+    batch["attention_mask"] = batch["attention_mask"][:, :1]
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        CachedBatch(model, batch, 3)
+    assert model.objective is objective
+
+
+# --- with the Trainer ---
+
+
+WORDS = VOCABULARY[5:25]
+
+
+def texts(rows, columns, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: " ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator))  # noqa: E731
+    return Dataset.from_dict({f"sent{c}": [draw() for _ in range(rows)] for c in range(columns)})
+
+
+def a_tokenizer():
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+
+
+def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
+    """A run; returns its weights and log."""
+    values = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "max_steps": 3,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    arguments = SimCSETrainingArguments(**(values | changes))
+    torch.manual_seed(1)
+    model = AutoModelForCL.from_config(tiny_config(dropout=dropout, initializer_range=0.2), **(settings or {}))
+    trainer = SimCSETrainer(model, arguments, texts(rows, columns), processing_class=a_tokenizer())
+    trainer.train()
+    return model.state_dict(), [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+RUNS = {
+    "pairs": {},
+    "hard negatives": {"columns": 4},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "bf16": {"bf16": True, "max_steps": 1},
+    "masked-LM, accumulated": {
+        "columns": 3,
+        "settings": {"do_mlm": True, "mlm_weight": 0.5},
+        "max_steps": 1,
+        "rows": 8,
+        "gradient_accumulation_steps": 2,
+    },
+    "masked-LM": {"columns": 3, "settings": {"do_mlm": True, "mlm_weight": 0.5}, "max_steps": 1},
+    "a projector of the objective's own": {"settings": BARLOW_TWINS},
+    "padded": {"pad_to_max_length": True},
+}
+
+
+def assert_same_runs(one, other, atol):
+    for name in one[0]:
+        torch.testing.assert_close(other[0][name], one[0][name], rtol=0, atol=atol)
+    assert len(one[1]) == len(other[1]) > 0
+    for mine, theirs in zip(one[1], other[1], strict=True):
+        assert mine.keys() == theirs.keys() and "contrastive_loss" in mine
+        for part in {"loss", "contrastive_loss", "mlm_loss", "grad_norm"} & mine.keys():
+            assert theirs[part] == pytest.approx(mine[part], rel=1e-3)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_is_the_plain_run(run, tmp_path):
+    """Weights, losses and their parts, where there is no dropout to differ."""
+    plain, cached = (train(tmp_path / str(size), gradcache_chunk_size=size, **RUNS[run]) for size in (None, 3))
+    assert_same_runs(plain, cached, 2e-3 if run == "bf16" else 2e-5)
+
+
+def test_unsupervised_training_with_dropout_runs_and_learns(tmp_path):
+    _, logs = train(tmp_path, 1, 0.1, max_steps=12, gradcache_chunk_size=2, learning_rate=0.05)
+    losses = [entry["loss"] for entry in logs]
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+RUNS_OF_TWO = ("hard negatives", "accumulated", "a projector of the objective's own")
+
+
+def _train_in_process(rank, port, folder):
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    torch.set_num_threads(1)
+    values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
+    found = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
+    torch.save(found, folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_train_in_process, (port, folder), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("run", RUNS_OF_TWO)
+def test_two_processes_in_chunks_are_one_with_the_whole_batch(run, tmp_path, of_two_processes):
+    """4 rows a process in chunks of 3 and 1, the gradient exchanged with the last."""
+    one, (first, second) = train(tmp_path, **RUNS[run]), (found[run] for found in of_two_processes)
+    assert_same_runs(one, first, 2e-5)
+    assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ({"objective": "is_bert"}, {}, "gradcache_chunk_size: ISBERT reads the hidden states of all tokens"),
+        ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes encoder passes of its own"),
+        ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
+        ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
+    ],
+)
+def test_what_needs_the_whole_batchs_graph_is_refused(settings, changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, **({"gradcache_chunk_size": 2, "settings": settings, "columns": 1, "dropout": 0.1} | changes))

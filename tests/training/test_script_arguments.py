@@ -1,0 +1,165 @@
+"""Command line over YAML over defaults, with the reference's names."""
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import FAMILIES, tiny_config
+
+from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
+
+RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*simcse*.yaml"))
+
+
+def test_the_reference_command_line(tmp_path):
+    line = (
+        f"--model_name_or_path bert-base-uncased --train_file data/wiki1m.txt --output_dir {tmp_path} "
+        "--num_train_epochs 1 --per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
+        "--metric_for_best_model stsb_spearman --load_best_model_at_end --eval_strategy steps --eval_steps 125 "
+        "--pooler_type cls --mlp_only_train --temp 0.07 --hard_negative_weight 0.5 --do_mlm --mlm_weight 0.2 "
+        "--mlm_probability 0.2 --pad_to_max_length --preprocessing_num_workers 4 --do_train --do_eval --use_cpu"
+    )
+    model, data, training = parse_arguments(line.split())
+    assert model.settings() == {
+        "head": "auto",
+        "pooler_type": "cls",
+        "mlp_only_train": True,
+        "temperature": 0.07,
+        "similarity": "cosine",
+        "hard_negative_weight": 0.5,
+        "do_mlm": True,
+        "mlm_weight": 0.2,
+        "objective": "simcse",
+        "objective_options": {},
+        "matryoshka_dims": [],
+        "encoders": 1,
+        "unpadded": True,
+        "templates": [],
+    }
+    assert data.train_file == "data/wiki1m.txt"
+    assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
+    assert training.save_steps == 125  # saved when evaluated, as the reference does
+
+
+def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_path):
+    line = (
+        f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 "
+        "covariance_weight=0.5 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
+    )
+    model, _, training = parse_arguments(line.split())
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"output_dir: {tmp_path}\nuse_cpu: true\nobjective: vicreg\nobjective_options:\n  projector_dim: 64\n"
+        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nunpadded: false\nview: eda\n"
+        "view_rate: 0.2\n"
+    )
+    from_yaml, _, training_from_yaml = parse_arguments([str(file)])
+    for settings in (model.settings(), from_yaml.settings()):
+        assert (settings["objective"], settings["matryoshka_dims"], settings["encoders"]) == ("vicreg", [64, 32], 2)
+        assert settings["unpadded"] is False
+        assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
+    for arguments in (training, training_from_yaml):
+        assert (arguments.view, arguments.view_rate) == ("eda", 0.2)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--objective_options 64", "takes name=value, got '64'"),
+        ("--matryoshka_dims 64;32", "takes numbers with commas, such as 256,128,64, got '64;32'"),
+    ],
+)
+def test_options_that_cannot_be_read(tmp_path, words, message):
+    model = parse_arguments(["--output_dir", str(tmp_path), "--use_cpu", *words.split()])[0]
+    with pytest.raises(ValueError, match=message):
+        model.settings()
+
+
+def test_without_dev_set_saving_need_not_keep_step_with_evaluation(tmp_path):
+    defaults = {"eval_strategy": "steps", "eval_steps": 125, "save_steps": 125, "load_best_model_at_end": True}
+    line = f"--output_dir {tmp_path} --use_cpu --save_steps 7".split()
+    _, _, training = parse_arguments(line, defaults)
+    assert training.save_steps == 7 and not training.load_best_model_at_end
+    with pytest.raises(ValueError, match="round multiple of the evaluation steps"):
+        parse_arguments([*line, "--dev_file", "dev.csv"], defaults)
+    assert parse_arguments([*line, "--dev_file", "dev.csv", "--eval_steps", "7"], defaults)[2].load_best_model_at_end
+
+
+def test_save_steps_given_wins_over_eval_steps(tmp_path):
+    line = f"--output_dir {tmp_path} --use_cpu --eval_steps 125 --save_steps 250"
+    assert parse_arguments(line.split())[2].save_steps == 250
+
+
+@pytest.mark.parametrize("way", [["{file}"], ["--config", "{file}"]])
+def test_yaml_between_defaults_and_command_line(tmp_path, way):
+    file = tmp_path / "run.yaml"
+    file.write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\nuse_cpu: true\ncolumns: [a, b]\n")
+    argv = [part.format(file=file) for part in way] + ["--temp", "0.2", "--output_dir", str(tmp_path)]
+    model, data, training = parse_arguments(argv, {"learning_rate": 1.0, "max_seq_length": 64})
+    assert training.learning_rate == 3e-5  # a string for YAML
+    assert training.max_seq_length == 64
+    assert model.temp == 0.2 and model.mlp_only_train
+    assert data.columns == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("temperatur: 0.1\n", r"run\.yaml: unknown argument\(s\) temperatur"),
+        ("- temp\n", "must hold a table"),
+        ("temp: [0.1\n", "not valid YAML"),
+    ],
+)
+def test_a_bad_yaml_file_is_named(tmp_path, text, message):
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([str(file)])
+
+
+def test_alpha_in_place_of_its_logarithm(tmp_path):
+    line = f"--output_dir {tmp_path} --use_cpu --hard_negative_alpha 2"
+    assert parse_arguments(line.split())[0].settings()["hard_negative_weight"] == math.log(2)
+
+
+def test_a_value_outside_the_choices_ends_with_usage(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--pooler_type", "max"])
+    assert "avg_first_last" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_sets_every_rate_of_an_encoder(family):
+    names = dropout_settings(tiny_config(family), 0.3)
+    assert names and set(names.values()) == {0.3}
+    assert not any("classifier" in name for name in names)
+    assert dropout_settings(tiny_config(family), None) == {}
+
+
+def test_dropout_must_be_a_rate():
+    with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
+        dropout_settings(tiny_config(), 1.0)
+
+
+def test_the_recipes_are_table_a1(tmp_path):
+    table = {}
+    for recipe in RECIPES:
+        model, _, training = parse_arguments(
+            [str(recipe), "--fp16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
+        )
+        unsupervised = recipe.stem.startswith("unsup")
+        assert model.mlp_only_train == unsupervised and model.temp == 0.05 and training.max_seq_length == 32
+        assert training.num_train_epochs == (1 if unsupervised else 3)
+        assert yaml.safe_load(recipe.read_text())["fp16"] is True
+        table[recipe.stem] = (training.per_device_train_batch_size, training.learning_rate)
+    assert table == {
+        "unsup-simcse-bert-base-uncased": (64, 3e-5),
+        "unsup-simcse-bert-large-uncased": (64, 1e-5),
+        "unsup-simcse-roberta-base": (512, 1e-5),
+        "unsup-simcse-roberta-large": (512, 3e-5),
+        "sup-simcse-bert-base-uncased": (512, 5e-5),
+        "sup-simcse-bert-large-uncased": (512, 1e-5),
+        "sup-simcse-roberta-base": (512, 5e-5),
+        "sup-simcse-roberta-large": (512, 1e-5),
+    }

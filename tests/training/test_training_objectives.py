@@ -1,0 +1,231 @@
+"""Every objective and view through the Trainer: trains, evaluates, saves, resumes as if never stopped, and reloads."""
+
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import AutoModel
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.data.spans import SpanDataset
+from simcse_hf.data.views import DATASET_VIEWS
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.training.rows import training_rows
+from simcse_hf.training.run import load_training_texts
+from simcse_hf.training.script_arguments import parse_arguments
+
+WORDS = VOCABULARY[5:25]
+SMALL = {"projector_dim": 16}
+TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
+#: Settings of a model for each objective; its rows follow from the objective.
+SETTINGS = {
+    "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
+    "softmax": {"pooler_type": "avg_no_cls"},
+    "supcon": {"pooler_type": "avg_no_cls"},
+    "softmax+supcon": {"pooler_type": "avg_no_cls"},
+    "barlow_twins": {"objective_options": SMALL},
+    "vicreg": {"objective_options": SMALL},
+    "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
+    "is_bert": {"pooler_type": "avg"},
+    "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
+    "esimcse": {"objective_options": {"queue_size": 8}},
+    "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
+    "diffcse": {},
+}
+
+
+def sentences(rows, seed=0, words=6):
+    generator = torch.Generator().manual_seed(seed)
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)) for _ in range(rows)]
+
+
+def rows_for(objective, tokenizer):
+    kind = OBJECTIVES[objective].rows
+    if kind == "spans":
+        return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
+    if kind == "nli":
+        texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
+        return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
+    return Dataset.from_dict({"sent0": sentences(16)})
+
+
+@pytest.fixture
+def start(save_checkpoint):
+    """A checkpoint with a masked-LM head, which DiffCSE's generator needs."""
+    torch.manual_seed(1)
+    model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2), do_mlm=True)
+    return save_checkpoint(model, "start")
+
+
+def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, **changes):
+    torch.manual_seed(1)
+    settings = SETTINGS[objective] if settings is None else settings
+    options = dict(settings.get("objective_options", {}))
+    if objective == "diffcse":
+        options["generator"] = str(start)
+    model = AutoModelForCL.from_pretrained(
+        start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
+    )
+    data = sentences(12, seed=9)
+    values = {
+        "output_dir": str(tmp_path / run),
+        "per_device_train_batch_size": 4,
+        "max_steps": 6,
+        "max_seq_length": 16,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 6,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    return SimCSETrainer(
+        model,
+        SimCSETrainingArguments(**values | changes),
+        rows_for(objective, tokenizer),
+        dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        processing_class=tokenizer,
+    )
+
+
+def losses(trainer):
+    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+
+
+def test_every_objective_is_here():
+    assert SETTINGS.keys() == OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("objective", SETTINGS)
+def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, tokenizer, objective):
+    whole = trainer_of(start, tmp_path, tokenizer, objective)
+    before = {name: x.clone() for name, x in whole.model.state_dict().items()}
+    whole.train()
+    after = whole.model.state_dict()
+    assert any(not torch.equal(before[n], after[n]) for n in before if "word_embeddings" in n)
+    assert any("eval_stsb_spearman" in entry for entry in whole.state.log_history)
+
+    resumed = trainer_of(start, tmp_path, tokenizer, objective, run="resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    differing = [n for n, x in resumed.model.state_dict().items() if not torch.equal(x, after[n])]
+    assert not differing
+    assert losses(resumed) == losses(whole)
+
+    whole.save_model(tmp_path / "saved")
+    _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not info["missing_keys"] and all("cls." in key for key in info["unexpected_keys"])
+    vectors = SimCSE(tmp_path / "saved", device="cpu").encode(sentences(3))
+    assert torch.isfinite(vectors).all() and vectors.shape == (3, 32)
+
+
+@pytest.mark.parametrize("objective", SETTINGS)
+def test_matryoshka_goes_around_any_objective(start, tmp_path, tokenizer, objective):
+    settings = SETTINGS[objective] | {"matryoshka_dims": [16, 8]}
+    trainer = trainer_of(
+        start, tmp_path, tokenizer, objective, settings=settings, max_steps=2, save_strategy="no", eval_strategy="no"
+    )
+    trainer.train()
+    assert all(value > 0 for value in losses(trainer).values())
+
+
+@pytest.mark.parametrize("objective", ["simcse", "vicreg", "contrastive_tension", "softmax"])
+def test_two_encoders_resume(start, tmp_path, tokenizer, objective):
+    settings = SETTINGS[objective] | {"encoders": 2}
+    whole = trainer_of(start, tmp_path, tokenizer, objective, settings=settings)
+    whole.train()
+    resumed = trainer_of(start, tmp_path, tokenizer, objective, run="resumed", settings=settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    after = whole.model.state_dict()
+    assert any(name.startswith("second_encoder.") for name in after)
+    assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
+
+
+def test_a_second_encoder_needs_a_second_text(start, tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="objective 'is_bert' reads one text a row: set encoders to 1"):
+        trainer_of(start, tmp_path, tokenizer, "is_bert", settings=SETTINGS["is_bert"] | {"encoders": 2})
+
+
+@pytest.mark.parametrize("view", [v for v in DATASET_VIEWS if v not in ("synonyms", "eda")])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_view_trains_and_resumes_in_another_epoch(start, tmp_path, tokenizer, view, both):
+    changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
+    whole = trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, view_model=str(start), **changes)
+    whole.train()
+    resumed = trainer_of(
+        start, tmp_path, tokenizer, "simcse", run="resumed", settings={}, view_model=str(start), **changes
+    )
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    after = whole.model.state_dict()
+    assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
+
+
+def test_views_are_the_same_with_workers(tokenizer, tmp_path):
+    args = SimCSETrainingArguments(str(tmp_path), view="delete_words", view_rate=0.5, use_cpu=True)
+    read = []
+    for workers in (0, 2):
+        rows = training_rows(Dataset.from_dict({"sent0": sentences(16)}), tokenizer, args)
+        rows.set_epoch(1)
+        loader = DataLoader(rows, batch_size=4, num_workers=workers, collate_fn=list)
+        read.append([row["input_ids"] for batch in loader for row in batch])
+    assert read[0] == read[1]
+    assert any(first != second for first, second in read[0])
+
+
+def test_esimcse_repeats_words_unless_told_otherwise(start, tmp_path, tokenizer):
+    assert trainer_of(start, tmp_path, tokenizer, "esimcse").args.view == "repeat_words"
+    assert trainer_of(start, tmp_path, tokenizer, "esimcse", view="identity").args.view == "identity"
+    assert trainer_of(start, tmp_path, tokenizer, "simcse").args.view == "identity"
+
+
+def test_views_of_rows_that_are_no_single_sentences_are_refused(tokenizer, tmp_path):
+    args = SimCSETrainingArguments(str(tmp_path), view="crop", use_cpu=True)
+    rows = Dataset.from_dict({"sent0": ["a cat"], "sent1": ["a dog"]})
+    with pytest.raises(ValueError, match="view crop makes the positive of single sentences.*sent0, sent1"):
+        training_rows(rows, tokenizer, args)
+
+
+@pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax+supcon"])
+def test_relations_are_asked_for_before_the_first_step(start, tmp_path, tokenizer, objective):
+    trainer = trainer_of(start, tmp_path, tokenizer, objective)
+    trainer.train_dataset = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
+    with pytest.raises(ValueError, match="relations"):
+        trainer.train()
+
+
+# --- the scripts' texts ---
+
+
+def texts_of(tmp_path, words, supervised):
+    line = f"--output_dir {tmp_path / 'out'} --use_cpu {words}"
+    return load_training_texts(*parse_arguments(line.split()), supervised=supervised)
+
+
+def test_labelled_pairs_become_rows_of_a_premise(tmp_path):
+    file = tmp_path / "nli.csv"
+    file.write_text(
+        "premise,hypothesis,label\n"
+        "a cat sat,a cat,entailment\na cat sat,a dog,contradiction\na dog ran,it ran,neutral\n"
+    )
+    grouped = texts_of(tmp_path, f"--train_file {file} --objective supcon", supervised=True)
+    assert grouped["texts"][:] == [["a cat sat", "a cat", "a dog"]] and grouped["relations"][:] == [[0, 2]]
+    by_pair = texts_of(tmp_path, f"--train_file {file} --objective softmax", supervised=True)
+    assert [len(row) for row in by_pair["texts"]] == [2, 2, 2]
+    first = texts_of(tmp_path, f"--train_file {file} --objective softmax --max_train_samples 2", supervised=True)
+    assert len(first) == 2
+
+
+def test_documents_become_neighbours_or_spans(tmp_path, start):
+    file = tmp_path / "documents.txt"
+    documents = [sentences(8, seed=i) for i in range(3)]
+    file.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    pairs = texts_of(tmp_path, f"--train_file {file} --view next_sentence", supervised=False)
+    assert (pairs["sent0"][0], pairs["sent1"][0]) == tuple(documents[0][:2]) and len(pairs) == 21
+    line = f"--train_file {file} --objective declutr --model_name_or_path {start} --max_seq_length 12"
+    spans = texts_of(tmp_path, line, supervised=False)
+    assert len(spans) == 3 and len(spans[0]["input_ids"]) == 3
+    with pytest.raises(ValueError, match="read --train_file"):
+        texts_of(tmp_path, "--dataset_name org/texts --view next_sentence", supervised=False)
