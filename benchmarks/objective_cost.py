@@ -18,7 +18,7 @@ from common import write_results
 from transformers import BertConfig
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import OBJECTIVES, Embedded, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
 from simcse_hf.objectives.passes import ObjectiveWithPasses, Passed
 
 DIM, LENGTH, MEAN_LENGTH = 768, 32, 25
@@ -87,7 +87,7 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
         if isinstance(objective, ObjectiveWithPasses):
             loss = objective.loss_at(Passed(vectors, queue), DIM)
         else:
-            loss = objective(Embedded(vectors, inputs, hidden_states=states))
+            loss = objective(EncodedBatch(vectors, inputs, hidden_states=states))
         loss = sum(loss.values()) if isinstance(loss, dict) else loss
         loss.backward()
         times.append(time.perf_counter() - begun)

@@ -44,7 +44,7 @@ def encode_batch(model: SimCSE, texts: list[str]) -> np.ndarray:
     """Vectors of one padded batch, as SentEval's `batcher` computes them."""
     batch = model.tokenizer(texts, padding=True, truncation=True, max_length=model.max_length, return_tensors="pt")
     batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-    return model.model(**batch).sentence_vectors.float().cpu().numpy()
+    return model.model(**batch).sentence_embeddings.float().cpu().numpy()
 
 
 def predict_senteval(model: SimCSE, pairs: ScoredPairs) -> np.ndarray:

@@ -91,6 +91,18 @@ def flat(batch):
     return {name: x.flatten(0, 1) for name, x in batch.items()}
 
 
+def pytest_addoption(parser):
+    parser.addoption("--run_slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--run_slow"):
+        skip = pytest.mark.skip(reason="slow: run it with --run_slow")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

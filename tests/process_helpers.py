@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf.objectives import Embedded
+from simcse_hf.objectives import EncodedBatch
 
 
 def _worker(rank, function, processes, folder):
@@ -42,9 +42,9 @@ class Encoded(nn.Module):
         """(batch, num_sentences, width), or (batch, num_sentences, length, width) of tokens where there is a mask."""
         vectors = self.encoder(texts)
         if attention_mask is None:
-            loss = self.objective(Embedded(vectors))
+            loss = self.objective(EncodedBatch(vectors))
         else:
-            loss = self.objective(Embedded(vectors[:, :, 0], {"attention_mask": attention_mask}, None, vectors))
+            loss = self.objective(EncodedBatch(vectors[:, :, 0], {"attention_mask": attention_mask}, None, vectors))
         return sum(loss.values()) if isinstance(loss, dict) else loss
 
 

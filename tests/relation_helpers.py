@@ -3,7 +3,7 @@
 import torch
 from datasets import Dataset
 
-from simcse_hf.objectives import Embedded, TrainingRows
+from simcse_hf.objectives import EncodedBatch, TrainingRows
 
 #: Relations of a row's hypotheses: 0 entailment, 1 neutral, 2 contradiction.
 ROWS = {
@@ -25,7 +25,7 @@ def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
     for i, row in enumerate(rows):
         relations[i, : len(row)] = torch.tensor(row, dtype=torch.long)
         vectors[i, len(row) + 1 :] = 1e6
-    return Embedded(vectors.to(dtype).requires_grad_(), {"relations": relations})
+    return EncodedBatch(vectors.to(dtype).requires_grad_(), {"relations": relations})
 
 
 def training_rows(rows, batch_size=4, processes=1, sentences=None):

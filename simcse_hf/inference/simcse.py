@@ -86,7 +86,7 @@ def encode_token_ids(
     Under several processes each takes every W-th batch and all end with all vectors, unless `share` is off.
 
     Args:
-        model: called with (n, length) `input_ids` and `attention_mask`, returns an output with `sentence_vectors`.
+        model: called with (n, length) `input_ids` and `attention_mask`, returns an output with `sentence_embeddings`.
         token_ids: one list of ids a text.
         pad_token_id: fills the batches up.
         token_budget: tokens of a padded batch; None: that of [`default_token_budget`].
@@ -112,7 +112,7 @@ def encode_token_ids(
         mine = turn * processes + rank
         rows = batches[mine % len(batches)]
         ids, mask = _pad([token_ids[i] for i in rows], pad_token_id)
-        output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_vectors.float()
+        output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_embeddings.float()
         if vectors is None:
             vectors = torch.zeros(len(token_ids), output.shape[-1], device=output.device if processes > 1 else "cpu")
         if mine < len(batches):

@@ -10,11 +10,11 @@ from transformers import AutoModel, BertModel, BertPreTrainedModel, PreTrainedCo
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput
 
-from ..objectives import Embedded, Objective, make_objective
+from ..objectives import EncodedBatch, Objective, make_objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.matryoshka import make_matryoshka
-from ..ops.distributed import share_of_mean
+from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.unpadded import encode_unpadded, supports_unpadded
 from .checkpoint import ContrastiveCheckpoint
@@ -32,14 +32,14 @@ class ContrastiveOutput(ModelOutput):
 
     Args:
         loss: contrastive loss + mlm_weight * masked-LM loss; None for a single sentence a row.
-        sentence_vectors: (batch, num_sentences, dim), or (batch, dim) for inputs of two axes. Not normalised.
+        sentence_embeddings: (batch, num_sentences, dim), or (batch, dim) for inputs of two axes. Not normalised.
         contrastive_loss: the objective's share of the loss.
         mlm_loss: the masked-LM loss before its weight; None without masked inputs.
         parts: the named parts of `contrastive_loss`, for objectives that have several.
     """
 
     loss: torch.FloatTensor | None = None
-    sentence_vectors: torch.FloatTensor | None = None
+    sentence_embeddings: torch.FloatTensor | None = None
     contrastive_loss: torch.FloatTensor | None = None
     mlm_loss: torch.FloatTensor | None = None
     parts: dict[str, torch.FloatTensor] | None = None
@@ -120,7 +120,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self.objective = make_objective(name, dim, settings, options)
         self.objective.attach(self)
         if max(self.settings.encoders, self.objective.encoders) == 2:
-            if self.objective.copies == 1:
+            if self.objective.num_views == 1:
                 raise ValueError(f"objective {name!r} reads one text a row: set encoders to 1")
             self.second_encoder = self.copy_encoder()
         self.objective.to(self.device).train(self.training)
@@ -237,7 +237,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
             raise ValueError("mlm_input_ids come with mlm_targets, both (batch, num_sentences, length) like input_ids")
         if input_ids.dim() == 2:
-            return ContrastiveOutput(sentence_vectors=self.embed(input_ids, attention_mask, token_type_ids))
+            return ContrastiveOutput(sentence_embeddings=self.embed(input_ids, attention_mask, token_type_ids))
         if input_ids.dim() != 3:
             raise ValueError(
                 "input_ids must be (batch, num_sentences, length) or (batch, length), "
@@ -247,13 +247,13 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self.prepare_objective()
         vectors, hidden_states = self._embed_views(input_ids, attention_mask, token_type_ids, relations, return_loss)
         if not return_loss:
-            return ContrastiveOutput(sentence_vectors=vectors)
+            return ContrastiveOutput(sentence_embeddings=vectors)
         contrastive_loss, parts = None, None
-        if use_objective and vectors.shape[1] >= self.objective.copies:
+        if use_objective and vectors.shape[1] >= self.objective.num_views:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
             inputs |= {"relations": relations, "text_ids": text_ids}
             inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-            found = self.objective(Embedded(vectors, inputs, self, hidden_states))
+            found = self.objective(EncodedBatch(vectors, inputs, self, hidden_states))
             contrastive_loss, parts = total_and_parts(found)
         loss, mlm_loss = contrastive_loss, None
         if mlm_input_ids is not None:
@@ -262,7 +262,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(
             loss=loss,
-            sentence_vectors=vectors,
+            sentence_embeddings=vectors,
             contrastive_loss=contrastive_loss,
             mlm_loss=mlm_loss,
             parts=parts,
@@ -319,7 +319,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         chosen = targets.view(hidden.shape[:2]) != IGNORED
         logits = self._stock_mlm_head.logits(hidden[chosen])
         total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
-        return share_of_mean(total, chosen.sum(), self.training)
+        return mean_over_processes(total, chosen.sum(), self.training)
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):

@@ -1,7 +1,7 @@
 """Objectives: sentence vectors in, a scalar out. Pure tensor code, one file each."""
 
 from .barlow_twins import BarlowTwins
-from .base import OBJECTIVES, Embedded, Objective, TrainingRows, make_objective, objective_class, register
+from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, make_objective, objective_class, register
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
@@ -17,7 +17,7 @@ from .vicreg import VICReg
 
 __all__ = [
     "OBJECTIVES",
-    "Embedded",
+    "EncodedBatch",
     "InfoNCE",
     "Objective",
     "TrainingRows",

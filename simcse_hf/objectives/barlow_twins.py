@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .base import Embedded
+from .base import EncodedBatch
 from .projector import DimensionContrastive, squared_products, standardise
 
 
@@ -36,7 +36,7 @@ class BarlowTwins(DimensionContrastive):
         super().__init__(dim, projector_dim)
         self.off_diagonal_weight = off_diagonal_weight
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         first, second = self.project(batch)
         with torch.autocast(first.device.type, enabled=False):
             first, second = standardise(first), standardise(second)

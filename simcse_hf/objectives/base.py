@@ -42,7 +42,7 @@ class Encoder(Protocol):
 
 
 @dataclass
-class Embedded:
+class EncodedBatch:
     """A batch after the encoder: what an objective may read.
 
     Args:
@@ -100,12 +100,12 @@ class Objective(nn.Module):
     #: Independent encoders: with 2, the first encodes column 0 and the second the others.
     encoders: int = 1
     #: Rows of the encoder pass that a single sentence becomes: 2 views, or 1 for objectives without views.
-    copies: int = 2
+    num_views: int = 2
     #: What its training rows are made of: "texts", "nli" (premises with labelled hypotheses) or "spans" of documents.
     rows: str = "texts"
     #: The view of single sentences where none is asked for.
     view: str = "identity"
-    #: Whether `Embedded.hidden_states` is read.
+    #: Whether `EncodedBatch.hidden_states` is read.
     needs_hidden_states: bool = False
     #: Whether `inputs["text_ids"]` is read; an instance may set it.
     needs_text_ids: bool = False
@@ -124,7 +124,7 @@ class Objective(nn.Module):
             ValueError: rows or a batch this objective cannot use, with what to change.
         """
 
-    def forward(self, batch: Embedded) -> torch.Tensor | dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
         """The loss, a scalar in float32 or wider, or named parts whose sum it is.
 
         In training mode it is this process's share: the mean over the processes is the loss of the whole batch, and

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 
@@ -56,7 +56,7 @@ class ContrastiveTension(Objective):
                 f"per_device_train_batch_size, or set negatives_per_positive to at most {batch - 1}"
             )
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         first, second = as_full_precision(batch.vectors[:, 0]), as_full_precision(batch.vectors[:, 1])
         own = torch.arange(len(first), device=first.device)
         if self.training:

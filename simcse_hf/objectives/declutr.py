@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 
@@ -54,7 +54,7 @@ class DeCLUTR(Objective):
                 "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """(batch, anchors * (1 + positives), dim) vectors -> the mean over this process's views, a scalar."""
         with torch.autocast(batch.vectors.device.type, enabled=False):
             vectors = as_full_precision(batch.vectors)

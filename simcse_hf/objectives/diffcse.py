@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoTokenizer
 
-from ..ops.distributed import share_of_mean
-from .base import Embedded, Encoder
+from ..ops.distributed import mean_over_processes
+from .base import EncodedBatch, Encoder
 from .info_nce import as_full_precision
 from .masked_lm import load_masked_lm
 from .passes import ObjectiveWithPasses, Passed
@@ -91,7 +91,7 @@ class DiffCSE(ObjectiveWithPasses):
         self._mask_token_id = tokenizer.mask_token_id
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
-    def passes(self, batch: Embedded) -> Passed:
+    def passes(self, batch: EncodedBatch) -> Passed:
         """The batch's vectors and, in training, this process's share of the weighted loss, `replaced_tokens`."""
         if not self.training:
             return Passed(batch.vectors)
@@ -103,7 +103,7 @@ class DiffCSE(ObjectiveWithPasses):
         logits = self._replaced_logits(edited, mask, batch.vectors.flatten(0, -2)[present])[tokens]
         targets = (edited != ids)[tokens].to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        mean = share_of_mean(total, tokens.sum())
+        mean = mean_over_processes(total, tokens.sum())
         return Passed(batch.vectors, parts={"replaced_tokens": self.replaced_weight * mean})
 
     @torch.no_grad()

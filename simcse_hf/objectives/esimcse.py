@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from ..ops.distributed import gather_rows
-from .base import Embedded, Encoder, TrainingRows
+from .base import EncodedBatch, Encoder, TrainingRows
 from .info_nce import as_full_precision
 from .passes import ObjectiveWithPasses, Passed, half_precision_to_float32
 
@@ -75,7 +75,7 @@ class ESimCSE(ObjectiveWithPasses):
                 f"objective's option queue_size to {whole} or more (the paper: 2.5 batches, {5 * whole // 2})."
             )
 
-    def passes(self, batch: Embedded) -> Passed:
+    def passes(self, batch: EncodedBatch) -> Passed:
         if not self.training:
             return Passed(batch.vectors)
         queue = self.queue[: int(self.filled)].clone()  # the loss keeps it for its gradient; the buffer changes below

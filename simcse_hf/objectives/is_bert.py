@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import gather_rows, sum_over_processes, world
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 WINDOWS = (1, 3, 5)
@@ -34,7 +34,7 @@ class ISBERT(Objective):
         dim: of the sentence vectors and of the hidden states.
     """
 
-    copies = 1
+    num_views = 1
     needs_hidden_states = True
 
     def __init__(self, dim: int):
@@ -54,7 +54,7 @@ class ISBERT(Objective):
                 "per_device_train_batch_size to at least 2"
             )
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         mask = batch.inputs["attention_mask"][:, 0].bool()
         tokens, sentences = self._local_features(batch.hidden_states[:, 0], mask), self._global_vectors(batch)
         rank, processes = world() if self.training else (0, 1)
@@ -72,7 +72,7 @@ class ISBERT(Objective):
             # Sentences differ in length: the means are over the tokens of all processes.
             return processes * (of_same + of_others)
 
-    def _global_vectors(self, batch: Embedded) -> torch.Tensor:
+    def _global_vectors(self, batch: EncodedBatch) -> torch.Tensor:
         return as_full_precision(self.to_global(batch.vectors[:, 0].to(self.to_global.weight.dtype)))
 
     def _local_features(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .base import Embedded, Encoder, Objective, TrainingRows, make_objective, objective_class
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, make_objective, objective_class
 from .passes import ObjectiveWithPasses
 
 
@@ -40,7 +40,7 @@ class Matryoshka(Objective):
         if found != wanted:
             raise ValueError(f"widths {dims} need objectives of dim {wanted}, got {found}")
         first = objectives[0]
-        self.encoders, self.copies = first.encoders, first.copies
+        self.encoders, self.num_views = first.encoders, first.num_views
         self.needs_hidden_states, self.needs_text_ids = first.needs_hidden_states, first.needs_text_ids
 
     def attach(self, model: Encoder) -> None:
@@ -51,7 +51,7 @@ class Matryoshka(Objective):
         for objective in self.objectives:
             objective.check(rows)
 
-    def forward(self, batch: Embedded) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Named parts: `loss_256` for a width of 256, or `{part}_256` for each part of the wrapped objective."""
         if self._shares_passes:
             passed = self.objectives[0].passes(batch)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import InfoNCE
 
 
@@ -52,7 +52,7 @@ class ObjectiveWithPasses(Objective):
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def passes(self, batch: Embedded) -> Passed:
+    def passes(self, batch: EncodedBatch) -> Passed:
         """The objective's own passes on a batch, and all they change in it."""
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class ObjectiveWithPasses(Objective):
         queue = None if passed.queue is None else passed.queue[:, :dim]
         return self.info_nce.of_columns(passed.vectors[..., :dim], gather=self.training, extra_negatives=queue)
 
-    def forward(self, batch: Embedded) -> torch.Tensor | dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
         passed = self.passes(batch)
         loss = self.loss_at(passed, self.dim)
         return {"info_nce": loss, **passed.parts} if passed.parts else loss

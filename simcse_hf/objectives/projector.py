@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import Embedded, Encoder, Objective, TrainingRows
+from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 EPSILON = 1e-5  # under the root, as in every batch norm: a constant dimension becomes 0 and not NaN
@@ -144,7 +144,7 @@ class DimensionContrastive(Objective):
                 "per_device_train_batch_size to at least 2"
             )
 
-    def project(self, batch: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    def project(self, batch: EncodedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Both views, (n, projector_dim) each, in float32 or wider: in training the rows of all processes."""
         first, second = (as_full_precision(self.projector(batch.vectors[:, column])) for column in (0, 1))
         return (gather_rows(first), gather_rows(second)) if self.training else (first, second)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .base import Embedded, Encoder, TrainingRows
+from .base import EncodedBatch, Encoder, TrainingRows
 from .passes import ObjectiveWithPasses, Passed
 
 
@@ -61,7 +61,7 @@ class PromptBERT(ObjectiveWithPasses):
                 "texts, or token ids made with the templates"
             )
 
-    def passes(self, batch: Embedded) -> Passed:
+    def passes(self, batch: EncodedBatch) -> Passed:
         if not (self.training and self.denoise):
             return Passed(batch.vectors)
         rows, columns = batch.vectors.shape[:2]

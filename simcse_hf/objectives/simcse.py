@@ -1,6 +1,6 @@
 """SimCSE's objective on a batch: InfoNCE over the rows of all processes."""
 
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import InfoNCE
 
 
@@ -48,7 +48,7 @@ class SimCSEObjective(Objective):
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: Embedded):
+    def forward(self, batch: EncodedBatch):
         text_ids = None
         if self.needs_text_ids:
             if "text_ids" not in batch.inputs:

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import nn
 
-from ..ops.distributed import share_of_mean
-from .base import Embedded, Objective, TrainingRows
+from ..ops.distributed import mean_over_processes
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 RELATIONS = ("entailment", "neutral", "contradiction")  # their order is that of the numbers 0, 1, 2
@@ -52,7 +52,7 @@ class Softmax(Objective):
         """
         row_relations(rows)
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         relations = batch.inputs["relations"]
         present = relations >= 0
         with torch.autocast(batch.vectors.device.type, enabled=False):
@@ -60,7 +60,7 @@ class Softmax(Objective):
                 batch.vectors[:, :1].expand(-1, relations.shape[1], -1)[present], batch.vectors[:, 1:][present]
             )
             total = F.cross_entropy(as_full_precision(logits), relations[present], reduction="sum")
-        return share_of_mean(total, present.sum(), self.training)
+        return mean_over_processes(total, present.sum(), self.training)
 
     def logits(self, premises: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
         """(n, dim) and (n, dim) -> (n, 3), in the order of [`RELATIONS`]."""

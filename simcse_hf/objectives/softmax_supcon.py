@@ -2,7 +2,7 @@
 
 import torch
 
-from .base import Embedded, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows
 from .softmax import Softmax
 from .supcon import SupCon
 
@@ -45,7 +45,7 @@ class SoftmaxSupCon(Objective):
         """As [`SupCon`]'s, which asks for all that [`Softmax`] does."""
         self.supcon.check(rows)
 
-    def forward(self, batch: Embedded) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """`softmax_loss` and `supcon_loss`, weighted: the loss is their sum."""
         return {
             "softmax_loss": (1 - self.supcon_weight) * self.softmax(batch),

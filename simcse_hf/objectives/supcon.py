@@ -5,8 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..ops.distributed import gather_rows, share_of_mean, world
-from .base import Embedded, Objective, TrainingRows
+from ..ops.distributed import gather_rows, mean_over_processes, world
+from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import SIMILARITIES, as_full_precision
 from .softmax import row_relations
 
@@ -69,7 +69,7 @@ class SupCon(Objective):
                     "its loss is 0: raise per_device_train_batch_size"
                 )
 
-    def forward(self, batch: Embedded) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """The loss; 0, with a gradient of 0, where the batch holds a single hypothesis or no premise has a positive.
 
         In evaluation mode the batch is this process's own.
@@ -93,7 +93,7 @@ class SupCon(Objective):
             terms = F.softplus(torch.logsumexp(others - logits[anchor, positive][:, None], dim=1))
             positives = torch.bincount(anchor, minlength=len(anchors))
             total = (terms / positives[anchor]).sum()
-        return share_of_mean(total, (positives > 0).sum(), self.training)
+        return mean_over_processes(total, (positives > 0).sum(), self.training)
 
     def _prepare(self, vectors: torch.Tensor) -> torch.Tensor:
         vectors = as_full_precision(vectors)

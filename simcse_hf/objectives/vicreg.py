@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .base import Embedded
+from .base import EncodedBatch
 from .projector import DimensionContrastive, squared_products
 
 EPSILON = 1e-4  # under the root of the variance, in the paper
@@ -53,7 +53,7 @@ class VICReg(DimensionContrastive):
         self.variance_weight = variance_weight
         self.covariance_weight = covariance_weight
 
-    def forward(self, batch: Embedded) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """`invariance_loss`, `variance_loss` and `covariance_loss`, each times its weight: the loss is their sum."""
         views = self.project(batch)
         with torch.autocast(views[0].device.type, enabled=False):

@@ -79,7 +79,7 @@ def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def share_of_mean(total: torch.Tensor, count: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
+def mean_over_processes(total: torch.Tensor, count: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
     """This process's share of a mean over the items of all processes, which may hold different numbers of them.
 
     The mean of the shares over the processes, which DistributedDataParallel takes of the gradients, is the mean of the

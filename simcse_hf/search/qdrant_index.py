@@ -15,7 +15,7 @@ _BATCH = 256
 class QdrantIndex(VectorIndex):
     """A collection of a Qdrant server, or of Qdrant's embedded local mode.
 
-    Embedded, the collection is in memory, and is saved as an npy file: the folder of Qdrant's own local mode holds
+    EncodedBatch, the collection is in memory, and is saved as an npy file: the folder of Qdrant's own local mode holds
     pickles, which we do not read. Qdrant advises its local mode up to some 20,000 vectors. On a server vectors are
     stored as they are added; an index saved here holds the server's URL and the sentences. The server's key is taken
     from the environment variable `QDRANT_API_KEY`, and never saved.

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
-from ..objectives import Embedded, Objective
+from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..objectives.passes import ObjectiveWithPasses
@@ -53,13 +53,13 @@ class CachedBatch:
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
                 alone = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                found.append(model(**alone, use_objective=False).sentence_vectors)
+                found.append(model(**alone, use_objective=False).sentence_embeddings)
         self.vectors = torch.cat(found).requires_grad_()
         seen = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
         with autocast():
-            loss, parts = total_and_parts(model.objective(Embedded(self.vectors, seen)))
+            loss, parts = total_and_parts(model.objective(EncodedBatch(self.vectors, seen)))
         self.output = ContrastiveOutput(
-            loss=loss, sentence_vectors=self.vectors.detach(), contrastive_loss=loss, parts=parts
+            loss=loss, sentence_embeddings=self.vectors.detach(), contrastive_loss=loss, parts=parts
         )
 
     def backward(
@@ -89,7 +89,7 @@ class CachedBatch:
                 torch.manual_seed(seed)
                 with nullcontext() if i == last else no_sync():
                     found = (self.model if wrapped is None else wrapped)(**chunk, use_objective=False)
-                    surrogate = (found.sentence_vectors.to(gradient.dtype) * gradient).sum()
+                    surrogate = (found.sentence_embeddings.to(gradient.dtype) * gradient).sum()
                     if shares is not None:
                         share = shares[i] * found.mlm_loss
                         mlm_loss += share.detach()

@@ -106,7 +106,7 @@ def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> boo
 def _view(trainer: Trainer) -> dict | None:
     """How the positives of single sentences come about; None for an objective without positives."""
     args, rows = trainer.args, trainer.train_dataset
-    if trainer.model.objective.copies == 1:
+    if trainer.model.objective.num_views == 1:
         return None
     if not isinstance(rows, ViewDataset):
         return {"name": args.view, "rate": None, "both": False}

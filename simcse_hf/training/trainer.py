@@ -116,7 +116,7 @@ class SimCSETrainer(Trainer):
         collator = ContrastiveCollator(
             processing_class,
             pad_to=args.max_seq_length if args.pad_to_max_length else None,
-            repeat=model.objective.copies,
+            repeat=model.objective.num_views,
             add_text_ids=model.objective.needs_text_ids,
         )
         super().__init__(
@@ -244,7 +244,7 @@ class SimCSETrainer(Trainer):
                 f"gradient_accumulation_steps = {self.args.gradient_accumulation_steps} adds no negatives: every "
                 f"forward pass contrasts its own {batch} texts. A larger batch, or more processes, does."
             )
-        if num_sentences == 1 and objective.copies > 1 and self.args.view == "identity":
+        if num_sentences == 1 and objective.num_views > 1 and self.args.view == "identity":
             self._check_dropout()
         if num_sentences > 1 and self.args.view == "fixed_mask":
             raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
@@ -295,7 +295,7 @@ class SimCSETrainer(Trainer):
             model.unpadded = False
         try:
             with own_random_state(model.device), self.compute_loss_context_manager():
-                vectors = model.train()(ids, mask, return_loss=False).sentence_vectors
+                vectors = model.train()(ids, mask, return_loss=False).sentence_embeddings
         finally:
             model.train(training)
             model.unpadded = unpadded

@@ -77,10 +77,12 @@ def test_a_model_takes_the_batch(tokenizer):
     model = BertForCL(tiny_config())
     batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
     output = model(**batch)
-    assert output.sentence_vectors.shape == (3, 2, 32) and output.loss > 0
+    assert output.sentence_embeddings.shape == (3, 2, 32) and output.loss > 0
     padded = ContrastiveCollator(tokenizer, pad_to=20)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
     model.eval()
-    torch.testing.assert_close(model(**padded).sentence_vectors, model(**batch).sentence_vectors, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        model(**padded).sentence_embeddings, model(**batch).sentence_embeddings, rtol=0, atol=1e-6
+    )
 
 
 def test_rows_of_tensors_are_repeated_not_doubled(tokenizer):

@@ -28,7 +28,7 @@ def test_every_encoder_gets_a_class_of_its_own_kind(family):
     assert cls.__name__ == type(stock).__name__.removesuffix("Model") + "ForCL"
     model = AutoModelForCL.from_config(config)
     assert type(model.base_model) is type(stock) and model.base_model_prefix == cls.base_model_prefix
-    assert model(**random_batch(3, 2)).sentence_vectors.shape == (3, 2, 32)
+    assert model(**random_batch(3, 2)).sentence_embeddings.shape == (3, 2, 32)
 
 
 def test_goes_by_model_type_and_not_by_name(tmp_path):
@@ -63,7 +63,7 @@ def test_a_class_made_on_the_fly_can_be_copied():
     """EMA teachers and reference models are deep copies."""
     model = AutoModelForCL.from_config(tiny_config("albert")).eval()
     twin, batch = copy.deepcopy(model), random_batch(2, 2)
-    assert torch.equal(twin(**batch).sentence_vectors, model(**batch).sentence_vectors)
+    assert torch.equal(twin(**batch).sentence_embeddings, model(**batch).sentence_embeddings)
 
 
 def test_a_config_without_encoder_is_refused():

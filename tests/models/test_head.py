@@ -66,10 +66,10 @@ def test_a_model_keeps_its_head_in_that_file(family, save_checkpoint):
     batch = random_batch(4)
     loaded = AutoModelForCL.from_pretrained(directory).eval()
     assert loaded.head_source == "kept"
-    assert torch.equal(loaded(**batch).sentence_vectors, model(**batch).sentence_vectors)
+    assert torch.equal(loaded(**batch).sentence_embeddings, model(**batch).sentence_embeddings)
     encoder = AutoModel.from_pretrained(directory).eval()
     by_hand = model.sentence_head(encoder(**batch).last_hidden_state[:, 0])
-    torch.testing.assert_close(by_hand, model(**batch).sentence_vectors, rtol=0, atol=1e-5)
+    torch.testing.assert_close(by_hand, model(**batch).sentence_embeddings, rtol=0, atol=1e-5)
 
 
 def test_saves_the_state_it_is_given(save_checkpoint, tmp_path):

@@ -38,20 +38,20 @@ def test_a_step_is_one_encoder_pass_and_one_more_for_mlm(num_sentences, do_mlm, 
 def test_vectors_have_an_axis_of_sentences(num_sentences, pooler_type):
     model = BertForCL(tiny_config(), pooler_type=pooler_type)
     output = model(**random_batch(4, num_sentences))
-    assert output.sentence_vectors.shape == (4, num_sentences, 32)
+    assert output.sentence_embeddings.shape == (4, num_sentences, 32)
     assert (output.loss is None) == (num_sentences == 1)
     single = model(**random_batch(4))
-    assert single.sentence_vectors.shape == (4, 32) and single.loss is None
+    assert single.sentence_embeddings.shape == (4, 32) and single.loss is None
 
 
 def test_each_vector_belongs_to_its_sentence():
     model = BertForCL(tiny_config()).eval()
     batch = random_batch(3, 4)
-    vectors = model(**batch).sentence_vectors
+    vectors = model(**batch).sentence_embeddings
     for row in range(3):
         for column in range(4):
             size = batch["attention_mask"][row, column].sum()
-            alone = model(batch["input_ids"][row, column, :size][None]).sentence_vectors[0]
+            alone = model(batch["input_ids"][row, column, :size][None]).sentence_embeddings[0]
             torch.testing.assert_close(vectors[row, column], alone, rtol=1e-5, atol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_each_vector_belongs_to_its_sentence():
 def test_columns_are_anchor_positive_and_hard_negatives(settings):
     model = BertForCL(tiny_config(), **settings).eval()
     output = model(**random_batch(4, 4))
-    v = output.sentence_vectors
+    v = output.sentence_embeddings
     wanted = InfoNCE(**{"temperature": 0.05, **settings})(v[:, 0], v[:, 1], v[:, 2:])
     assert output.loss.item() == output.contrastive_loss.item() == pytest.approx(wanted.item(), rel=1e-6)
 
@@ -89,16 +89,16 @@ def test_poolers_read_the_stock_hidden_states(pooler_type, family, save_checkpoi
     batch = random_batch(4)
     states = stock(**batch, output_hidden_states=True)
     wanted = pool(pooler_type, states.last_hidden_state, batch["attention_mask"], states.hidden_states)
-    torch.testing.assert_close(model(**batch).sentence_vectors, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(**batch).sentence_embeddings, wanted, rtol=0, atol=1e-5)
 
 
 def test_token_type_ids_may_be_given():
     model = BertForCL(tiny_config()).eval()
     batch = random_batch(3, 2)
     zeros, ones = torch.zeros_like(batch["input_ids"]), torch.ones_like(batch["input_ids"])
-    plain = model(**batch).sentence_vectors
-    assert torch.equal(model(**batch, token_type_ids=zeros).sentence_vectors, plain)
-    assert not torch.allclose(model(**batch, token_type_ids=ones).sentence_vectors, plain)
+    plain = model(**batch).sentence_embeddings
+    assert torch.equal(model(**batch, token_type_ids=zeros).sentence_embeddings, plain)
+    assert not torch.allclose(model(**batch, token_type_ids=ones).sentence_embeddings, plain)
 
 
 def test_bfloat16_autocast_leaves_the_loss_in_float32():
@@ -123,22 +123,22 @@ def test_inputs_of_other_axes_are_refused(shape):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_dropout_views_differ_in_training_only(family):
     model = AutoModelForCL.from_config(tiny_config(family))
-    trained = model(**views(4)).sentence_vectors
+    trained = model(**views(4)).sentence_embeddings
     assert ((trained[:, 0] - trained[:, 1]).norm(dim=-1) > 1e-3).all()
-    evaluated = model.eval()(**views(4)).sentence_vectors
+    evaluated = model.eval()(**views(4)).sentence_embeddings
     assert torch.equal(evaluated[:, 0], evaluated[:, 1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_dropout_the_views_are_equal(family):
     model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0))
-    vectors = model(**views(4)).sentence_vectors
+    vectors = model(**views(4)).sentence_embeddings
     assert torch.equal(vectors[:, 0], vectors[:, 1])
 
 
 def test_under_a_fixed_mask_the_views_are_equal_and_dropout_is_on():
     model = BertForCL(tiny_config(), fixed_mask=True)
-    first, second = (model(**views(4)).sentence_vectors for _ in range(2))
+    first, second = (model(**views(4)).sentence_embeddings for _ in range(2))
     assert torch.equal(first[:, 0], first[:, 1]) and first.shape == (4, 2, 32)
     assert not torch.allclose(first, second)
 
@@ -177,8 +177,8 @@ def test_mlp_only_train_uses_the_head_in_training_only(family):
     batch = random_batch(4)
     before_pooler = model.base_model(**batch).last_hidden_state[:, 0]
     with_head = torch.tanh(before_pooler @ dense(model).weight.T + dense(model).bias)
-    torch.testing.assert_close(model.train()(**batch).sentence_vectors, with_head)
-    assert torch.equal(model.eval()(**batch).sentence_vectors, before_pooler)
+    torch.testing.assert_close(model.train()(**batch).sentence_embeddings, with_head)
+    assert torch.equal(model.eval()(**batch).sentence_embeddings, before_pooler)
 
 
 def dense(model):

@@ -46,7 +46,7 @@ def test_automodel_loads_what_is_saved(family, do_mlm, save_checkpoint):
     assert all(key.startswith(head_names) for key in info["unexpected_keys"])
     batch = random_batch(4, 2)
     output = stock.eval()(**flat(batch))
-    vectors = model(**batch).sentence_vectors.flatten(0, 1)
+    vectors = model(**batch).sentence_embeddings.flatten(0, 1)
     assert model.has_own_pooler == (family in WITH_OWN_POOLER)
     if model.has_own_pooler:
         assert torch.equal(output.pooler_output, vectors)

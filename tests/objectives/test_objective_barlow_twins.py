@@ -7,7 +7,7 @@ import torch
 from process_helpers import Encoded, assert_same, in_processes, train_share
 from torch import nn
 
-from simcse_hf.objectives import OBJECTIVES, Embedded, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
 
@@ -50,7 +50,7 @@ def one_process(rank, processes):
 @pytest.mark.parametrize("weight", [0.0051, 1.0, 0])
 def test_value_and_gradient(rows, dim, weight):
     views = torch.randn(rows, 2, dim, dtype=torch.float64, requires_grad=True)
-    loss = unprojected(dim, off_diagonal_weight=weight)(Embedded(views))
+    loss = unprojected(dim, off_diagonal_weight=weight)(EncodedBatch(views))
     wanted = reference(views, weight)
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-10)
     found, exact = (torch.autograd.grad(x, views)[0] for x in (loss, wanted))
@@ -64,8 +64,8 @@ def test_defaults_are_the_papers():
 
 def test_equal_views_of_uncorrelated_dimensions_lose_nothing():
     signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
-    assert unprojected(3)(Embedded(torch.stack([signs, 5 * signs + 2], 1))).item() == pytest.approx(0, abs=1e-8)
-    assert unprojected(3)(Embedded(torch.stack([signs, -signs], 1))).item() == pytest.approx(12, abs=1e-3)
+    assert unprojected(3)(EncodedBatch(torch.stack([signs, 5 * signs + 2], 1))).item() == pytest.approx(0, abs=1e-8)
+    assert unprojected(3)(EncodedBatch(torch.stack([signs, -signs], 1))).item() == pytest.approx(12, abs=1e-3)
 
 
 def test_two_processes_are_one(tmp_path):
@@ -77,20 +77,20 @@ def test_constant_dimensions_give_finite_numbers(rows, dim):
     views = torch.randn(rows, 2, dim)
     views[:, :, 1] = 3.0
     views.requires_grad_()
-    loss = unprojected(dim)(Embedded(views))
+    loss = unprojected(dim)(EncodedBatch(views))
     loss.backward()
     assert loss.isfinite() and views.grad.isfinite().all()
 
 
 def test_the_last_row_of_an_evaluation_may_stand_alone():
     objective = make_objective("barlow_twins", 4, {}, {"projector_dim": 6}).eval()
-    assert objective(Embedded(torch.randn(1, 2, 4))).item() == pytest.approx(6, abs=1e-4)
+    assert objective(EncodedBatch(torch.randn(1, 2, 4))).item() == pytest.approx(6, abs=1e-4)
 
 
 def test_half_precision_vectors_are_computed_in_float32():
     views = torch.randn(8, 2, 16).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = unprojected(16)(Embedded(views))
+        loss = unprojected(16)(EncodedBatch(views))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(reference(views.double(), 0.0051).item(), rel=1e-5)
 
@@ -99,7 +99,7 @@ def test_the_correlation_matrix_is_never_held():
     views = torch.randn(4, 2, 500, requires_grad=True)
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-        unprojected(500)(Embedded(views)).backward()
+        unprojected(500)(EncodedBatch(views)).backward()
     assert 0 < max(sizes) <= views.numel()
 
 

@@ -82,14 +82,14 @@ def test_another_objective_starts_anew(distance, save_checkpoint):
 def test_two_encoders_are_independent_and_the_first_is_the_model(save_checkpoint):
     model = BertForCL(tiny_config(dropout=0.0), encoders=2)
     batch = random_batch(4, 3)
-    same = model(**batch).sentence_vectors
-    torch.testing.assert_close(same, BertForCL.forward(model, **batch, return_loss=False).sentence_vectors)
+    same = model(**batch).sentence_embeddings
+    torch.testing.assert_close(same, BertForCL.forward(model, **batch, return_loss=False).sentence_embeddings)
     with torch.no_grad():
         for parameter in model.second_encoder.parameters():
             parameter.add_(0.01)
     output = model(**batch)
-    torch.testing.assert_close(output.sentence_vectors[:, 0], same[:, 0])
-    assert not torch.allclose(output.sentence_vectors[:, 1:], same[:, 1:], atol=1e-3)
+    torch.testing.assert_close(output.sentence_embeddings[:, 0], same[:, 0])
+    assert not torch.allclose(output.sentence_embeddings[:, 1:], same[:, 1:], atol=1e-3)
     output.loss.backward()
     assert all(p.grad is not None for m in (model, model.second_encoder) for p in m.parameters() if p.requires_grad)
     model.eval()

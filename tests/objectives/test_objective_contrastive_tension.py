@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from process_helpers import Encoded, assert_same, in_processes, train_share
 
-from simcse_hf.objectives import Embedded, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 
 CASES = [(2, 3, 1), (8, 5, 7), (9, 5, 7), (5, 4, 2), (12, 16, 11)]  # rows, dimensions, negatives a positive
 
@@ -51,7 +51,7 @@ def test_value_and_gradient(rows, dim, negatives, scale):
     vectors = scale * torch.randn(rows, 2, dim, dtype=torch.float64)
     loss, gradient = reference(vectors, negatives)
     vectors.requires_grad_()
-    found = objective_of(dim, negatives)(Embedded(vectors))
+    found = objective_of(dim, negatives)(EncodedBatch(vectors))
     found.backward()
     assert found.item() == pytest.approx(loss, rel=1e-10)
     torch.testing.assert_close(vectors.grad, gradient, rtol=1e-8, atol=1e-12)
@@ -69,7 +69,7 @@ def test_two_processes_are_one(tmp_path):
 
 def test_large_logits_stay_finite():
     vectors = torch.full((9, 2, 4), 1000.0, requires_grad=True)
-    loss = objective_of(4)(Embedded(vectors))
+    loss = objective_of(4)(EncodedBatch(vectors))
     loss.backward()
     assert loss.item() == pytest.approx(4e6 * 7 / 8) and vectors.grad.isfinite().all()
 
@@ -77,13 +77,13 @@ def test_large_logits_stay_finite():
 @pytest.mark.parametrize("rows, negatives", [(1, 0), (3, 2)])
 def test_an_evaluation_batch_takes_the_other_rows_that_it_has(rows, negatives):
     vectors = torch.randn(rows, 2, 4, dtype=torch.float64)
-    assert objective_of(4).eval()(Embedded(vectors)).item() == pytest.approx(reference(vectors, negatives)[0])
+    assert objective_of(4).eval()(EncodedBatch(vectors)).item() == pytest.approx(reference(vectors, negatives)[0])
 
 
 def test_half_precision_vectors_are_computed_in_float32():
     vectors = torch.randn(9, 2, 16).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = objective_of(16)(Embedded(vectors))
+        loss = objective_of(16)(EncodedBatch(vectors))
     assert loss.dtype == torch.float32 and loss.item() == pytest.approx(reference(vectors.double(), 7)[0], rel=1e-5)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from process_helpers import in_processes
 
-from simcse_hf.objectives import Embedded, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.declutr import DeCLUTR
 
 CASES = [(1, 1, 2), (1, 2, 3), (2, 2, 6), (3, 1, 6)]  # anchors, positives, columns
@@ -41,7 +41,7 @@ def reference(vectors, anchors, temperature):
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 2.0])
 def test_loss_and_gradient_are_the_papers(rows, anchors, positives, columns, temperature):
     vectors = vectors_of(rows, columns).requires_grad_()
-    loss = DeCLUTR(5, temperature, anchors)(Embedded(vectors))
+    loss = DeCLUTR(5, temperature, anchors)(EncodedBatch(vectors))
     (gradient,) = torch.autograd.grad(loss, vectors)
     expected = reference(vectors, anchors, temperature)
     torch.testing.assert_close(loss, expected)
@@ -49,35 +49,35 @@ def test_loss_and_gradient_are_the_papers(rows, anchors, positives, columns, tem
 
 
 def test_equal_views_have_the_loss_of_guessing():
-    loss = DeCLUTR(4)(Embedded(torch.ones(6, 3, 4)))
+    loss = DeCLUTR(4)(EncodedBatch(torch.ones(6, 3, 4)))
     assert loss.item() == pytest.approx(math.log(11), abs=1e-5)
 
 
 def test_the_order_of_positives_and_the_length_of_vectors_do_not_matter():
     vectors = vectors_of(4, 4)
-    loss = DeCLUTR(5)(Embedded(vectors))
-    torch.testing.assert_close(loss, DeCLUTR(5)(Embedded(vectors[:, [0, 3, 1, 2]])))
-    torch.testing.assert_close(loss, DeCLUTR(5)(Embedded(vectors * torch.rand(4, 1, 1).double().add(1))))
+    loss = DeCLUTR(5)(EncodedBatch(vectors))
+    torch.testing.assert_close(loss, DeCLUTR(5)(EncodedBatch(vectors[:, [0, 3, 1, 2]])))
+    torch.testing.assert_close(loss, DeCLUTR(5)(EncodedBatch(vectors * torch.rand(4, 1, 1).double().add(1))))
 
 
 def test_half_precision_and_small_losses_keep_their_gradient():
     vectors = torch.eye(4)[:, None].expand(-1, 2, -1).clone().requires_grad_()
-    loss = DeCLUTR(4)(Embedded(vectors))
+    loss = DeCLUTR(4)(EncodedBatch(vectors))
     loss.backward()
     assert 0 < loss.item() < 1e-7 and vectors.grad.abs().max() > 0
-    assert DeCLUTR(5)(Embedded(vectors_of(3, 2).bfloat16())).dtype == torch.float32
+    assert DeCLUTR(5)(EncodedBatch(vectors_of(3, 2).bfloat16())).dtype == torch.float32
 
 
 def test_a_single_anchor_has_nothing_to_tell_apart():
     vectors = vectors_of(1, 3).requires_grad_()
-    loss = DeCLUTR(5)(Embedded(vectors))
+    loss = DeCLUTR(5)(EncodedBatch(vectors))
     loss.backward()
     assert loss.item() == 0 and vectors.grad.abs().max() == 0
 
 
 def step(vectors, anchors):
     vectors = vectors.clone().requires_grad_()
-    loss = DeCLUTR(5, anchors=anchors).train()(Embedded(vectors))
+    loss = DeCLUTR(5, anchors=anchors).train()(EncodedBatch(vectors))
     loss.backward()
     return loss.detach(), vectors.grad
 

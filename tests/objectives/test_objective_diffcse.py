@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.objectives import Embedded, make_objective
+from simcse_hf.objectives import EncodedBatch, make_objective
 
 SPECIAL = {0, PAD, CLS, SEP, MASK}
 
@@ -142,7 +142,7 @@ def test_a_row_with_fewer_sentences_counts_with_what_it_has(generator):
     batch["input_ids"][1, 2], batch["attention_mask"][1, 2] = PAD, 0
     vectors = model.embed(*(x.flatten(0, 1) for x in batch.values())).view(3, 3, -1)
     torch.manual_seed(5)
-    passed = model.objective.passes(Embedded(vectors, batch, model))
+    passed = model.objective.passes(EncodedBatch(vectors, batch, model))
     draws = random_like_the_objective((8, 9), seed=5)
     rows = torch.cat([draws[:5], torch.ones(1, 9), draws[5:]])
     wanted, _ = slow_parts(model, batch, rows)

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from process_helpers import Encoded, assert_same, in_processes, train_share
 
-from simcse_hf.objectives import Embedded, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 
 LENGTHS = [[2, 2], [3, 1, 5], [7, 4, 1, 6]]
 
@@ -46,7 +46,7 @@ def mask_of(lengths, width):
 
 def embedded(vectors, states, lengths):
     mask = mask_of(lengths, states.shape[1])
-    return Embedded(vectors[:, None], {"attention_mask": mask[:, None]}, None, states[:, None])
+    return EncodedBatch(vectors[:, None], {"attention_mask": mask[:, None]}, None, states[:, None])
 
 
 def drawn(lengths, dim, padding=2):
@@ -84,7 +84,7 @@ def test_value_and_gradient(lengths, dim):
 def test_windows_are_the_papers_and_all_is_for_training_only():
     objective = make_objective("is_bert", 16, {}, {})
     assert [tuple(c.weight.shape) for c in objective.ngrams] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
-    assert objective.needs_hidden_states and objective.copies == 1 and objective.encoders == 1
+    assert objective.needs_hidden_states and objective.num_views == 1 and objective.encoders == 1
 
 
 def test_padding_never_contributes():
@@ -108,7 +108,7 @@ def test_only_the_first_column_is_read():
     one = embedded(vectors, states, lengths)
     mask = one.inputs["attention_mask"]
     noise = torch.full_like(states, float("nan"))
-    two = Embedded(
+    two = EncodedBatch(
         torch.stack([vectors, noise[:, 0]], 1),
         {"attention_mask": torch.cat([mask, torch.ones_like(mask)], 1)},
         None,

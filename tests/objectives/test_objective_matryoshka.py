@@ -6,7 +6,7 @@ from conftest import flat, random_batch, tiny_config
 from process_helpers import Encoded, assert_same, in_processes, train_share
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import OBJECTIVES, Embedded, TrainingRows, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.matryoshka import Matryoshka, make_matryoshka, matryoshka_dims
 
 WITHOUT_MODEL = ["simcse", "barlow_twins", "vicreg", "is_bert"]
@@ -31,7 +31,7 @@ def slow_info_nce(vectors, width, temperature):
 def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
     objective = make_matryoshka("simcse", dim, dims, {"temperature": temperature}, {})
     vectors = torch.randn(rows, sentences, dim, dtype=torch.float64, requires_grad=True)
-    parts = objective(Embedded(vectors))
+    parts = objective(EncodedBatch(vectors))
     widths = sorted({dim, *dims}, reverse=True)
     assert list(parts) == [f"loss_{width}" for width in widths]
     wanted = {width: slow_info_nce(vectors, width, temperature) for width in widths}
@@ -46,9 +46,9 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
     objective = make_matryoshka(name, 8, [4], {}, {}).double()
     vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
     inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
-    parts = objective(Embedded(vectors, inputs, None, states))
+    parts = objective(EncodedBatch(vectors, inputs, None, states))
     for width, inner in zip((8, 4), objective.objectives, strict=True):
-        alone = inner(Embedded(vectors[..., :width], inputs, None, states[..., :width]))
+        alone = inner(EncodedBatch(vectors[..., :width], inputs, None, states[..., :width]))
         alone = alone if isinstance(alone, dict) else {"loss": alone}
         for part, value in alone.items():
             torch.testing.assert_close(parts[f"{part}_{width}"], value)
@@ -59,7 +59,7 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
 def test_what_the_wrapped_objective_asks_for_is_passed_on(name):
     plain, wrapped = make_objective(name, 8, {}, {}), make_matryoshka(name, 8, [2], {}, {})
-    for asked in ("encoders", "copies", "needs_hidden_states", "needs_text_ids"):
+    for asked in ("encoders", "num_views", "needs_hidden_states", "needs_text_ids"):
         assert getattr(wrapped, asked) == getattr(plain, asked)
 
 

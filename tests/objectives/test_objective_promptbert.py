@@ -15,7 +15,7 @@ from simcse_hf.data.templates import read_template, template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.inference.simcse import tokenize_texts
-from simcse_hf.objectives import Embedded, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
@@ -97,8 +97,8 @@ def test_hidden_text_has_no_influence_in_any_encoder(tokenizer, model_type):
     alone = []
     for texts in (["cat sat on", "a dog", "tree"], ["mat red big", "old small", "house"]):
         batch = batch_of(tokenizer, texts)
-        vectors = model(**batch, return_loss=False).sentence_vectors
-        alone.append(vectors - model.objective.passes(Embedded(vectors, batch, model)).vectors)
+        vectors = model(**batch, return_loss=False).sentence_embeddings
+        alone.append(vectors - model.objective.passes(EncodedBatch(vectors, batch, model)).vectors)
     torch.testing.assert_close(alone[0], alone[1], rtol=0, atol=1e-10)
     assert (alone[0][:, 0] - alone[0][:, 1]).abs().max() > 1e-3  # of two templates
     assert (alone[0][0] - alone[0][1]).abs().max() > 1e-6 or model_type == "mpnet"  # of two lengths

@@ -10,7 +10,7 @@ from process_helpers import in_processes
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli import build_nli_triplets
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.objectives import Embedded, InfoNCE, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, make_objective
 
 ROWS, DIM, PROCESSES = 6, 5, 2
 SETTINGS = {"temperature": 0.1, "similarity": "cosine", "hard_negative_weight": 0.6}
@@ -34,7 +34,7 @@ def case_batch(case):
 def step(case, vectors, text_ids):
     vectors = vectors.clone().requires_grad_()
     objective = make_objective("simcse", DIM, SETTINGS, CASES[case][1])
-    loss = objective(Embedded(vectors, {"text_ids": text_ids}))
+    loss = objective(EncodedBatch(vectors, {"text_ids": text_ids}))
     loss.backward()
     return loss.detach(), vectors.grad
 
@@ -97,7 +97,7 @@ def test_two_processes_are_one(case, found):
 def test_evaluation_stays_with_its_own_rows():
     vectors, _ = case_batch("pairs")
     objective = make_objective("simcse", DIM, SETTINGS, {}).eval()
-    assert objective(Embedded(vectors)).item() == InfoNCE(0.1)(vectors[:, 0], vectors[:, 1]).item()
+    assert objective(EncodedBatch(vectors)).item() == InfoNCE(0.1)(vectors[:, 0], vectors[:, 1]).item()
 
 
 # --- from text ----------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_a_repeated_sentence_is_no_false_negative(tokenizer):
     batch = batch_of(Dataset.from_dict({"sent0": texts}), tokenizer)
     vectors = vectors_of(batch)
     plain, masked = (
-        make_objective("simcse", DIM, {}, {"mask_duplicates": value})(Embedded(vectors, batch)).item()
+        make_objective("simcse", DIM, {}, {"mask_duplicates": value})(EncodedBatch(vectors, batch)).item()
         for value in (False, True)
     )
     assert plain > math.log(2) / 2  # two of four sentences cannot tell their positive from its repetition
@@ -142,7 +142,7 @@ def test_contradiction_and_neutral_as_hard_negatives(tokenizer):
     assert {rows[0]["hard_neg_1"], rows[0]["hard_neg_2"]} == {"a big cat sang", "the cat slept"}
     batch = batch_of(rows, tokenizer)
     vectors = vectors_of(batch)
-    loss = make_objective("simcse", DIM, SETTINGS, {})(Embedded(vectors, batch)).item()
+    loss = make_objective("simcse", DIM, SETTINGS, {})(EncodedBatch(vectors, batch)).item()
     assert vectors.shape == (2, 4, DIM)
     cosine = torch.nn.functional.cosine_similarity
     wanted = 0.0
@@ -181,7 +181,7 @@ def test_rows_with_relations_are_refused():
 
 def test_masking_duplicates_without_ids_is_refused():
     with pytest.raises(ValueError, match="mask_duplicates needs text_ids"):
-        make_objective("simcse", DIM, {}, {"mask_duplicates": True})(Embedded(torch.ones(2, 2, DIM)))
+        make_objective("simcse", DIM, {}, {"mask_duplicates": True})(EncodedBatch(torch.ones(2, 2, DIM)))
 
 
 @pytest.mark.parametrize("name", ["symmetric", "mask_duplicates"])

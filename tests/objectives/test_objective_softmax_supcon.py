@@ -7,7 +7,7 @@ from relation_helpers import ROWS, embedded, training_rows
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf.objectives import Embedded
+from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.softmax import Softmax
 from simcse_hf.objectives.softmax_supcon import SoftmaxSupCon
 from simcse_hf.objectives.supcon import SupCon
@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.objective = objective(DIM, **options).double()
 
     def forward(self, vectors, relations):
-        found = self.objective(Embedded(self.layer(vectors), {"relations": relations}))
+        found = self.objective(EncodedBatch(self.layer(vectors), {"relations": relations}))
         return sum(found.values()) if isinstance(found, dict) else found
 
 

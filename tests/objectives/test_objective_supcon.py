@@ -6,7 +6,7 @@ import pytest
 import torch
 from relation_helpers import ROWS, embedded, training_rows
 
-from simcse_hf.objectives import Embedded, TrainingRows
+from simcse_hf.objectives import EncodedBatch, TrainingRows
 from simcse_hf.objectives.supcon import SupCon
 
 
@@ -53,14 +53,14 @@ def test_equals_the_equation(name, dim, temperature, similarity):
 def test_a_case_by_hand():
     """Two premises in the plane; the second has no positive and counts only by its hypothesis."""
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
-    batch = Embedded(vectors, {"relations": torch.tensor([[0, 2], [1, -100]])})
+    batch = EncodedBatch(vectors, {"relations": torch.tensor([[0, 2], [1, -100]])})
     wanted = math.log(math.e + 1 + 1 / math.e) - 1
     assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
 
 
 def test_two_positives_are_averaged_and_stand_in_each_others_denominator():
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]])
-    batch = Embedded(vectors, {"relations": torch.tensor([[0, 0]])})
+    batch = EncodedBatch(vectors, {"relations": torch.tensor([[0, 0]])})
     wanted = math.log(math.e + 1) - 1 / 2
     assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
 
@@ -96,7 +96,7 @@ def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
     gradients = []
     for dtype in (torch.float32, torch.float64):
         x = vectors.to(dtype).requires_grad_()
-        loss = SupCon(4, temperature=0.05)(Embedded(x, relations))
+        loss = SupCon(4, temperature=0.05)(EncodedBatch(x, relations))
         gradients.append(torch.autograd.grad(loss, x)[0].double())
         assert 0 < loss.item() < 1e-6
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4 * gradients[1].abs().max().item())

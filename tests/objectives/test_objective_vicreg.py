@@ -7,7 +7,7 @@ import torch
 from process_helpers import Encoded, assert_same, in_processes, train_share
 from torch import nn
 
-from simcse_hf.objectives import OBJECTIVES, Embedded, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
 PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
@@ -52,7 +52,7 @@ def one_process(rank, processes):
 @pytest.mark.parametrize("scale", [0.3, 1.0])
 def test_values_and_gradients_of_the_parts(rows, dim, scale):
     views = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
-    found = unprojected(dim, invariance_weight=2.0, variance_weight=3.0, covariance_weight=0.5)(Embedded(views))
+    found = unprojected(dim, invariance_weight=2.0, variance_weight=3.0, covariance_weight=0.5)(EncodedBatch(views))
     assert list(found) == PARTS
     for loss, wanted, weight in zip(found.values(), reference(views), (2.0, 3.0, 0.5), strict=True):
         assert loss.item() == pytest.approx(weight * wanted.item(), rel=1e-10, abs=1e-14)
@@ -69,7 +69,7 @@ def test_defaults_are_the_papers():
 def test_a_weight_of_zero_is_a_part_of_zero():
     views = torch.randn(4, 2, 5)
     for name in ("invariance", "variance", "covariance"):
-        found = unprojected(5, **{f"{name}_weight": 0})(Embedded(views))
+        found = unprojected(5, **{f"{name}_weight": 0})(EncodedBatch(views))
         assert [part for part, value in found.items() if value == 0] == [f"{name}_loss"]
 
 
@@ -80,7 +80,7 @@ def test_two_processes_are_one(tmp_path):
 @pytest.mark.parametrize("rows, dim", [(6, 4), (3, 8)])
 def test_collapsed_vectors_have_a_finite_gradient(rows, dim):
     views = torch.ones(rows, 2, dim, requires_grad=True)
-    found = unprojected(dim)(Embedded(views))
+    found = unprojected(dim)(EncodedBatch(views))
     assert [value.item() for value in found.values()] == pytest.approx([0, 25 * 0.99, 0], abs=1e-5)
     sum(found.values()).backward()
     assert views.grad.isfinite().all()
@@ -88,13 +88,13 @@ def test_collapsed_vectors_have_a_finite_gradient(rows, dim):
 
 def test_the_last_row_of_an_evaluation_may_stand_alone():
     objective = make_objective("vicreg", 4, {}, {"projector_dim": 6}).eval()
-    assert all(value.isfinite() for value in objective(Embedded(torch.randn(1, 2, 4))).values())
+    assert all(value.isfinite() for value in objective(EncodedBatch(torch.randn(1, 2, 4))).values())
 
 
 def test_half_precision_vectors_are_computed_in_float32():
     views = torch.randn(8, 2, 16).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = unprojected(16, invariance_weight=1, variance_weight=1)(Embedded(views))
+        found = unprojected(16, invariance_weight=1, variance_weight=1)(EncodedBatch(views))
     for loss, wanted in zip(found.values(), reference(views.double()), strict=True):
         assert loss.dtype == torch.float32 and loss.item() == pytest.approx(wanted.item(), rel=1e-5)
 
@@ -103,7 +103,7 @@ def test_the_covariance_matrix_is_never_held():
     views = torch.randn(4, 2, 500, requires_grad=True)
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-        sum(unprojected(500)(Embedded(views)).values()).backward()
+        sum(unprojected(500)(EncodedBatch(views)).values()).backward()
     assert 0 < max(sizes) <= views.numel()
 
 

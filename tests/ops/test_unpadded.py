@@ -98,7 +98,7 @@ def test_poolers(family, pooler_type):
     both = []
     for model.unpadded in (True, False):
         output = model(**batch)
-        both.append((output.sentence_vectors.detach(), gradients(model, output.loss)))
+        both.append((output.sentence_embeddings.detach(), gradients(model, output.loss)))
     torch.testing.assert_close(both[0][0], both[1][0], rtol=0, atol=1e-5)
     assert_close(both[0][1], both[1][1])
 

@@ -15,9 +15,10 @@ from datasets import Dataset
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.publishing import CARD, describe_run, name_repository, write_card
-from simcse_hf.publishing.card import EVAL_RESULTS, MARKER, card_main
-from simcse_hf.training.record import changed_arguments
+from simcse_hf.cli.publish import card_main
+from simcse_hf.publishing import CARD, name_repository, write_card
+from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
+from simcse_hf.training.record import changed_arguments, describe_run
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]

@@ -11,10 +11,10 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.spans import SpanDataset
 from simcse_hf.data.views import VIEWS
 from simcse_hf.objectives import OBJECTIVES, Objective, register
-from simcse_hf.publishing import describe_run, write_card
+from simcse_hf.publishing import write_card
 from simcse_hf.publishing.methods import METHODS, VIEW_WORDS
 from simcse_hf.publishing.papers import PAPERS, bibtex_of
-from simcse_hf.training.record import kind_of_rows
+from simcse_hf.training.record import describe_run, kind_of_rows
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]

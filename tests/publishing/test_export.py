@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.cli.publish import export_main
 from simcse_hf.models.poolers import POOLER_TYPES
 from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
-from simcse_hf.publishing.export import ONNX_FILE, export_main, export_onnx, export_sentence_transformers
+from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]
 #: As their users name them: `cls` with the head of training alone is a model of its own.

@@ -19,8 +19,9 @@ from safetensors.torch import load
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
-from simcse_hf.publishing.hub import PushError, files_to_push, push_main, push_model
+from simcse_hf.publishing.hub import PushError, files_to_push, push_model
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 FAMILIES = ("bert", "distilbert")  # with the head in the main weights, and in a file of its own
