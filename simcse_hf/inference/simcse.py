@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import cached_file, logging
+from transformers.utils import logging
 
 from ..data.templates import read_template
 from ..models.auto import AutoModelForCL
@@ -21,6 +21,7 @@ from ..models.configuration import SECTION, ContrastiveSettings
 from ..models.poolers import POOLER_TYPES
 from ..models.positions import check_max_length, max_positions
 from ..ops.distributed import world
+from ..ops.files import find_file
 from ..ops.memory import keep_freed_memory
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform
@@ -375,8 +376,5 @@ def _sentence_transformers_pooler(name_or_path, hub: dict) -> tuple[str | None, 
 
 
 def _read_json(name_or_path, filename: str, hub: dict):
-    subfolder, _, name = filename.rpartition("/")
-    path = cached_file(
-        str(name_or_path), name, subfolder=subfolder, _raise_exceptions_for_missing_entries=False, **hub
-    )
+    path = find_file(name_or_path, filename, **hub)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))

@@ -8,14 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig
-from transformers.utils import cached_file
+
+from ..ops.files import find_file, select_hub_arguments
 
 # sentence-transformers' place and format for a dense layer. A file of its own keeps the encoder's weights loadable by
 # AutoModel without an unexpected key.
 FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
-
-_HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
 
 
 class SentenceHead(nn.Module):
@@ -56,11 +55,7 @@ def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict)
     Returns:
         Whether the checkpoint has a head.
     """
-    hub = {name: kwargs[name] for name in _HUB_ARGUMENTS if name in kwargs}
-    subfolder = "/".join(part for part in (kwargs.get("subfolder"), FOLDER) if part)
-    path = cached_file(
-        str(name_or_path), WEIGHTS, subfolder=subfolder, _raise_exceptions_for_missing_entries=False, **hub
-    )
+    path = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **select_hub_arguments(kwargs))
     if path is None:
         return False
     tensors = load_file(path)

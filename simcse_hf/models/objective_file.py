@@ -6,7 +6,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers.utils import cached_file, logging
+from transformers.utils import logging
+
+from ..ops.files import find_file
 
 logger = logging.get_logger(__name__)
 
@@ -36,7 +38,7 @@ def load_auxiliary_state(model: nn.Module, name_or_path: str | os.PathLike) -> b
     Raises:
         ValueError: the file does not fit the model's objective.
     """
-    path = name_or_path and cached_file(str(name_or_path), FILE, _raise_exceptions_for_missing_entries=False)
+    path = find_file(name_or_path, FILE)
     if not path:
         return False
     tensors = load_file(path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers.utils import cached_file
 
+from ..ops.files import find_file
 from .flow import Flow
 from .interface import VectorTransform
 from .whitening import Whitening
@@ -136,5 +136,5 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict) -> tuple[VectorTr
 
 
 def _file(name_or_path: str | os.PathLike, name: str, hub: dict) -> Path | None:
-    path = cached_file(str(name_or_path), name, subfolder=FOLDER, _raise_exceptions_for_missing_entries=False, **hub)
+    path = find_file(name_or_path, f"{FOLDER}/{name}", **hub)
     return None if path is None else Path(path)

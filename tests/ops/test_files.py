@@ -1,0 +1,41 @@
+"""A user is promised that an optional file of a model is found, or known to be missing, wherever the model is."""
+
+import pytest
+
+from simcse_hf.ops.files import find_file, select_hub_arguments
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "inner" / "1_Pooling").mkdir(parents=True)
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "inner" / "1_Pooling" / "config.json").write_text("{}")
+    return tmp_path
+
+
+def test_finds_a_file_of_a_directory(directory):
+    assert find_file(directory, "modules.json") == str(directory / "modules.json")
+    assert find_file(str(directory / "inner"), "1_Pooling/config.json").endswith("1_Pooling/config.json")
+
+
+def test_a_missing_file_is_none(directory):
+    assert find_file(directory, "other.json") is None
+    assert find_file(directory, "2_Dense/model.safetensors") is None
+    assert find_file("", "modules.json") is None
+
+
+def test_files_are_relative_to_the_subfolder(directory):
+    assert find_file(directory, "1_Pooling/config.json", subfolder="inner").endswith("inner/1_Pooling/config.json")
+    assert find_file(directory, "1_Pooling/config.json") is None
+    assert find_file(directory, "modules.json", subfolder="inner") is None
+
+
+def test_hands_the_hub_arguments_to_transformers(monkeypatch):
+    calls = []
+    monkeypatch.setattr("simcse_hf.ops.files.cached_file", lambda *args, **kwargs: calls.append((args, kwargs)))
+    hub = select_hub_arguments({"revision": "v2", "token": "secret", "cache_dir": "/tmp/x", "temperature": 0.1})
+    find_file("me/model", "1_Pooling/config.json", **hub)
+    ((args, kwargs),) = calls
+    assert args == ("me/model", "config.json") and kwargs.pop("subfolder") == "1_Pooling"
+    assert not kwargs.pop("_raise_exceptions_for_missing_entries")
+    assert kwargs == {"revision": "v2", "token": "secret", "cache_dir": "/tmp/x"}
