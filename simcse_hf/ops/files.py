@@ -1,7 +1,10 @@
-"""Find files in model directories and on the hub."""
+"""Files: find those of a model, in a directory or on the hub, and write whole files or none."""
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from transformers.utils import cached_file
@@ -41,3 +44,51 @@ def find_file(name_or_path: str | os.PathLike, filename: str, **hub_kwargs: Any)
     return cached_file(
         str(name_or_path), name, subfolder=subfolder, _raise_exceptions_for_missing_entries=False, **hub_kwargs
     )
+
+
+@contextmanager
+def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path and rename it to `path` when the block ends without an error.
+
+    So `path` holds either the complete new content or what it held before, even if the process is killed. The block
+    writes a file at the temporary path or makes a folder there. An existing file or folder at `path` is replaced.
+    If the block raises, the temporary file or folder is removed.
+
+        with write_atomically("vectors.npy") as temporary, open(temporary, "wb") as stream:
+            np.save(stream, vectors)
+
+    Args:
+        path (`str` or `os.PathLike`): Where the file or folder is to stand. Its parent folder must exist.
+
+    Yields:
+        `Path`: A path that does not exist yet, in the same folder as `path`. Its name ends in `.partial`.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    replaced = path.with_name(f".{path.name}.{os.getpid()}.replaced")
+    _remove(temporary)  # a killed process with the same number may have left it
+    try:
+        yield temporary
+        if temporary.is_file():
+            with open(temporary, "rb") as stream:  # the content must reach the disk before its name does
+                os.fsync(stream.fileno())
+        if not path.is_dir():
+            os.replace(temporary, path)
+            return
+        # A folder that holds something cannot be replaced in one step, so it steps aside and returns on failure.
+        path.rename(replaced)
+        try:
+            temporary.rename(path)
+        except OSError:
+            replaced.rename(path)
+            raise
+        shutil.rmtree(replaced)
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

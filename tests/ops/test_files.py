@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcse_hf.ops.files import find_file, select_hub_arguments
+from simcse_hf.ops.files import find_file, select_hub_arguments, write_atomically
 
 
 @pytest.fixture
@@ -39,3 +39,42 @@ def test_hands_the_hub_arguments_to_transformers(monkeypatch):
     assert args == ("me/model", "config.json") and kwargs.pop("subfolder") == "1_Pooling"
     assert not kwargs.pop("_raise_exceptions_for_missing_entries")
     assert kwargs == {"revision": "v2", "token": "secret", "cache_dir": "/tmp/x"}
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "vectors.bin"
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(b"new")
+        assert not path.exists() and temporary.parent == tmp_path
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path):
+    path = tmp_path / "vectors.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="disk"), write_atomically(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError("disk")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_replaces_an_earlier_folder_with_all_its_files(tmp_path):
+    path = tmp_path / "index"
+    for name in ("first", "second"):
+        with write_atomically(path) as temporary:
+            temporary.mkdir()
+            (temporary / name).write_text(name)
+    assert [file.name for file in path.iterdir()] == ["second"] and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
+    path = tmp_path / "index"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(RuntimeError), write_atomically(path) as temporary:
+        temporary.mkdir()
+        (temporary / "half").touch()
+        raise RuntimeError
+    with pytest.raises(OSError), write_atomically(path):
+        pass  # the block wrote nothing
+    assert [file.name for file in path.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [path]
