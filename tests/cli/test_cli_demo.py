@@ -22,9 +22,11 @@ from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import SentenceIndex
 
-# The command, noting whom its process looks up or connects to.
+# The command, noting whom its process looks up or connects to. A shell starts a background job with SIGINT ignored,
+# and child processes inherit that, so the default handler is restored here.
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 notes = open(sys.argv.pop(1), "w", buffering=1)
 
 def note(event, arguments):
