@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from .interface import VectorIndex
-from .vector_file import read_vectors, write_vectors
+from .exact import read_vectors, write_vectors
 
 _FILE = "vectors.npy"
 _BATCH = 256

@@ -107,13 +107,38 @@ def test_exact_search_is_exact_over_many_chunks_and_query_batches(monkeypatch):
         np.testing.assert_array_equal(index.search(queries, top_k)[1], numpy_search(vectors, queries, top_k)[1])
 
 
-def test_equal_scores_come_in_the_order_of_the_index(monkeypatch):
+@pytest.mark.parametrize("top_k", [1, 3, 7, 10])
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_equal_scores_come_in_the_order_of_the_index(top_k, chunk, monkeypatch):
     import simcse_hf.search.exact as exact
 
-    monkeypatch.setattr(exact, "_CHUNK", 4)
+    monkeypatch.setattr(exact, "_CHUNK", chunk)
     index = ExactIndex(DIM)
     index.add(np.repeat(unit_vectors(2), 5, axis=0))
-    assert index.search(unit_vectors(1), 10)[1].tolist() == [list(range(10))]
+    assert index.search(unit_vectors(1), top_k)[1].tolist() == [list(range(top_k))]
+
+
+def test_equal_scores_keep_their_order_however_the_matrix_product_rounds(monkeypatch):
+    """A processor may round the products of equal rows differently, by their place in the matrix."""
+    import simcse_hf.search.exact as exact
+
+    generator = torch.Generator().manual_seed(0)
+
+    class Rounding(torch.Tensor):
+        def __matmul__(self, other):
+            product = torch.Tensor(self) @ torch.Tensor(other)
+            return product + 1e-7 * (torch.rand(product.shape, generator=generator) - 0.5)
+
+    monkeypatch.setattr(exact, "_CHUNK", 16)
+    vectors = np.repeat(unit_vectors(10), 8, axis=0)
+    index, queries = ExactIndex(DIM), unit_vectors(5, seed=1)
+    index.add(vectors)
+    search_batch = index._search_batch
+    monkeypatch.setattr(index, "_search_batch", lambda batch, k: search_batch(batch.as_subclass(Rounding), k))
+    for top_k in (3, 20, 80):
+        scores, positions = index.search(queries, top_k)
+        np.testing.assert_array_equal(positions, numpy_search(vectors, queries, top_k)[1])
+        np.testing.assert_allclose(scores, numpy_search(vectors, queries, top_k)[0], atol=1e-6)
 
 
 def test_vectors_added_one_by_one_lie_in_few_parts():
