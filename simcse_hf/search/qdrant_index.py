@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .interface import VectorIndex
 from .exact import read_vectors, write_vectors
+from .interface import VectorIndex
 
 _FILE = "vectors.npy"
 _BATCH = 256
