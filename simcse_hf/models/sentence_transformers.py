@@ -1,15 +1,19 @@
-"""The files by which `SentenceTransformer(directory)` gives a checkpoint's own vectors, written beside its weights."""
+"""Read and write the files by which sentence-transformers knows a model's pooling, dense layers and prompts."""
 
 import json
 import os
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
+from ..ops.files import find_file
+from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
 from .head import FOLDER, WEIGHTS, save_head
 from .poolers import TEMPLATE_POOLER, needs_hidden_states
 from .positions import max_positions
@@ -32,6 +36,117 @@ _MODULE = "sentence_transformers.models."
 
 #: Poolers that no stock module of sentence-transformers computes.
 NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER)
+
+
+#: sentence-transformers' pooling modes by our names. Up to version 5, the config holds a flag for each mode.
+_POOLERS = {"cls": "cls_before_pooler", "mean": "avg"}
+_POOLING_FLAGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+@dataclass(frozen=True)
+class SentenceTransformersSettings:
+    """What sentence-transformers' files say about a model.
+
+    Args:
+        pooler_type (`str`, *optional*): The pooling, by our name. `None` if the model has no `modules.json`, or if
+            `unsupported` says why its modules cannot be reproduced here.
+        dense_layers (`list[dict]`): The configs of the `Dense` modules after the pooling, in their order.
+        dense_folders (`list[str]`): The folder of each dense layer.
+        normalize (`bool`): Whether the last module scales embeddings to unit length.
+        max_seq_length (`int`, *optional*): The number of tokens that a text is truncated to.
+        prompts (`dict[str, str]`): The prompts by name. A prompt is put before the text.
+        default_prompt_name (`str`, *optional*): The prompt that is used when none is named.
+        unsupported (`str`): Why the modules cannot be reproduced here. Empty if they can.
+    """
+
+    pooler_type: str | None = None
+    dense_layers: list[dict[str, Any]] = field(default_factory=list)
+    dense_folders: list[str] = field(default_factory=list)
+    normalize: bool = False
+    max_seq_length: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    unsupported: str = ""
+
+
+def read_sentence_transformers_settings(
+    name_or_path: str | os.PathLike, **hub_kwargs: Any
+) -> SentenceTransformersSettings:
+    """Read `modules.json`, `sentence_bert_config.json` and `config_sentence_transformers.json` of a model.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        hub_kwargs (`Any`): `revision`, `token`, `cache_dir`, `local_files_only` and `subfolder`, as in
+            `from_pretrained`.
+
+    Returns:
+        [`SentenceTransformersSettings`]: What the files say. All fields have their defaults if there are no files.
+
+    Raises:
+        ValueError: If a file is not valid JSON.
+    """
+    library = _read_json(name_or_path, "config_sentence_transformers.json", hub_kwargs)
+    settings: dict[str, Any] = {
+        "prompts": {name: text for name, text in (library.get("prompts") or {}).items() if text is not None},
+        "default_prompt_name": library.get("default_prompt_name"),
+    }
+    modules = _read_json(name_or_path, "modules.json", hub_kwargs)
+    if modules:
+        transformer = _read_json(name_or_path, "sentence_bert_config.json", hub_kwargs)
+        settings["max_seq_length"] = transformer.get("max_seq_length")
+        settings |= _read_modules(name_or_path, modules, settings["prompts"], hub_kwargs)
+    return SentenceTransformersSettings(**settings)
+
+
+def _read_modules(name_or_path: str | os.PathLike, modules: list, prompts: dict, hub_kwargs: dict) -> dict[str, Any]:
+    # A whitening or flow of this package is a module too, and is loaded from its own folder.
+    modules = [module for module in modules if module["path"] != POSTPROCESSING_FOLDER]
+    names = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    middle = names[2:-1] if names[-1] == "Normalize" else names[2:]
+    if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
+        return {
+            "unsupported": f"{name_or_path} is a sentence-transformers model of {' + '.join(names)}. This package "
+            "loads Transformer + Pooling, followed by any number of Dense modules and Normalize"
+        }
+    pooling = _read_json(name_or_path, f"{modules[1]['path']}/config.json", hub_kwargs)
+    modes = pooling.get("pooling_mode") or [
+        flag for flag, is_on in pooling.items() if flag.startswith("pooling_mode_") and is_on
+    ]
+    modes = [modes] if isinstance(modes, str) else modes
+    pooler_type = _POOLERS.get(_POOLING_FLAGS.get(modes[0], modes[0])) if len(modes) == 1 else None
+    if pooler_type is None:
+        return {
+            "unsupported": f"{name_or_path} pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers"
+        }
+    if not pooling.get("include_prompt", True) and any(prompts.values()):
+        return {"unsupported": f"{name_or_path} leaves its prompts out of the pooling (include_prompt is false)"}
+    folders = [module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"]
+    layers = [_read_json(name_or_path, f"{folder}/config.json", hub_kwargs) for folder in folders]
+    if any(layer.get("use_residual") or _other_input(layer) for layer in layers):
+        return {"unsupported": f"{name_or_path} has a Dense module with a residual connection or on token embeddings"}
+    names_kept = ("in_features", "out_features", "bias", "activation_function")
+    return {
+        "pooler_type": pooler_type,
+        "dense_layers": [{name: layer[name] for name in names_kept if name in layer} for layer in layers],
+        "dense_folders": folders,
+        "normalize": names[-1] == "Normalize",
+    }
+
+
+def _other_input(layer: dict) -> bool:
+    names = {layer.get("module_input_name"), layer.get("module_output_name")}
+    return not names <= {None, "sentence_embedding"}
+
+
+def _read_json(name_or_path: str | os.PathLike, filename: str, hub_kwargs: dict) -> Any:
+    """Return the content of an optional file, or an empty dict."""
+    path = find_file(name_or_path, filename, **hub_kwargs)
+    if path is None:
+        return {}
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}). Download or export the model again.") from error
 
 
 def save_sentence_transformers_files(
