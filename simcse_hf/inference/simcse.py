@@ -17,9 +17,8 @@ from transformers.utils import logging
 
 from ..data.templates import read_template
 from ..models.auto import AutoModelForCL
-from ..models.configuration import SECTION, ContrastiveSettings
+from ..models.configuration import SECTION, ContrastiveSettings, check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
-from ..models.positions import check_max_length, max_positions
 from ..ops.distributed import world
 from ..ops.files import find_file
 from ..ops.memory import keep_freed_memory

@@ -9,6 +9,7 @@ from ..objectives.info_nce import SIMILARITIES
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
+MIN_LENGTH = 3  # [CLS], a token and [SEP]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ class ContrastiveSettings:
         _require(0 < self.temperature < math.inf, "temperature", "a number above 0", self.temperature)
         _require(math.isfinite(self.hard_negative_weight), "hard_negative_weight", "finite", self.hard_negative_weight)
         _require(0 <= self.mlm_weight < math.inf, "mlm_weight", "0 or more", self.mlm_weight)
-        _require(self.max_seq_length >= 3, "max_seq_length", "at least 3 ([CLS], a token, [SEP])", self.max_seq_length)
+        _require(
+            self.max_seq_length >= MIN_LENGTH,
+            "max_seq_length",
+            "at least 3 ([CLS], a token, [SEP])",
+            self.max_seq_length,
+        )
         _require(self.encoders in (1, 2), "encoders", "1 or 2", self.encoders)
         if self.mlp_only_train and self.pooler_type != "cls":
             raise ValueError(
@@ -119,3 +125,44 @@ SETTING_NAMES = frozenset(field.name for field in fields(ContrastiveSettings))
 def _require(holds: bool, name: str, expectation: str, value: object) -> None:
     if not holds:
         raise ValueError(f"{name} must be {expectation}, got {value!r}")
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Tokens a text may have at most, special tokens included; None where the encoder sets no bound.
+
+    RoBERTa and its relatives count positions from `pad_token_id + 1`: the table serves fewer tokens than it has rows.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    if not isinstance(rows, int) or rows <= 0:
+        return None
+    offset = (
+        config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS and config.pad_token_id is not None else 0
+    )
+    return rows - offset
+
+
+_OFFSET_POSITIONS = {
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}
+
+
+def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
+    """Raises ValueError for a length without room for a token, or beyond the encoder's positions."""
+    if max_seq_length < MIN_LENGTH:
+        raise ValueError(f"a max_seq_length of {max_seq_length} leaves no room for [CLS], a token and [SEP]")
+    positions = max_positions(config)
+    if positions is not None and max_seq_length > positions:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} positions. "
+            f"Use max_seq_length {positions} or less."
+        )

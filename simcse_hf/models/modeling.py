@@ -17,10 +17,9 @@ from ..objectives.matryoshka import make_matryoshka
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.unpadded import encode_unpadded, supports_unpadded
-from .checkpoint import ContrastiveCheckpoint
+from .checkpoint import AUXILIARY_MODULES, ContrastiveCheckpoint, load_auxiliary_state
 from .configuration import SECTION, ContrastiveSettings
 from .head import SentenceHead
-from .objective_file import AUXILIARY_MODULES, load_auxiliary_state
 from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
 
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}  # settings that an objective may outlive
@@ -61,7 +60,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
     """
 
     base_class: type | None = None  # the stock encoder; None: whatever AutoModel has for the config
-    # In files of their own, see head.py and objective_file.py.
+    # In files of their own, see head.py and checkpoint.py.
     _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
 

@@ -14,9 +14,9 @@ from transformers.utils import logging
 
 from ..ops.files import find_file
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
+from .configuration import max_positions
 from .head import FOLDER, WEIGHTS, save_head
 from .poolers import TEMPLATE_POOLER, needs_hidden_states
-from .positions import max_positions
 
 logger = logging.get_logger(__name__)
 

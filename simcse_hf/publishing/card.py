@@ -11,9 +11,8 @@ from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yam
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from ..models.configuration import SECTION, ContrastiveSettings
+from ..models.configuration import SECTION, ContrastiveSettings, max_positions
 from ..models.poolers import TEMPLATE_POOLER, needs_hidden_states
-from ..models.positions import max_positions
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform

@@ -11,8 +11,8 @@ from ..evaluation.geometry import alignment, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..inference.simcse import encode_token_ids, tokenize_texts
+from ..models.configuration import max_positions
 from ..models.modeling import ContrastiveOutput
-from ..models.positions import max_positions
 from ..ops.distributed import sum_over_processes, world
 
 POSITIVE_SHARE = 0.8  # of the highest score: STS-B pairs scored above 4 of 5 (paper, footnote 3)

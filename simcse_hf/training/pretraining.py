@@ -27,9 +27,8 @@ from transformers import (
 from ..data.readers import load_text_dataset
 from ..data.sample import write_sample_corpus
 from ..models.auto import contrastive_class
-from ..models.configuration import SECTION
+from ..models.configuration import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
-from ..models.positions import check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from .run import RESULTS
 from .script_arguments import parse_over, read_yaml

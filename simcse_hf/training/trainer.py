@@ -22,10 +22,10 @@ from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
 from ..data.views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 from ..models.auto import AutoModelForCL
+from ..models.checkpoint import load_auxiliary_state
+from ..models.configuration import check_max_length
 from ..models.head import load_head
 from ..models.modeling import ContrastiveModel
-from ..models.objective_file import load_auxiliary_state
-from ..models.positions import check_max_length
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import TrainingRows, objective_class
 from ..objectives.masked_lm import mask_tokens

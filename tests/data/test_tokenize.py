@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoModel, T5Config
 
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.models.positions import check_max_length, max_positions
+from simcse_hf.models.configuration import check_max_length, max_positions
 
 TRIPLETS = {
     "sent0": ["a cat sat", "dog", "a cat sat on the mat ."],

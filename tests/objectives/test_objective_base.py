@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.models.objective_file import FILE
+from simcse_hf.models.checkpoint import OBJECTIVE_FILE
 from simcse_hf.objectives import OBJECTIVES, Objective, make_objective, register
 
 
@@ -63,7 +63,7 @@ def test_an_objectives_weights_are_in_a_file_of_their_own_and_come_back(distance
     model.eval()
     loss = model(**batch).loss.item()
     directory = save_checkpoint(model)
-    assert load_file(directory / FILE).keys() == {"objective.map.weight", "objective.map.bias"}
+    assert load_file(directory / OBJECTIVE_FILE).keys() == {"objective.map.weight", "objective.map.bias"}
     _, info = AutoModel.from_pretrained(directory, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert AutoModelForCL.from_pretrained(directory).eval()(**batch).loss.item() == loss
@@ -76,7 +76,7 @@ def test_another_objective_starts_anew(distance, save_checkpoint):
     other = AutoModelForCL.from_pretrained(directory, objective="simcse")
     assert other(**random_batch(4, 2)).parts is None
     other.save_pretrained(directory)
-    assert not (directory / FILE).exists()
+    assert not (directory / OBJECTIVE_FILE).exists()
 
 
 def test_two_encoders_are_independent_and_the_first_is_the_model(save_checkpoint):
