@@ -19,7 +19,7 @@ from transformers import BertConfig
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.passes import ObjectiveWithPasses, Passed
+from simcse_hf.objectives.simcse import ContrastiveInputs, SimCSEObjective
 
 DIM, LENGTH, MEAN_LENGTH = 768, 32, 25
 BATCHES = (64, 512)
@@ -84,8 +84,8 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
     times = []
     for _ in range(repeats + 1):
         begun = time.perf_counter()
-        if isinstance(objective, ObjectiveWithPasses):
-            loss = objective.loss_at(Passed(vectors, queue), DIM)
+        if isinstance(objective, SimCSEObjective):
+            loss = objective.loss_at(ContrastiveInputs(vectors, queue), DIM)
         else:
             loss = objective(EncodedBatch(vectors, inputs, hidden_states=states))
         loss = sum(loss.values()) if isinstance(loss, dict) else loss

@@ -30,6 +30,12 @@ class BarlowTwins(DimensionContrastive):
         ValueError: a weight below 0 or not finite; a projector that cannot be (see `Projector`).
     """
 
+    summary = (
+        "dimension-contrastive self-supervision (Barlow Twins): the cross-correlation of two views is pulled "
+        "towards the identity"
+    )
+    papers = ("barlow_twins", "non_contrastive")
+
     def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051):
         if not 0 <= off_diagonal_weight < math.inf:
             raise ValueError(f"off_diagonal_weight must be finite and 0 or more, got {off_diagonal_weight}")

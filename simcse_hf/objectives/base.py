@@ -1,9 +1,9 @@
-"""What an objective is, and the names objectives go by."""
+"""The interface of an objective, and the registry that maps names to objectives."""
 
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import torch
 from datasets import Dataset
@@ -14,18 +14,22 @@ from transformers import PreTrainedConfig
 class Encoder(Protocol):
     """What an objective may ask of the model that it trains.
 
-    `simcse_hf.models.ContrastiveModel` satisfies it. Objectives depend on this protocol and not on that class, so that
-    the model can import the objectives and not the other way round.
+    `simcse_hf.models.ContrastiveModel` satisfies this protocol. Objectives depend on the protocol and not on that
+    class, so the model can import the objectives and not the other way round.
     """
 
     config: PreTrainedConfig
     #: The model's `ContrastiveSettings`.
     settings: Any
     name_or_path: str
-    base_model: nn.Module
 
     @property
-    def device(self) -> torch.device: ...
+    def base_model(self) -> nn.Module:
+        """The stock encoder, without the head."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
 
     def embed(
         self,
@@ -33,44 +37,59 @@ class Encoder(Protocol):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Embeds token ids of shape (n, length); returns embeddings of shape (n, dim)."""
+        """Encode token ids of shape `(n, length)` into embeddings of shape `(n, dim)`."""
 
     def copy_encoder(self) -> Self:
-        """Returns an independent copy of the encoder, its head and its pooler."""
+        """Return an independent copy of the encoder, its head and its pooler."""
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Iterate over the names and parameters of the model."""
+
+
+class _MissingEncoder:
+    """Stands for the model of a batch that was encoded elsewhere, and explains itself when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy and pickle look for these
+            raise AttributeError(name)
+        raise ValueError(
+            f"the objective asks for batch.model.{name}, but this batch comes without a model, as under GradCache. "
+            "Set supports_gradcache = False in the objective's class, and train without gradcache_chunk_size"
+        )
 
 
 @dataclass
 class EncodedBatch:
-    """A batch after the encoder: what an objective may read.
+    """A batch after the encoder pass: everything that an objective may read.
 
     Args:
-        vectors: (batch, num_sentences, dim), not normalised: anchor, positive, then further sentences of the row.
-            Zeros where a row has fewer sentences than the widest.
-        inputs: the batch as it went into the model: `input_ids` and `attention_mask`, (batch, num_sentences, length),
-            and what else the collator adds: `relations`, `text_ids`, (batch, num_sentences - 1) and (batch,
-            num_sentences).
-        model: for objectives that make passes of their own through the encoder (`model.embed`).
-        hidden_states: (batch, num_sentences, length, dim), the last layer's; None unless the objective's
-            `needs_hidden_states` is set.
+        vectors (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds the
+            anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
+            sentences than the widest row is filled up with zeros.
+        inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
+            shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
+            `(batch, num_sentences - 1)` and `text_ids` of shape `(batch, num_sentences)`.
+        model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
+            model: an objective that needs one sets `supports_gradcache = False`.
+        hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
+            They are present only if the objective sets `needs_hidden_states`.
     """
 
     vectors: torch.Tensor
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    model: Encoder | None = None
+    model: Encoder = cast(Encoder, _MissingEncoder())
     hidden_states: torch.Tensor | None = None
 
 
 @dataclass
 class TrainingRows:
-    """What a run is about to feed an objective, for its `check`.
+    """The training data as [`Objective.check`] sees it.
 
     Args:
-        num_sentences: of a row: 1 is a sentence that becomes its own positive.
-        batch_size: rows a process takes a step.
-        processes: how many there are.
-        dataset: the rows: `input_ids`, and `relations` where there are any.
+        num_sentences (`int`): Sentences in a row. A row of one sentence is its own positive.
+        batch_size (`int`): Rows in a batch of one process.
+        processes (`int`, *optional*, defaults to `1`): Number of processes.
+        dataset (`Dataset`, *optional*): The rows, with the column `input_ids` and possibly `relations`.
     """
 
     num_sentences: int
@@ -80,82 +99,145 @@ class TrainingRows:
 
     @property
     def has_relations(self) -> bool:
+        """Whether the rows say how each hypothesis relates to its premise."""
         return self.dataset is not None and "relations" in self.dataset.column_names
 
 
 class Objective(nn.Module):
-    """Sentence vectors → a loss. A subclass is all that a new objective takes; [`register`] gives it its name.
+    """Base class of objectives: embeddings in, a loss out.
 
-    Keyword arguments of a subclass's constructor (after `dim`) are its options, with their defaults:
-    `objective_options` of a run sets them. Those named like a setting of the model (`temperature`, `similarity`,
-    `hard_negative_weight`) receive it.
+    A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
+    constructor after `dim` are its options, which `objective_options` of a run sets. An argument with the name of a
+    model setting (`temperature`, `similarity`, `hard_negative_weight`) receives that setting.
 
-    Parameters and buffers of an objective are trained and saved with the model, in a file of their own
-    (`objective.safetensors`), and are no part of what `AutoModel` loads.
+    The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
+    (`_objective.safetensors`). `AutoModel` does not load them.
+
+    The class attributes describe the objective to the rest of the package:
+
+    - `summary` completes the sentence "This model was trained with ..." of a model card.
+    - `papers` lists keys of `simcse_hf.publishing.papers`. The first key is the paper of the method itself.
+    - `defaults` maps names of training-script arguments to the paper's values, such as
+      `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
+      YAML file sets the argument, and log which ones they used. They override the script's own defaults. Options of
+      the objective do not belong here: their defaults stand in the constructor.
+    - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
+      `False` if `forward` uses `batch.model` or `batch.hidden_states`.
+    - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
+    - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
+    - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses) or
+      `"spans"` (of documents).
+    - `view` is the default view of single sentences.
+    - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`. An
+      instance may set the latter.
 
     Args:
-        dim: of the sentence vectors.
+        dim (`int`): Embedding size.
     """
 
-    #: Independent encoders: with 2, the first encodes column 0 and the second the others.
+    summary: ClassVar[str] = ""
+    papers: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[dict[str, Any]] = {}
+    supports_gradcache: bool = True
     encoders: int = 1
-    #: Rows of the encoder pass that a single sentence becomes: 2 views, or 1 for objectives without views.
     num_views: int = 2
-    #: What its training rows are made of: "texts", "nli" (premises with labelled hypotheses) or "spans" of documents.
-    rows: str = "texts"
-    #: The view of single sentences where none is asked for.
-    view: str = "identity"
-    #: Whether `EncodedBatch.hidden_states` is read.
+    rows: ClassVar[str] = "texts"
+    view: ClassVar[str] = "identity"
     needs_hidden_states: bool = False
-    #: Whether `inputs["text_ids"]` is read; an instance may set it.
     needs_text_ids: bool = False
 
     def __init__(self, dim: int):
         super().__init__()
         self.dim = dim
 
+    @property
+    def name(self) -> str:
+        """The name that the class is registered under, or the name of the class."""
+        return next((name for name, cls in OBJECTIVES.items() if cls is type(self)), type(self).__name__)
+
     def attach(self, model: Encoder) -> None:
-        """Called once, before training: takes what it needs of the model (a momentum copy of the encoder, say)."""
+        """Take what the objective needs of the model, such as a momentum copy of the encoder.
+
+        The model calls it once, before training.
+
+        Args:
+            model (`Encoder`): The model to be trained.
+        """
 
     def check(self, rows: TrainingRows) -> None:
-        """Called before the first step.
+        """Check that the objective can learn from the training data. The Trainer calls it before the first step.
+
+        Args:
+            rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: rows or a batch this objective cannot use, with what to change.
+            ValueError: If the objective cannot use the rows or the batch size. The message says what to change.
         """
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
-        """The loss, a scalar in float32 or wider, or named parts whose sum it is.
+        """Compute the loss.
 
-        In training mode it is this process's share: the mean over the processes is the loss of the whole batch, and
-        what it needs of the others' rows it gathers (see `simcse_hf.ops.distributed`).
+        In training mode this is the loss of one process. It is scaled so that its mean over the processes, and so the
+        gradient that DistributedDataParallel averages, is that of the whole batch. Rows of other processes come from
+        the functions of `simcse_hf.ops.distributed`. In evaluation mode each process uses its own rows only.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `torch.Tensor` or `dict[str, torch.Tensor]`: A scalar in float32 or wider, or named scalars whose sum is
+                the loss.
         """
         raise NotImplementedError
 
 
-def total_and_parts(found: torch.Tensor | dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict | None]:
-    """The loss and its named parts, if it has any, of what an objective returned."""
-    return (sum(found.values()), found) if isinstance(found, dict) else (found, None)
+def total_and_parts(
+    loss: torch.Tensor | dict[str, torch.Tensor],
+) -> tuple[torch.Tensor, dict[str, torch.Tensor] | None]:
+    """Split what an objective returned into the loss and its named parts.
+
+    Args:
+        loss (`torch.Tensor` or `dict[str, torch.Tensor]`): What [`Objective.forward`] returned.
+
+    Returns:
+        `tuple[torch.Tensor, dict[str, torch.Tensor] | None]`: The loss, and its parts if it has named ones.
+    """
+    if isinstance(loss, dict):
+        return cast(torch.Tensor, sum(loss.values())), loss
+    return loss, None
 
 
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 
 def register(name: str, objective: type[Objective]) -> None:
-    """Gives an objective the name that `--objective` and `objective=` take.
+    """Register an objective under the name that `--objective` and `objective=` take.
+
+    Args:
+        name (`str`): The name.
+        objective (`type[Objective]`): The class.
 
     Raises:
-        ValueError: the name is taken by another class.
+        ValueError: If another class has the name.
     """
     if OBJECTIVES.setdefault(name, objective) is not objective:
-        raise ValueError(f"objective {name!r} is already registered: {OBJECTIVES[name].__name__}")
+        raise ValueError(
+            f"objective {name!r} is already registered: {OBJECTIVES[name].__name__}. Choose another name for "
+            f"{objective.__name__}"
+        )
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of a name.
+    """Look up the class of a registered objective.
+
+    Args:
+        name (`str`): The name that it was registered under.
+
+    Returns:
+        `type[Objective]`: The class.
 
     Raises:
-        ValueError: there is no such objective.
+        ValueError: If no objective has this name.
     """
     if name not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
@@ -163,21 +245,25 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def make_objective(name: str, dim: int, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Objective:
-    """Builds an objective.
+    """Build an objective.
 
     Args:
-        name: a registered one.
-        dim: of the sentence vectors.
-        settings: of the model: those that the constructor names are passed on.
-        options: of this objective.
+        name (`str`): The name that it was registered under.
+        dim (`int`): Embedding size.
+        settings (`Mapping[str, Any]`): Settings of the model. The constructor receives those that it has an argument
+            for.
+        options (`Mapping[str, Any]`): Options of the objective. They override the settings.
+
+    Returns:
+        `Objective`: The objective.
 
     Raises:
-        ValueError: an unknown name or option, or a value that is not valid.
+        ValueError: If the name or an option is unknown, or if a value is not valid.
     """
-    kind = objective_class(name)
-    names = [n for n in inspect.signature(kind).parameters if n != "dim"]
-    unknown = sorted(set(options) - set(names))
+    cls = objective_class(name)
+    arguments = [argument for argument in inspect.signature(cls).parameters if argument != "dim"]
+    unknown = sorted(set(options) - set(arguments))
     if unknown:
-        known = ", ".join(names) or "none"
+        known = ", ".join(arguments) or "none"
         raise ValueError(f"objective {name!r} has no option {', '.join(unknown)}; its options are: {known}")
-    return kind(dim, **{n: settings[n] for n in names if n in settings} | dict(options))
+    return cls(dim, **{argument: settings[argument] for argument in arguments if argument in settings} | dict(options))

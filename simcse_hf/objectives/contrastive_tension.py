@@ -30,6 +30,8 @@ class ContrastiveTension(Objective):
         ValueError: K is not an integer above 0.
     """
 
+    summary = "Contrastive Tension: two encoders whose embeddings agree on equal sentences only"
+    papers = ("contrastive_tension",)
     encoders = 2
 
     def __init__(self, dim: int, negatives_per_positive: int = 7):

@@ -31,6 +31,8 @@ class DeCLUTR(Objective):
         ValueError: a temperature that is not above 0; anchors below 1.
     """
 
+    summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the means of nearby spans"
+    papers = ("declutr",)
     rows = "spans"
 
     def __init__(self, dim: int, temperature: float = 0.05, anchors: int = 1):

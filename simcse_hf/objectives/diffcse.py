@@ -9,10 +9,10 @@ from ..ops.distributed import mean_over_processes
 from .base import EncodedBatch, Encoder
 from .info_nce import as_full_precision
 from .masked_lm import load_masked_lm
-from .passes import ObjectiveWithPasses, Passed
+from .simcse import ContrastiveInputs, SimCSEObjective
 
 
-class DiffCSE(ObjectiveWithPasses):
+class DiffCSE(SimCSEObjective):
     r"""SimCSE's loss + weight * the loss of a discriminator that sees an edited sentence and the original's vector.
 
     Chuang et al. 2022 (arXiv:2204.10298), Eq. 3 and 4. Of a sentence x, tokens are masked and filled in by a frozen
@@ -38,6 +38,12 @@ class DiffCSE(ObjectiveWithPasses):
     Raises:
         ValueError: a weight or ratio outside its range.
     """
+
+    summary = (
+        "contrastive learning (DiffCSE): InfoNCE, and a discriminator of replaced tokens that reads the embedding"
+    )
+    papers = ("diffcse", "simcse")
+    supports_gradcache = False
 
     def __init__(
         self,
@@ -91,10 +97,10 @@ class DiffCSE(ObjectiveWithPasses):
         self._mask_token_id = tokenizer.mask_token_id
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
-    def passes(self, batch: EncodedBatch) -> Passed:
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """The batch's vectors and, in training, this process's share of the weighted loss, `replaced_tokens`."""
         if not self.training:
-            return Passed(batch.vectors)
+            return ContrastiveInputs(batch.vectors)
         mask = batch.inputs["attention_mask"].flatten(0, -2)
         present = mask.any(-1)  # rows that have fewer sentences are filled up with empty ones
         ids, mask = batch.inputs["input_ids"].flatten(0, -2)[present], mask[present]
@@ -104,7 +110,7 @@ class DiffCSE(ObjectiveWithPasses):
         targets = (edited != ids)[tokens].to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
         mean = mean_over_processes(total, tokens.sum())
-        return Passed(batch.vectors, parts={"replaced_tokens": self.replaced_weight * mean})
+        return ContrastiveInputs(batch.vectors, other_losses={"replaced_tokens": self.replaced_weight * mean})
 
     @torch.no_grad()
     def _edit(self, ids: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -6,10 +6,10 @@ from torch import nn
 from ..ops.distributed import gather_rows
 from .base import EncodedBatch, Encoder, TrainingRows
 from .info_nce import as_full_precision
-from .passes import ObjectiveWithPasses, Passed, half_precision_to_float32
+from .simcse import ContrastiveInputs, SimCSEObjective
 
 
-class ESimCSE(ObjectiveWithPasses):
+class ESimCSE(SimCSEObjective):
     r"""InfoNCE whose anchors also meet the vectors of earlier batches.
 
     Wu et al. 2022 (arXiv:2109.04380), Eq. 5: beside the batch's positives and hard negatives the denominator sums
@@ -33,6 +33,11 @@ class ESimCSE(ObjectiveWithPasses):
         ValueError: a momentum or queue size outside its range.
     """
 
+    summary = (
+        "contrastive learning (ESimCSE): InfoNCE with a queue of a momentum encoder's embeddings as further negatives"
+    )
+    papers = ("esimcse", "simcse")
+    supports_gradcache = False
     view = "repeat_words"
 
     def __init__(
@@ -75,9 +80,9 @@ class ESimCSE(ObjectiveWithPasses):
                 f"objective's option queue_size to {whole} or more (the paper: 2.5 batches, {5 * whole // 2})."
             )
 
-    def passes(self, batch: EncodedBatch) -> Passed:
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         if not self.training:
-            return Passed(batch.vectors)
+            return ContrastiveInputs(batch.vectors)
         queue = self.queue[: int(self.filled)].clone()  # the loss keeps it for its gradient; the buffer changes below
         self._follow(batch.model)
         anchors = {
@@ -87,7 +92,7 @@ class ESimCSE(ObjectiveWithPasses):
         }
         with torch.no_grad():
             self._enqueue(gather_rows(self.momentum_encoder.embed(**anchors)))
-        return Passed(batch.vectors, queue)
+        return ContrastiveInputs(batch.vectors, queue)
 
     @torch.no_grad()
     def _follow(self, model: Encoder) -> None:
@@ -100,3 +105,9 @@ class ESimCSE(ObjectiveWithPasses):
         vectors = as_full_precision(vectors).to(self.queue.dtype)
         self.queue.copy_(torch.cat([vectors, self.queue])[: len(self.queue)])
         self.filled.add_(len(vectors)).clamp_(max=len(self.queue))
+
+
+def half_precision_to_float32(module: nn.Module) -> nn.Module:
+    """Return the module in float32 if its weights are in half precision, in which small steps would round to none."""
+    dtype = next(module.parameters()).dtype
+    return module.float() if dtype in (torch.float16, torch.bfloat16) else module

@@ -34,6 +34,9 @@ class ISBERT(Objective):
         dim: of the sentence vectors and of the hidden states.
     """
 
+    summary = "mutual information (IS-BERT) between a sentence's embedding and the n-grams around its tokens"
+    papers = ("is_bert",)
+    supports_gradcache = False
     num_views = 1
     needs_hidden_states = True
 

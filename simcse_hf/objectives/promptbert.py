@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from .base import EncodedBatch, Encoder, TrainingRows
-from .passes import ObjectiveWithPasses, Passed
+from .simcse import ContrastiveInputs, SimCSEObjective
 
 
-class PromptBERT(ObjectiveWithPasses):
+class PromptBERT(SimCSEObjective):
     """InfoNCE between a text in one template and the same text in another, with template denoising.
 
     Jiang et al. 2022 (arXiv:2201.04337), Eq. 5: h = h_[MASK] - h'_[MASK], where h' is the vector of the template
@@ -29,6 +29,13 @@ class PromptBERT(ObjectiveWithPasses):
     Raises:
         ValueError: the model has no templates.
     """
+
+    summary = (
+        "contrastive learning (PromptBERT): InfoNCE of template embeddings, from which the template's own is "
+        "subtracted"
+    )
+    papers = ("promptbert", "simcse")
+    supports_gradcache = False
 
     def __init__(
         self,
@@ -61,9 +68,9 @@ class PromptBERT(ObjectiveWithPasses):
                 "texts, or token ids made with the templates"
             )
 
-    def passes(self, batch: EncodedBatch) -> Passed:
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         if not (self.training and self.denoise):
-            return Passed(batch.vectors)
+            return ContrastiveInputs(batch.vectors)
         rows, columns = batch.vectors.shape[:2]
         mask = batch.inputs["attention_mask"]
         lengths = mask.sum(-1)
@@ -84,4 +91,4 @@ class PromptBERT(ObjectiveWithPasses):
             if name in batch.inputs
         }
         alone = batch.model.embed(attention_mask=hidden[first], **inputs)[kind]
-        return Passed(batch.vectors - alone.view_as(batch.vectors))
+        return ContrastiveInputs(batch.vectors - alone.view_as(batch.vectors))

@@ -1,25 +1,57 @@
-"""SimCSE's objective on a batch: InfoNCE over the rows of all processes."""
+"""SimCSE's objective, and the base of the objectives that add something to it."""
+
+from dataclasses import dataclass, field
+
+import torch
 
 from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import InfoNCE
 
 
-class SimCSEObjective(Objective):
-    """[`InfoNCE`] of column 0 against column 1, with columns 2 and further as hard negatives.
-
-    SimCSE (arXiv:2104.08821), Eq. 1, 4, 5 and 8. A row may have any number of hard negatives, of any kind: one
-    contradiction in the paper, or contradiction and neutral (Table 7).
+@dataclass
+class ContrastiveInputs:
+    """What InfoNCE reads, at the full embedding size.
 
     Args:
-        dim: of the sentence vectors.
-        temperature, similarity, hard_negative_weight: as for [`InfoNCE`].
-        symmetric: positives look for their anchors too (NT-Xent; SimCLR, arXiv:2002.05709, Eq. 1).
-        mask_duplicates: leave out candidates that are the anchor's or its positive's text again. Reads
-            `inputs["text_ids"]`, (batch, num_sentences).
+        embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`.
+        queue (`torch.Tensor`, *optional*): Embeddings of earlier batches, of shape `(q, dim)`, which are negatives of
+            every anchor.
+        text_ids (`torch.Tensor`, *optional*): Integers of shape `(batch, num_sentences)`, equal for equal texts.
+        other_losses (`dict[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths of
+            [`Matryoshka`].
+    """
+
+    embeddings: torch.Tensor
+    queue: torch.Tensor | None = None
+    text_ids: torch.Tensor | None = None
+    other_losses: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class SimCSEObjective(Objective):
+    """[`InfoNCE`] of column 0 against column 1, with the further columns as hard negatives.
+
+    SimCSE (Gao et al. 2021, arXiv:2104.08821), Eq. 1, 4, 5 and 8. A row may have any number of hard negatives of any
+    label: one contradiction in the paper, or a contradiction and a neutral hypothesis (Table 7).
+
+    A subclass that adds a queue, changes the embeddings or adds a loss overrides [`prepare`]. It is called once per
+    step and the loss once per width, so [`Matryoshka`] runs a second encoder only once.
+
+    Args:
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well (NT-Xent;
+            SimCLR, arXiv:2002.05709, Eq. 1).
+        mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
+            as the anchor or its positive.
 
     Raises:
-        ValueError: as for [`InfoNCE`]; in forward, a batch without the `text_ids` that `mask_duplicates` needs.
+        ValueError: If an argument is not valid.
     """
+
+    summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
+    papers = ("simcse",)
 
     def __init__(
         self,
@@ -38,22 +70,64 @@ class SimCSEObjective(Objective):
         self.needs_text_ids = mask_duplicates
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with relations, and batches without negatives.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If the rows have relations, or if a batch consists of one pair.
+        """
         if rows.has_relations:
             raise ValueError(
-                "the training rows have relations, which objective simcse does not read: train it on rows of "
-                "sent0, sent1 and hard negatives (see simcse-hf build-nli)"
+                f"the training rows have relations, which objective {self.name!r} does not read: train it on single "
+                "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
             )
         if rows.batch_size * rows.processes == 1 and rows.num_sentences < 3:
             raise ValueError(
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: EncodedBatch):
-        text_ids = None
-        if self.needs_text_ids:
-            if "text_ids" not in batch.inputs:
-                raise ValueError(
-                    "mask_duplicates needs text_ids in the batch: add_text_ids=True for ContrastiveCollator"
-                )
-            text_ids = batch.inputs["text_ids"]
-        return self.info_nce.of_columns(batch.vectors, gather=self.training, text_ids=text_ids)
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+        """Collect the inputs of the loss, with any encoder passes and state updates of a training step.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `ContrastiveInputs`: The inputs of [`loss_at`].
+
+        Raises:
+            ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
+        """
+        if not self.needs_text_ids:
+            return ContrastiveInputs(batch.vectors)
+        if "text_ids" not in batch.inputs:
+            raise ValueError(
+                "mask_duplicates needs text_ids in the batch: make the collator with ContrastiveCollator(tokenizer, "
+                "add_text_ids=True)"
+            )
+        return ContrastiveInputs(batch.vectors, text_ids=batch.inputs["text_ids"])
+
+    def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
+        """Compute InfoNCE of the leading dimensions.
+
+        Args:
+            inputs (`ContrastiveInputs`): What [`prepare`] returned.
+            dim (`int`): The number of leading dimensions.
+
+        Returns:
+            `torch.Tensor`: A scalar.
+        """
+        return self.info_nce.of_columns(
+            inputs.embeddings[..., :dim],
+            gather=self.training,
+            extra_negatives=None if inputs.queue is None else inputs.queue[:, :dim],
+            text_ids=inputs.text_ids,
+        )
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Compute the loss; see [`Objective.forward`]."""
+        inputs = self.prepare(batch)
+        loss = self.loss_at(inputs, self.dim)
+        return {"info_nce": loss, **inputs.other_losses} if inputs.other_losses else loss

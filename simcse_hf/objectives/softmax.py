@@ -33,6 +33,8 @@ class Softmax(Objective):
         ValueError: a `hidden_dim` that is no whole number of 1 or more.
     """
 
+    summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
+    papers = ("sbert", "liao")
     rows = "nli"
 
     def __init__(self, dim: int, hidden_dim: int | None = None):

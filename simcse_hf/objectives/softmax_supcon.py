@@ -24,6 +24,8 @@ class SoftmaxSupCon(Objective):
         ValueError: a value outside its range.
     """
 
+    summary = "an entailment classifier and supervised contrastive learning together"
+    papers = ("liao", "sbert")
     rows = "nli"
 
     def __init__(

@@ -38,6 +38,10 @@ class SupCon(Objective):
         ValueError: a temperature that is not above 0, an unknown similarity.
     """
 
+    summary = (
+        "supervised contrastive learning: a premise's entailed hypotheses against the other hypotheses of the batch"
+    )
+    papers = ("liao",)
     rows = "nli"
 
     def __init__(self, dim: int, temperature: float = 0.05, similarity: str = "cosine"):

@@ -32,6 +32,9 @@ class VICReg(DimensionContrastive):
         ValueError: a weight below 0 or not finite; a projector that cannot be (see `Projector`).
     """
 
+    summary = "dimension-contrastive self-supervision (VICReg): invariance, variance and covariance of two views"
+    papers = ("vicreg", "non_contrastive")
+
     def __init__(
         self,
         dim: int,

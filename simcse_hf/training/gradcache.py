@@ -11,7 +11,6 @@ from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
-from ..objectives.passes import ObjectiveWithPasses
 from ..ops.distributed import sum_over_processes, world
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
@@ -127,7 +126,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
             f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept over the chunks: "
             "unset gradcache_chunk_size"
         )
-    if any(isinstance(module, ObjectiveWithPasses) for module in objective.modules()):
+    if not objective.supports_gradcache:
         raise ValueError(
             f"gradcache_chunk_size: {name} makes encoder passes of its own over the whole batch: "
             "unset gradcache_chunk_size"

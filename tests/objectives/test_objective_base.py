@@ -9,7 +9,9 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.checkpoint import OBJECTIVE_FILE
-from simcse_hf.objectives import OBJECTIVES, Objective, make_objective, register
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, register
+from simcse_hf.objectives.base import Encoder
+from simcse_hf.publishing.papers import PAPERS
 
 
 class Distance(Objective):
@@ -98,3 +100,28 @@ def test_two_encoders_are_independent_and_the_first_is_the_model(save_checkpoint
     assert again(**batch).loss.item() == model(**batch).loss.item()
     _, info = AutoModel.from_pretrained(directory, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_the_model_has_all_that_an_objective_may_ask_for():
+    model = BertForCL(tiny_config())
+    members = {*Encoder.__annotations__, *(name for name in vars(Encoder) if not name.startswith("_"))}
+    assert {"embed", "copy_encoder", "base_model", "settings", "named_parameters"} <= members
+    assert [name for name in sorted(members) if not hasattr(model, name)] == []
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_says_what_it_is_and_names_its_paper(name):
+    cls = OBJECTIVES[name]
+    assert cls.summary and cls.papers and isinstance(cls.defaults, dict)
+    assert all(paper in PAPERS for paper in cls.papers)
+
+
+@pytest.mark.parametrize("name", ["is_bert", "esimcse", "promptbert", "diffcse"])
+def test_objectives_that_need_the_encoder_do_not_claim_to_support_gradcache(name):
+    assert not OBJECTIVES[name].supports_gradcache
+
+
+def test_an_objective_that_asks_for_a_missing_model_is_told_to_give_up_gradcache():
+    batch = EncodedBatch(torch.ones(2, 2, 3))
+    with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):
+        batch.model.embed(torch.ones(2, 4))

@@ -142,11 +142,11 @@ def test_a_row_with_fewer_sentences_counts_with_what_it_has(generator):
     batch["input_ids"][1, 2], batch["attention_mask"][1, 2] = PAD, 0
     vectors = model.embed(*(x.flatten(0, 1) for x in batch.values())).view(3, 3, -1)
     torch.manual_seed(5)
-    passed = model.objective.passes(EncodedBatch(vectors, batch, model))
+    inputs = model.objective.prepare(EncodedBatch(vectors, batch, model))
     draws = random_like_the_objective((8, 9), seed=5)
     rows = torch.cat([draws[:5], torch.ones(1, 9), draws[5:]])
     wanted, _ = slow_parts(model, batch, rows)
-    assert passed.parts["replaced_tokens"].item() == pytest.approx(0.5 * wanted.item(), rel=1e-7)
+    assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * wanted.item(), rel=1e-7)
 
 
 def test_a_saved_run_goes_on_as_if_never_interrupted(generator, tmp_path):

@@ -9,7 +9,7 @@ from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.matryoshka import Matryoshka, make_matryoshka, matryoshka_dims
 
-WITHOUT_MODEL = ["simcse", "barlow_twins", "vicreg", "is_bert"]
+WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
 
 
 def slow_info_nce(vectors, width, temperature):
@@ -41,7 +41,7 @@ def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", WITHOUT_MODEL)
+@pytest.mark.parametrize("name", WITH_OWN_PARAMETERS)
 def test_any_objective_gets_each_width_and_its_own_parameters(name):
     objective = make_matryoshka(name, 8, [4], {}, {}).double()
     vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
@@ -142,6 +142,8 @@ def test_a_width_that_cannot_be_is_named(dims, named):
 
 def test_objectives_must_fit_the_widths():
     with pytest.raises(ValueError, match=r"need objectives of dim \[8, 4\]"):
+        Matryoshka([make_objective("softmax", 8, {}, {})] * 2, [8, 4])
+    with pytest.raises(ValueError, match=r"need objectives of dim \[8\]"):
         Matryoshka([make_objective("simcse", 8, {}, {})] * 2, [8, 4])
     with pytest.raises(ValueError, match="descending"):
         Matryoshka([make_objective("simcse", 4, {}, {}), make_objective("simcse", 8, {}, {})], [4, 8])

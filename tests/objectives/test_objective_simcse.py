@@ -175,7 +175,7 @@ def test_a_batch_without_negatives_is_refused(num_sentences, batch_size, process
 
 def test_rows_with_relations_are_refused():
     dataset = Dataset.from_dict({"input_ids": [[[2, 3], [2, 3]]], "relations": [[0]]})
-    with pytest.raises(ValueError, match="relations, which objective simcse does not read"):
+    with pytest.raises(ValueError, match="relations, which objective 'simcse' does not read"):
         make_objective("simcse", DIM, {}, {}).check(TrainingRows(2, 4, 1, dataset))
 
 
