@@ -1,7 +1,8 @@
-"""The contrastive class of any encoder that AutoModel can load."""
+"""Find the contrastive model class for any encoder that `AutoModel` can load."""
 
 import functools
 import os
+from typing import Any
 
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
@@ -10,56 +11,75 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
+from ..ops.files import select_hub_arguments
 from .modeling import BertForCL, ContrastiveModel, RobertaForCL
 
-_WRITTEN_OUT = {cls.config_class: cls for cls in (BertForCL, RobertaForCL)}
+_NAMED_CLASSES: dict[type, type[ContrastiveModel]] = {cls.config_class: cls for cls in (BertForCL, RobertaForCL)}
 
 
 @functools.cache
 def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveModel]:
-    """`BertForCL`, `RobertaForCL`, or a class made alike for another encoder (`ModernBertForCL`, ...).
+    """Return the contrastive class of an encoder, and create it if it is neither `BertForCL` nor `RobertaForCL`.
+
+    Args:
+        config_class (`type[PreTrainedConfig]`): The config class of the encoder, such as `ModernBertConfig`.
+
+    Returns:
+        `type[ContrastiveModel]`: The class, such as `ModernBertForCL`.
 
     Raises:
-        ValueError: AutoModel has no encoder for the config, or it is no single text encoder.
+        ValueError: If `AutoModel` has no encoder for the config, or the encoder is not a bidirectional text encoder.
     """
-    if config_class in _WRITTEN_OUT:
-        return _WRITTEN_OUT[config_class]
+    if config_class in _NAMED_CLASSES:
+        return _NAMED_CLASSES[config_class]
     try:
         base_class = AutoModel._model_mapping[config_class]
     except KeyError:
-        raise ValueError(f"transformers' AutoModel has no encoder for {config_class.__name__}") from None
+        raise ValueError(
+            f"transformers' AutoModel has no encoder for {config_class.__name__}. Load a text encoder such as BERT."
+        ) from None
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or (
         config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
     ):
-        raise ValueError(f"{base_class.__name__} is no bidirectional text encoder: start from one, such as BERT")
-    family = next(
-        (
-            parent
-            for parent in base_class.__mro__[1:]
-            if issubclass(parent, PreTrainedModel) and parent.base_model_prefix
-        ),
-        None,
-    )
+        raise ValueError(
+            f"{base_class.__name__} is not a bidirectional text encoder. Load a text encoder such as BERT."
+        )
+    parents = (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel))
+    family = next((parent for parent in parents if parent.base_model_prefix), None)
     if family is None:
-        raise ValueError(f"{base_class.__name__} has no base_model_prefix: it cannot carry a contrastive head")
+        raise ValueError(f"{base_class.__name__} has no base_model_prefix, so it cannot carry a contrastive head.")
     name = base_class.__name__.removesuffix("Model") + "ForCL"
     return type(name, (ContrastiveModel, family), {"base_class": base_class, "config_class": config_class})
 
 
 class AutoModelForCL:
-    """Picks the contrastive class by the checkpoint's `model_type`, never by its name."""
+    """Choose the contrastive class by the checkpoint's `model_type`, never by its name."""
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs) -> ContrastiveModel:
-        """[`ContrastiveModel.from_pretrained`] of the class that fits the checkpoint; same arguments."""
+    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> ContrastiveModel:
+        """Load a contrastive model of the class that fits the checkpoint.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+            kwargs (`Any`): The arguments of [`ContrastiveModel.from_pretrained`].
+
+        Returns:
+            [`ContrastiveModel`]: The model, in evaluation mode.
+        """
         config = kwargs.get("config")
         if not isinstance(config, PreTrainedConfig):
-            hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-            hub = {name: kwargs[name] for name in hub_names if name in kwargs}
-            config = AutoConfig.from_pretrained(config or name_or_path, **hub)
+            config = AutoConfig.from_pretrained(config or name_or_path, **select_hub_arguments(kwargs))
         return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)
 
     @classmethod
-    def from_config(cls, config: PreTrainedConfig, **settings) -> ContrastiveModel:
-        """A model with random weights."""
+    def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:
+        """Create a model with random weights.
+
+        Args:
+            config (`PreTrainedConfig`): The config of the encoder.
+            settings (`Any`): The fields of [`ContrastiveSettings`], and `unpadded`.
+
+        Returns:
+            [`ContrastiveModel`]: The model, in training mode.
+        """
         return contrastive_class(type(config))(config, **settings)

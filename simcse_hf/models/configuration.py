@@ -1,7 +1,8 @@
-"""The `simcse` section of an encoder's config.json: everything the contrastive head needs, validated."""
+"""The settings of a contrastive model, validated and saved in `config.json`, and the limits of its encoder."""
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from transformers import PreTrainedConfig
 
@@ -14,33 +15,35 @@ MIN_LENGTH = 3  # [CLS], a token and [SEP]
 
 @dataclass(frozen=True)
 class ContrastiveSettings:
-    """Settings of a contrastive model, saved as the section `simcse` of the backbone's config.
+    """Settings of a contrastive model, saved as the section `simcse` of the encoder's `config.json`.
 
-    The section is also the marker by which `from_pretrained(..., head="auto")` knows one of our checkpoints.
+    `from_pretrained(..., head="auto")` recognizes checkpoints of this package by this section.
 
     Args:
-        pooler_type: one of [`POOLER_TYPES`], or `mask` with `templates`. The dense + tanh head follows `cls` only.
-        mlp_only_train: with `cls`, use the head in training mode only (the paper's choice for unsupervised models,
-            Table 6); in evaluation mode the vector is then the plain [CLS] output.
-        temperature: of the contrastive softmax.
-        similarity: `"cosine"`, or `"dot"` for the dot product ("N/A" in Table D.1).
-        hard_negative_weight: log of Eq. 8's alpha (see [`InfoNCE`]).
-        do_mlm: carry the masked-LM head and, given masked inputs, add its loss.
-        mlm_weight: lambda of the auxiliary loss (appendix A).
-        fixed_mask: the views of a sentence share one dropout mask ("fixed 0.1" in Table 3).
-        max_seq_length: tokens a text was cut to in training, special tokens included.
-        objective: name of a registered objective (see `simcse_hf.objectives`).
-        objective_options: its own options.
-        matryoshka_dims: leading dimensions that each carry the objective too (Kusupati et al. 2022); none: all only.
-        encoders: 2 trains an independent encoder for all columns but the first (Table 2).
-        templates: texts with `{text}` and `[MASK]` that a text is put into, for pooler `mask` (arXiv:2201.04337): the
-            first for anchors and for use, the last for the other columns of training; a single text becomes a column
-            for each.
-        mask_token_id: of the tokenizer; filled in with `template_edges` where a tokenizer is at hand.
-        template_edges: for every template the numbers of tokens before and after the text.
+        pooler_type (`str`): One of `POOLER_TYPES`, or `"mask"` with `templates`. Only `"cls"` uses the dense + tanh
+            head.
+        mlp_only_train (`bool`): With `"cls"`, use the head in training mode only, as the paper does for unsupervised
+            models (Table 6). In evaluation mode, the embedding is then the plain [CLS] output.
+        temperature (`float`): The temperature of the contrastive softmax.
+        similarity (`str`): `"cosine"`, or `"dot"` for the dot product ("N/A" in Table D.1).
+        hard_negative_weight (`float`): The logarithm of alpha in Eq. 8 (see [`InfoNCE`]).
+        do_mlm (`bool`): Carry the masked-LM head, and add its loss if the batch has masked inputs.
+        mlm_weight (`float`): Lambda, the weight of the masked-LM loss (appendix A).
+        fixed_mask (`bool`): The views of a sentence share one dropout mask ("fixed 0.1" in Table 3).
+        max_seq_length (`int`): The number of tokens that texts were truncated to in training, with special tokens.
+        objective (`str`): The name of a registered objective (see `simcse_hf.objectives`).
+        objective_options (`dict`): The objective's own options.
+        matryoshka_dims (`list`): Numbers of leading dimensions that the objective is applied to as well (Kusupati et
+            al. 2022). Empty: all dimensions only.
+        encoders (`int`): 2 trains an independent encoder for all columns but the first (Table 2).
+        templates (`list`): Texts with `{text}` and `[MASK]` that a sentence is put into, for the pooler `"mask"`
+            (arXiv:2201.04337). The first is for anchors and for inference, the last for the other columns of training.
+            A single sentence becomes one column per template.
+        mask_token_id (`int`): The tokenizer's id of `[MASK]`. The Trainer sets it together with `template_edges`.
+        template_edges (`list`): For each template, the numbers of tokens before and after the text.
 
     Raises:
-        ValueError: a value of the wrong kind or outside its range, named.
+        ValueError: If a value has the wrong type or is outside its range. The message names the setting.
     """
 
     pooler_type: str = "cls"
@@ -60,87 +63,89 @@ class ContrastiveSettings:
     mask_token_id: int = -1
     template_edges: list = field(default_factory=list)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_ranges()
+
+    def _check_types(self) -> None:
         for setting in fields(self):
-            value, kind = getattr(self, setting.name), setting.type
-            right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-            if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value, expected = getattr(self, setting.name), setting.type
+            # A bool is an int to Python, but `temperature=True` is a mistake.
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if expected is float and is_number:
                 object.__setattr__(self, setting.name, float(value))
-            elif not right:
-                raise ValueError(f"{setting.name} must be {kind.__name__}, got {value!r}")
+            elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+                raise ValueError(f"{setting.name} must be {getattr(expected, '__name__', expected)}, got {value!r}")
+
+    def _check_ranges(self) -> None:
         poolers = (*POOLER_TYPES, TEMPLATE_POOLER)
         _require(self.pooler_type in poolers, "pooler_type", f"one of {', '.join(poolers)}", self.pooler_type)
         if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
             raise ValueError(
-                f"pooler_type is {self.pooler_type!r} and templates are {self.templates!r}: pooler 'mask' and "
-                "templates go together, for example templates=['This sentence : \"{text}\" means [MASK].']"
+                f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
+                "templates need each other. Set both, for example pooler_type='mask' and "
+                "templates=['This sentence : \"{text}\" means [MASK].'], or neither."
             )
         _require(self.similarity in SIMILARITIES, "similarity", f"one of {', '.join(SIMILARITIES)}", self.similarity)
         _require(0 < self.temperature < math.inf, "temperature", "a number above 0", self.temperature)
         _require(math.isfinite(self.hard_negative_weight), "hard_negative_weight", "finite", self.hard_negative_weight)
         _require(0 <= self.mlm_weight < math.inf, "mlm_weight", "0 or more", self.mlm_weight)
-        _require(
-            self.max_seq_length >= MIN_LENGTH,
-            "max_seq_length",
-            "at least 3 ([CLS], a token, [SEP])",
-            self.max_seq_length,
-        )
+        length = f"at least {MIN_LENGTH} ([CLS], a token, [SEP])"
+        _require(self.max_seq_length >= MIN_LENGTH, "max_seq_length", length, self.max_seq_length)
         _require(self.encoders in (1, 2), "encoders", "1 or 2", self.encoders)
         if self.mlp_only_train and self.pooler_type != "cls":
             raise ValueError(
-                f"mlp_only_train concerns the head of pooler_type 'cls'; pooler_type {self.pooler_type!r} has none. "
-                "Drop mlp_only_train or use pooler_type 'cls'."
+                f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has "
+                "none. Drop mlp_only_train or use pooler_type 'cls'."
             )
 
     @property
     def inference_pooler(self) -> str:
-        """The pooler whose vectors are the model's product: `cls_before_pooler` where the head is for training."""
+        """The pooler of evaluation mode: `cls_before_pooler` if the head is for training only."""
         return "cls_before_pooler" if self.mlp_only_train else self.pooler_type
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as they are saved in `config.json`."""
         return asdict(self)
 
     @classmethod
-    def from_config(cls, config: PreTrainedConfig, **overrides) -> "ContrastiveSettings":
-        """The config's section (defaults where it has none), with `overrides` on top.
+    def from_config(cls, config: PreTrainedConfig, **overrides: Any) -> "ContrastiveSettings":
+        """Read the settings of a config.
+
+        Args:
+            config (`PreTrainedConfig`): The config of an encoder. Without the section, the defaults are used.
+            overrides (`Any`): Settings that replace those of the config.
+
+        Returns:
+            [`ContrastiveSettings`]: The settings. `config` is not changed.
 
         Raises:
-            ValueError: an unknown setting, or a value that is not valid.
+            ValueError: If a setting is unknown or a value is not valid.
         """
         section = getattr(config, SECTION, None) or {}
         if not isinstance(section, dict):
-            raise ValueError(f"the section {SECTION!r} of config.json must be a table of settings, got {section!r}")
+            raise ValueError(
+                f"The section {SECTION!r} of config.json must be a table of settings, got {section!r}. Remove the "
+                "section to use the defaults."
+            )
         unknown = sorted((section.keys() | overrides.keys()) - SETTING_NAMES)
         if unknown:
             raise ValueError(
                 f"unknown setting(s) {', '.join(unknown)} for the contrastive head; "
-                f"known are {', '.join(sorted(SETTING_NAMES))}"
+                f"known settings are {', '.join(sorted(SETTING_NAMES))}."
             )
-        return replace(cls(**section), **overrides) if overrides else cls(**section)
+        return cls(**{**section, **overrides})
 
 
 SETTING_NAMES = frozenset(field.name for field in fields(ContrastiveSettings))
 
 
-def _require(holds: bool, name: str, expectation: str, value: object) -> None:
-    if not holds:
+def _require(condition: bool, name: str, expectation: str, value: object) -> None:
+    if not condition:
         raise ValueError(f"{name} must be {expectation}, got {value!r}")
 
 
-def max_positions(config: PreTrainedConfig) -> int | None:
-    """Tokens a text may have at most, special tokens included; None where the encoder sets no bound.
-
-    RoBERTa and its relatives count positions from `pad_token_id + 1`: the table serves fewer tokens than it has rows.
-    """
-    rows = getattr(config, "max_position_embeddings", None)
-    if not isinstance(rows, int) or rows <= 0:
-        return None
-    offset = (
-        config.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS and config.pad_token_id is not None else 0
-    )
-    return rows - offset
-
-
+#: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _OFFSET_POSITIONS = {
     "camembert",
     "data2vec-text",
@@ -156,10 +161,37 @@ _OFFSET_POSITIONS = {
 }
 
 
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Return how many tokens a text may have, with special tokens.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+
+    Returns:
+        `int`, *optional*: The number of positions, or `None` if the encoder has no limit.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    if not isinstance(rows, int) or rows <= 0:
+        return None
+    padding = config.pad_token_id if config.model_type in _OFFSET_POSITIONS else None
+    return rows if padding is None else rows - padding - 1
+
+
 def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
-    """Raises ValueError for a length without room for a token, or beyond the encoder's positions."""
+    """Refuse a sequence length that leaves no room for a token or exceeds the encoder's positions.
+
+    Args:
+        max_seq_length (`int`): The length in tokens, with special tokens.
+        config (`PreTrainedConfig`): The config of the encoder.
+
+    Raises:
+        ValueError: If the length is too small or too large.
+    """
     if max_seq_length < MIN_LENGTH:
-        raise ValueError(f"a max_seq_length of {max_seq_length} leaves no room for [CLS], a token and [SEP]")
+        raise ValueError(
+            f"max_seq_length is {max_seq_length}, which leaves no room for [CLS], a token and [SEP]. Use at least "
+            f"{MIN_LENGTH}."
+        )
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
         raise ValueError(

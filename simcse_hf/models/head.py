@@ -1,8 +1,9 @@
-"""The dense + tanh head of encoders without a pooler of their own, and the file a head is kept in."""
+"""The dense + tanh head of encoders without a pooler of their own, and the file that stores a head."""
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,25 +12,31 @@ from transformers import PreTrainedConfig
 
 from ..ops.files import find_file, select_hub_arguments
 
-# sentence-transformers' place and format for a dense layer. A file of its own keeps the encoder's weights loadable by
-# AutoModel without an unexpected key.
+# sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
+# the encoder's weights without an unexpected key.
 FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
 
 
 class SentenceHead(nn.Module):
-    """tanh(W x + b): BERT's pooler layer for encoders that lack one. (n, dim) -> (n, dim)."""
+    """Compute tanh(W x + b), which is BERT's pooler layer, for encoders that lack one."""
 
-    def __init__(self, config: PreTrainedConfig):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.dense(vectors))
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
+        return torch.tanh(self.dense(embeddings))
 
 
 def save_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
-    """Writes a head, its weight and bias under names that end so, to `directory/2_Dense`."""
+    """Write a head to the folder `2_Dense` of a checkpoint.
+
+    Args:
+        directory (`str` or `os.PathLike`): The checkpoint.
+        state_dict (`dict[str, torch.Tensor]`): The head's weight and bias, under names that end in these words.
+    """
     folder = Path(directory) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"linear.{name.rsplit('.', 1)[1]}": tensor.contiguous() for name, tensor in state_dict.items()}
@@ -44,16 +51,16 @@ def save_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor])
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict) -> bool:
-    """Fills `head` from a directory or hub name.
+def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> bool:
+    """Load the weights of a head, if the checkpoint has one.
 
     Args:
-        head: filled in place.
-        name_or_path: of the checkpoint.
-        kwargs: of `from_pretrained`; those that concern the hub are used.
+        head ([`SentenceHead`]): The head. It is changed in place.
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
 
     Returns:
-        Whether the checkpoint has a head.
+        `bool`: Whether the checkpoint has a head.
     """
     path = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **select_hub_arguments(kwargs))
     if path is None:

@@ -1,7 +1,8 @@
-"""Contrastive models: a stock encoder with SimCSE's head, objective and optional masked-LM loss."""
+"""Contrastive models: a stock encoder with SimCSE's head, an objective and an optional masked-LM loss."""
 
 import copy
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,19 +23,23 @@ from .configuration import SECTION, ContrastiveSettings
 from .head import SentenceHead
 from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
 
-_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}  # settings that an objective may outlive
+#: Settings that do not concern the objective: it is kept when they change.
+_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}
 
 
 @dataclass
 class ContrastiveOutput(ModelOutput):
-    """What a contrastive model returns.
+    """The output of a contrastive model.
 
     Args:
-        loss: contrastive loss + mlm_weight * masked-LM loss; None for a single sentence a row.
-        sentence_embeddings: (batch, num_sentences, dim), or (batch, dim) for inputs of two axes. Not normalised.
-        contrastive_loss: the objective's share of the loss.
-        mlm_loss: the masked-LM loss before its weight; None without masked inputs.
-        parts: the named parts of `contrastive_loss`, for objectives that have several.
+        loss (`torch.Tensor`, *optional*): The contrastive loss + `mlm_weight` * the masked-LM loss. `None` if a row
+            holds a single sentence.
+        sentence_embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, or `(batch, dim)` for
+            inputs of two dimensions. They are not normalized.
+        contrastive_loss (`torch.Tensor`, *optional*): The objective's part of the loss.
+        mlm_loss (`torch.Tensor`, *optional*): The masked-LM loss before it is weighted. `None` without masked inputs.
+        parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if the objective has
+            several.
     """
 
     loss: torch.FloatTensor | None = None
@@ -45,31 +50,33 @@ class ContrastiveOutput(ModelOutput):
 
 
 class ContrastiveModel(ContrastiveCheckpoint):
-    """The contrastive head, mixed into an encoder family's `...PreTrainedModel` (see `BertForCL`).
+    """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
-    The encoder keeps its stock name and layout, and where it has a pooler of its own (dense + tanh over [CLS]), that
-    pooler *is* SimCSE's head. So `AutoModel.from_pretrained` loads what `save_pretrained` writes, with nothing missing
-    and nothing unexpected, and its `pooler_output` is the trained head's.
+    The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
+    *is* SimCSE's head. So `AutoModel.from_pretrained` loads what `save_pretrained` writes, with no missing and no
+    unexpected weights, and its `pooler_output` is the output of the trained head.
 
-    Settings ([`ContrastiveSettings`]) are keyword arguments of the constructor and of `from_pretrained`:
+    The settings ([`ContrastiveSettings`]) are keyword arguments of the constructor and of `from_pretrained`:
 
         model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
 
-    So is `unpadded`, which is no setting, as it changes no vector, and is not saved: whether padding is left out of
-    the computation, for the encoders where it can be (see [`supports_unpadded`]). It may be set at any time.
+    A further keyword argument is not saved, because it changes the speed and not the embeddings:
+
+    - `unpadded` (`bool`, defaults to `True`): Leave padding out of the computation, for encoders that allow it (see
+      [`supports_unpadded`]). The attribute may be set at any time.
     """
 
-    base_class: type | None = None  # the stock encoder; None: whatever AutoModel has for the config
-    # In files of their own, see head.py and checkpoint.py.
+    base_class: type[nn.Module] | None = None  # the stock encoder; None: the one that AutoModel has for the config
+    # These are in files of their own, see head.py and checkpoint.py.
     _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
-    accepts_loss_kwargs = False  # the loss is a mean over the batch: the Trainer divides it for accumulation
+    accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
-    def __init__(self, config: PreTrainedConfig, *, unpadded: bool = True, **settings):
-        config = copy.deepcopy(config)  # the section is this model's own
+    def __init__(self, config: PreTrainedConfig, *, unpadded: bool = True, **settings: Any) -> None:
+        config = copy.deepcopy(config)  # this model writes its own settings into it
         super().__init__(config)
         self._saved_section = getattr(config, SECTION, None)
         self.settings = ContrastiveSettings.from_config(config, **settings)
-        self.objective: Objective | None = None  # made when training begins: it may be larger than the encoder
+        self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder: ContrastiveModel | None = None
         setattr(config, SECTION, self.settings.to_dict())
         base_class = self.base_class or AutoModel._model_mapping[type(config)]
@@ -86,15 +93,21 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self.unpadded = unpadded
         use_fast_dropout(self.base_model)
 
-    def update_settings(self, **settings) -> None:
-        """Changes settings, in the model and in the config that is saved with it.
+    def update_settings(self, **settings: Any) -> None:
+        """Change settings of the model and of the config that is saved with it.
+
+        Args:
+            settings (`Any`): The new values of fields of [`ContrastiveSettings`].
 
         Raises:
-            ValueError: an unknown setting, a value that is not valid, or one that decides what the model is made of.
+            ValueError: If a setting is unknown, a value is not valid, or the setting decides which layers the model
+                has.
         """
         fixed = {"pooler_type", "do_mlm"} & settings.keys()
         if fixed:
-            raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when the model is made")
+            raise ValueError(
+                f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
+            )
         before = self.settings.to_dict()
         self.settings = ContrastiveSettings.from_config(self.config, **settings)
         after = self.settings.to_dict()
@@ -103,13 +116,13 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self.objective = self.second_encoder = None
 
     def prepare_objective(self) -> None:
-        """Makes what training needs beside the encoder: the objective, and the second encoder where there are two.
+        """Create what training needs beside the encoder: the objective, and the second encoder if there are two.
 
-        The Trainer calls it before it makes the optimizer; without a Trainer, the first loss does. Where the model was
-        loaded from a directory that a run with the same objective left, the objective goes on as it was there.
+        The Trainer calls this before it creates the optimizer. Without a Trainer, the first loss does. If the model
+        was loaded from a checkpoint with the same objective, the objective continues from its saved state.
 
         Raises:
-            ValueError: an unknown objective, options it does not have, or values that are not valid.
+            ValueError: If the objective is unknown, or has no such options, or their values are not valid.
         """
         settings = self.settings.to_dict()
         name, options, dim = self.settings.objective, self.settings.objective_options, self.config.hidden_size
@@ -120,7 +133,9 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self.objective.attach(self)
         if max(self.settings.encoders, self.objective.encoders) == 2:
             if self.objective.num_views == 1:
-                raise ValueError(f"objective {name!r} reads one text a row: set encoders to 1")
+                raise ValueError(
+                    f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
+                )
             self.second_encoder = self.copy_encoder()
         self.objective.to(self.device).train(self.training)
         saved = self._saved_section or {}
@@ -128,26 +143,28 @@ class ContrastiveModel(ContrastiveCheckpoint):
             load_auxiliary_state(self, self.name_or_path)
 
     def copy_encoder(self) -> "ContrastiveModel":
-        """An independent model with the same encoder, head and pooler, without objective and masked-LM head."""
+        """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
         twin = type(self)(self.config, do_mlm=False, encoders=1, unpadded=self.unpadded)
-        own = twin.state_dict().keys()
-        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in own})
-        return twin.to(self.device, self.dtype).train(self.training)
+        names = twin.state_dict().keys()
+        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
+        return cast(ContrastiveModel, twin.to(self.device, self.dtype).train(self.training))
 
     @property
     def contrastive_head(self) -> nn.Module:
-        """The dense + tanh head: the encoder's own pooler, or ours where it has none."""
+        """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
         return self.base_model.pooler if self.has_own_pooler else self.sentence_head
 
     @property
     def runs_unpadded(self) -> bool:
-        """Whether padding is left out: `unpadded` is set, the encoder allows it, and nothing traces the model."""
+        """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
         return self.unpadded and supports_unpadded(self.base_model) and not torch.compiler.is_compiling()
 
     def get_output_embeddings(self) -> nn.Module | None:
+        """Return the output layer of the masked-LM head, which transformers ties to the word embeddings."""
         return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
+        """Replace the output layer of the masked-LM head."""
         self._stock_mlm_head.set_output_embeddings(embeddings)
         self._register_mlm_head()
 
@@ -156,20 +173,20 @@ class ContrastiveModel(ContrastiveCheckpoint):
             setattr(self, name, module)
 
     def _freeze_unused_head(self) -> None:
-        # It stays in the checkpoint, where AutoModel looks for it, but no loss reaches it, and
+        # AutoModel looks for the head in the checkpoint, so it stays. But no loss reaches it, and
         # DistributedDataParallel stops at a trainable parameter without gradient.
         if self.settings.pooler_type != "cls":
             self.contrastive_head.requires_grad_(False)
 
     @torch.no_grad()
     def reset_head(self) -> None:
-        """Draws the head anew: weights from N(0, initializer_range), 0.02 for BERT and RoBERTa, biases 0."""
+        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
         for module in self.contrastive_head.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
                 nn.init.zeros_(module.bias)
 
-    # --- text to vectors -------------------------------------------------------------------------------------------
+    # --- from token ids to embeddings ------------------------------------------------------------------------------
 
     def embed(
         self,
@@ -177,29 +194,54 @@ class ContrastiveModel(ContrastiveCheckpoint):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(n, length) token ids -> (n, dim) sentence vectors, by the pooler of this mode (training or evaluation)."""
+        """Embed sentences with the pooler of the current mode, training or evaluation.
+
+        Args:
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+            attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding. Defaults to ones.
+            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
+
+        Returns:
+            `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+        """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        return self._embed_with_states(input_ids, attention_mask, token_type_ids, states=False)[0]
+        outputs = self._encode(input_ids, attention_mask, token_type_ids, self._pooler_type)
+        return self._pool(outputs, input_ids, attention_mask)
 
-    def _embed_with_states(self, input_ids, attention_mask, token_type_ids, states=True):
-        """(n, dim) sentence vectors and the encoder's output, whose last layer is whole if `states`."""
-        pooler_type = self.settings.pooler_type if self.training else self.settings.inference_pooler
-        outputs = self._encode(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            all_layers=needs_hidden_states(pooler_type),
-            first_only=not states and pooler_type in ("cls", "cls_before_pooler"),
-            pooled=pooler_type == "cls" and self.has_own_pooler,
-        )
-        if pooler_type == "cls" and self.has_own_pooler:
-            return outputs.pooler_output, outputs
-        if pooler_type == TEMPLATE_POOLER:
-            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id), outputs
-        hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
-        vectors = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
-        return self.sentence_head(vectors) if pooler_type == "cls" else vectors, outputs
+    def _encode(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        pooler_type: str | None = None,
+        whole_last_layer: bool = False,
+    ) -> Any:
+        """Run the encoder for what the pooler reads: without one, the whole last layer."""
+        needs = {
+            "all_layers": pooler_type is not None and needs_hidden_states(pooler_type),
+            "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
+            "pooled": pooler_type == "cls" and self.has_own_pooler,
+        }
+        if self.runs_unpadded:
+            return encode_unpadded(self.base_model, input_ids, attention_mask, token_type_ids, **needs)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:  # DistilBERT and others have no such argument
+            inputs["token_type_ids"] = token_type_ids
+        return self.base_model(**inputs, output_hidden_states=needs["all_layers"])
+
+    @property
+    def _pooler_type(self) -> str:
+        return self.settings.pooler_type if self.training else self.settings.inference_pooler
+
+    def _pool(self, outputs: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        if self._pooler_type == "cls" and self.has_own_pooler:
+            return outputs.pooler_output
+        if self._pooler_type == TEMPLATE_POOLER:
+            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+        hidden_states = outputs.hidden_states if needs_hidden_states(self._pooler_type) else None
+        embeddings = pool(self._pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
+        return self.sentence_head(embeddings) if self._pooler_type == "cls" else embeddings
 
     def forward(
         self,
@@ -213,121 +255,139 @@ class ContrastiveModel(ContrastiveCheckpoint):
         return_loss: bool = True,
         use_objective: bool = True,
     ) -> ContrastiveOutput:
-        """One encoder pass over all sentences of the batch, and the loss.
+        """Encode all sentences of the batch in one pass and compute the loss.
 
         Args:
-            input_ids: (batch, num_sentences, length): anchor, positive, then hard negatives. Unsupervised training
-                repeats the sentence: 2 columns, each row of the pass with a dropout mask of its own. (batch, length)
-                gives vectors and no loss.
-            attention_mask: like `input_ids`, 1 for a token and 0 for padding.
-            token_type_ids: like `input_ids`.
-            mlm_input_ids: like `input_ids`, masked for the auxiliary loss.
-            mlm_targets: like `input_ids`, the original ids where masked and -100 elsewhere.
-            relations: (batch, num_sentences - 1), how each sentence after the first relates to it: 0 entailment,
-                1 neutral, 2 contradiction, -100 where a row has fewer sentences.
-            text_ids: (batch, num_sentences), equal for equal texts, for objectives that leave out duplicates.
-            return_loss: False gives the vectors alone. (By this argument the Trainer knows there is an `eval_loss`.)
-            use_objective: False leaves the objective out and gives the vectors of training, with the masked-LM loss.
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, num_sentences, length)`: anchor, positive, then
+                hard negatives. Unsupervised training repeats the sentence: 2 columns, each with its own dropout mask.
+                With the shape `(batch, length)`, the output has embeddings and no loss.
+            attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding, of the same shape. Defaults
+                to ones.
+            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
+            mlm_input_ids (`torch.Tensor`, *optional*): Token ids masked for the auxiliary loss, of the same shape.
+            mlm_targets (`torch.Tensor`, *optional*): The original ids where masked and -100 elsewhere, of the same
+                shape.
+            relations (`torch.Tensor`, *optional*): How each sentence after the first relates to it: 0 entailment,
+                1 neutral, 2 contradiction, -100 if the row has fewer sentences. Of shape `(batch, num_sentences - 1)`.
+            text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
+                Of shape `(batch, num_sentences)`.
+            return_loss (`bool`, *optional*, defaults to `True`): `False` returns the embeddings only. (This argument
+                tells the Trainer that there is an `eval_loss`.)
+            use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
+                embeddings of training, with the masked-LM loss.
+
+        Returns:
+            [`ContrastiveOutput`]: The embeddings and the loss.
 
         Raises:
-            ValueError: inputs of another number of axes; masked inputs for a model without `do_mlm`; `fixed_mask` with
-                views of different text.
+            ValueError: If the inputs have the wrong number of dimensions, masked inputs are given to a model without
+                `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
         if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
-            raise ValueError("mlm_input_ids come with mlm_targets, both (batch, num_sentences, length) like input_ids")
-        if input_ids.dim() == 2:
-            return ContrastiveOutput(sentence_embeddings=self.embed(input_ids, attention_mask, token_type_ids))
-        if input_ids.dim() != 3:
+            raise ValueError(
+                "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+            )
+        if input_ids.dim() not in (2, 3):
             raise ValueError(
                 "input_ids must be (batch, num_sentences, length) or (batch, length), "
-                f"got {input_ids.dim()} axes: {tuple(input_ids.shape)}"
+                f"got {input_ids.dim()} dimensions: {tuple(input_ids.shape)}"
             )
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        if input_ids.dim() == 2:
+            return ContrastiveOutput(sentence_embeddings=self.embed(input_ids, attention_mask, token_type_ids))
         if self.objective is None and return_loss:
             self.prepare_objective()
-        vectors, hidden_states = self._embed_views(input_ids, attention_mask, token_type_ids, relations, return_loss)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"relations": relations, "text_ids": text_ids}
+        batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        embeddings, hidden_states = self._embed_views(batch, self.objective if return_loss else None)
         if not return_loss:
-            return ContrastiveOutput(sentence_embeddings=vectors)
-        contrastive_loss, parts = None, None
-        if use_objective and vectors.shape[1] >= self.objective.num_views:
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-            inputs |= {"relations": relations, "text_ids": text_ids}
-            inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-            found = self.objective(EncodedBatch(vectors, inputs, self, hidden_states))
-            contrastive_loss, parts = total_and_parts(found)
-        loss, mlm_loss = contrastive_loss, None
+            return ContrastiveOutput(sentence_embeddings=embeddings)
+        loss = contrastive_loss = mlm_loss = parts = None
+        if use_objective and embeddings.shape[1] >= self.objective.num_views:
+            contrastive_loss, parts = total_and_parts(
+                self.objective(EncodedBatch(embeddings, batch, self, hidden_states))
+            )
+            loss = contrastive_loss
         if mlm_input_ids is not None:
             mlm_loss = self._masked_lm_loss(mlm_input_ids, attention_mask, token_type_ids, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(
             loss=loss,
-            sentence_embeddings=vectors,
+            sentence_embeddings=embeddings,
             contrastive_loss=contrastive_loss,
             mlm_loss=mlm_loss,
             parts=parts,
         )
 
-    def _encode(self, input_ids, attention_mask, token_type_ids, *, all_layers=False, first_only=False, pooled=False):
-        if self.runs_unpadded:
-            choice = {"all_layers": all_layers, "first_only": first_only, "pooled": pooled}
-            return encode_unpadded(self.base_model, input_ids, attention_mask, token_type_ids, **choice)
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:  # DistilBERT and others have no such argument
-            inputs["token_type_ids"] = token_type_ids
-        return self.base_model(**inputs, output_hidden_states=all_layers)
-
     def _embed_views(
-        self, input_ids, attention_mask, token_type_ids, relations, return_loss
+        self, batch: dict[str, torch.Tensor], objective: Objective | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(batch, num_sentences, dim) vectors and, for objectives that read them, the last layer's hidden states."""
-        batch, num_sentences, length = input_ids.shape
+        """Embed each sentence of each row, as the objective needs it.
+
+        Returns:
+            Embeddings of shape `(batch, num_sentences, dim)` and, for objectives that read them, the last layer's
+            hidden states of shape `(batch, num_sentences, length, dim)`.
+        """
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
+        ids = inputs["input_ids"]
         if self.settings.fixed_mask:
-            # Equal text under an equal mask gives equal vectors: one pass over the anchors is the exact computation.
-            if not (input_ids == input_ids[:, :1]).all():
-                raise ValueError("fixed_mask is for views of one sentence: the columns of a row hold different text")
-            anchors = self.embed(*(x if x is None else x[:, 0] for x in (input_ids, attention_mask, token_type_ids)))
-            return anchors.unsqueeze(1).expand(-1, num_sentences, -1), None
-        inputs = (input_ids, attention_mask, token_type_ids)
-        if return_loss and self.objective.needs_hidden_states:
-            vectors, outputs = self._embed_with_states(*(x if x is None else x.flatten(0, 1) for x in inputs))
-            states = outputs.last_hidden_state.view(batch, num_sentences, length, -1)
-            return vectors.view(batch, num_sentences, -1), states
-        passes = [(self, slice(None))]
-        if self.second_encoder is not None and return_loss:
-            passes = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
-        found = []
-        for encoder, columns in passes:
-            flat = [x if x is None else x[:, columns].flatten(0, 1) for x in inputs]
-            vectors = encoder.embed(*flat) if relations is None else encoder._embed_present(*flat)
-            found.append(vectors.view(batch, -1, vectors.shape[-1]))
-        return torch.cat(found, dim=1), None
+            # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.
+            if not (ids == ids[:, :1]).all():
+                raise ValueError(
+                    "fixed_mask is for views of one sentence, but a row holds different texts. Train pairs without "
+                    "fixed_mask."
+                )
+            anchors = self.embed(**{name: tensor[:, 0] for name, tensor in inputs.items()})
+            return anchors.unsqueeze(1).expand(-1, ids.shape[1], -1), None
+        if objective is not None and objective.needs_hidden_states:
+            flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
+            outputs = self._encode(**flat, pooler_type=self._pooler_type, whole_last_layer=True)
+            embeddings = self._pool(outputs, flat["input_ids"], flat["attention_mask"])
+            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
+        encoders = [(self, slice(None))]
+        if objective is not None and self.second_encoder is not None:
+            encoders = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
+        columns_of_embeddings = []
+        for encoder, columns in encoders:
+            flat = {name: tensor[:, columns].flatten(0, 1) for name, tensor in inputs.items()}
+            if "relations" in batch:
+                # Rows with fewer sentences than the widest are filled up with padding. Its embeddings are zero.
+                present = flat["attention_mask"].any(1)
+                embedded = encoder.embed(**{name: tensor[present] for name, tensor in flat.items()})
+                zeros = embedded.new_zeros(len(present), embedded.shape[-1])
+                embeddings = zeros.index_put((present,), embedded)
+            else:
+                embeddings = encoder.embed(**flat)
+            columns_of_embeddings.append(embeddings.view(len(ids), -1, embeddings.shape[-1]))
+        return torch.cat(columns_of_embeddings, dim=1), None
 
-    def _embed_present(self, input_ids, attention_mask, token_type_ids) -> torch.Tensor:
-        """Vectors of the rows that hold a token, and zeros for the others."""
-        present = attention_mask.any(1)
-        found = self.embed(*(x if x is None else x[present] for x in (input_ids, attention_mask, token_type_ids)))
-        return found.new_zeros(len(present), found.shape[-1]).index_put((present,), found)
-
-    # --- losses ----------------------------------------------------------------------------------------------------
-
-    def _masked_lm_loss(self, masked_ids, attention_mask, token_type_ids, targets) -> torch.Tensor:
+    def _masked_lm_loss(
+        self,
+        masked_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
         if not self.settings.do_mlm:
-            raise ValueError("mlm_input_ids were given to a model without masked-LM head: load it with do_mlm=True")
-        flat = (x if x is None else x.flatten(0, -2) for x in (masked_ids, attention_mask, token_type_ids))
-        hidden = self._encode(*flat).last_hidden_state
-        chosen = targets.view(hidden.shape[:2]) != IGNORED
-        logits = self._stock_mlm_head.logits(hidden[chosen])
+            raise ValueError("mlm_input_ids were given to a model without masked-LM head. Load it with do_mlm=True.")
+        types = None if token_type_ids is None else token_type_ids.flatten(0, 1)
+        hidden = self._encode(masked_ids.flatten(0, 1), attention_mask.flatten(0, 1), types).last_hidden_state
+        is_masked = targets.view(hidden.shape[:2]) != IGNORED
+        logits = self._stock_mlm_head.logits(hidden[is_masked])
         total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
-        return mean_over_processes(total, chosen.sum(), self.training)
+        return mean_over_processes(total, is_masked.sum(), self.training)
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):
-    """BERT with the contrastive head; `bert.pooler` is the head."""
+    """BERT as a contrastive model. Its head is `bert.pooler`."""
 
     base_class = BertModel
 
 
 class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
-    """RoBERTa with the contrastive head; `roberta.pooler` is the head."""
+    """RoBERTa as a contrastive model. Its head is `roberta.pooler`."""
 
     base_class = RobertaModel

@@ -144,7 +144,9 @@ def test_a_wrong_section_of_config_json_is_refused(section, tmp_path):
 
 
 def test_an_unknown_setting_is_named_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known are do_mlm, .*"):
+    with pytest.raises(
+        ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known settings are do_mlm, .*"
+    ):
         BertForCL(tiny_config(), temp=0.05)
 
 

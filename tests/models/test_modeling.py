@@ -74,7 +74,7 @@ def test_update_settings_changes_objective_and_config():
     objective = model.objective
     model.update_settings(max_seq_length=20)
     assert model.objective is objective
-    with pytest.raises(ValueError, match="do_mlm, pooler_type can only be chosen when the model is made"):
+    with pytest.raises(ValueError, match="do_mlm, pooler_type can only be chosen when the model is created"):
         model.update_settings(pooler_type="avg", do_mlm=True)
     with pytest.raises(ValueError, match="temperature"):
         model.update_settings(temperature=-1.0)
@@ -246,7 +246,7 @@ def test_a_batch_without_masked_tokens_has_loss_0_and_finite_gradients():
 
 
 def test_masked_inputs_need_the_head():
-    with pytest.raises(ValueError, match="load it with do_mlm=True"):
+    with pytest.raises(ValueError, match="Load it with do_mlm=True"):
         BertForCL(tiny_config())(**with_masked_inputs(random_batch(3, 2)))
 
 
