@@ -184,7 +184,7 @@ def child(arguments: argparse.Namespace, contestant: str) -> str:
 def compare_encoding(arguments: argparse.Namespace) -> list[dict]:
     """Sentences a second of `SimCSE.encode`, in float32 and bf16, against the peer at its best batch size."""
     texts = sts_sentences(arguments.shared / "data/senteval/downstream", arguments.sentences)
-    ours = {name: SimCSE(arguments.model, pooler="avg", device="cpu") for name in ("float32", "bfloat16")}
+    ours = {name: SimCSE(arguments.model, pooler_type="avg", device="cpu") for name in ("float32", "bfloat16")}
     peer = encode_peer(arguments.model)
     sample = texts[:1500]
     by_size = {}
@@ -247,7 +247,7 @@ def growth(texts: dict, arguments: argparse.Namespace) -> dict:
             times = [statistics.median(contestant.time_steps(2) + contestant.time_steps(2)) for contestant in pair]
             rates = [2 * changes["batch"] / seconds for seconds in times]
             found[name].append({name: value, "ours": round(rates[0], 1), "peer": round(rates[1], 1)})
-    model, peer = SimCSE(arguments.model, pooler="avg", device="cpu"), encode_peer(arguments.model)
+    model, peer = SimCSE(arguments.model, pooler_type="avg", device="cpu"), encode_peer(arguments.model)
     texts = sts_sentences(arguments.shared / "data/senteval/downstream", arguments.sentences)
     for size in (arguments.sentences // 16, arguments.sentences // 4):
         times = []

@@ -273,7 +273,7 @@ def compare_encoding(name: str, model: Path, arguments: argparse.Namespace) -> d
     count = 200 if arguments.tiny else arguments.sentences
     words = encoder_config(ENCODING[name], arguments.tiny).vocab_size - 5
     sentences = texts(LENGTHS["wikipedia"]["sentence"], count, words, seed=7)
-    ours = SimCSE(model, pooler="avg", device=arguments.device, dtype=torch.bfloat16)
+    ours = SimCSE(model, pooler_type="avg", device=arguments.device, dtype=torch.bfloat16)
     peer = encode_peer(model, torch.bfloat16)
 
     def encode(unpadded: bool, some: list[str], budget: int) -> torch.Tensor:

@@ -67,7 +67,7 @@ def main() -> None:
 
     shared = Path(arguments.shared)
     data_dir = shared / "data/senteval/downstream"
-    model = SimCSE(shared / "models/wiki-mlm-4x256", pooler=POOLER, device="cpu")
+    model = SimCSE(shared / "models/wiki-mlm-4x256", pooler_type=POOLER, device="cpu")
     sets = [pairs for task in TASKS for pairs in read_sts_task(task, data_dir, SPLITS).values()]
     target = list(dict.fromkeys(text for pairs in sets for text in pairs.sentences1 + pairs.sentences2))
     target_vectors = model.encode(target, normalize=False, show_progress=True)

@@ -171,7 +171,7 @@ def _measure_in_group(model_name: str, token_ids: list[list[int]], batch: int, r
     from torch.nn.parallel import DistributedDataParallel
 
     from simcse_hf import AutoModelForCL
-    from simcse_hf.inference.simcse import encode_token_ids
+    from simcse_hf.inference.batches import encode_token_ids
 
     torch.manual_seed(0)
     contrastive = AutoModelForCL.from_pretrained(model_name)

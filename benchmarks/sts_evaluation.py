@@ -117,7 +117,7 @@ def main() -> None:
     difference = max(abs(our_figures[name] - their_figures[name]) for name in their_figures)
     report = {
         "model": Path(arguments.model).name if arguments.model else "all-MiniLM-L6-v2",
-        "pooler": model.pooler,
+        "pooler": model.pooler_type,
         "device": str(model.device),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),

@@ -20,7 +20,7 @@ class Encoder:
     """A worker: loads the model once, then adds the column `vector` to batch after batch."""
 
     def __init__(self, model: str, column: str, pooler: str | None, truncate_dim: int | None):
-        self.model = SimCSE(model, pooler=pooler)
+        self.model = SimCSE(model, pooler_type=pooler)
         self.column, self.truncate_dim = column, truncate_dim
 
     def __call__(self, batch: dict) -> dict:

@@ -52,7 +52,7 @@ def encode_main(argv: list[str]) -> int:
     device = arguments.device or (str(state.device) if state.num_processes > 1 else None)
     model = SimCSE(
         arguments.model,
-        pooler=arguments.pooler,
+        pooler_type=arguments.pooler,
         device=device,
         dtype=DTYPES[arguments.dtype],
         max_length=arguments.max_length,

@@ -138,7 +138,7 @@ def evaluate_main(argv: list[str]) -> int:
         document = {
             "model": arguments.model,
             "revision": revision,
-            "pooler": getattr(model, "pooler", None),
+            "pooler": getattr(model, "pooler_type", None),
             "max_length": getattr(model, "max_length", None),
             "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
             "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),

@@ -12,7 +12,7 @@ WORD_VECTOR_SUFFIXES = (".txt", ".vec")
 
 def load_model(
     name: str,
-    pooler: str | None = None,
+    pooler_type: str | None = None,
     device: str | None = None,
     max_length: int | None = None,
     postprocess: bool = True,
@@ -23,7 +23,7 @@ def load_model(
         name (`str`): A checkpoint folder, a hub id or a sentence-transformers folder (see `simcse_hf.SimCSE`);
             a GloVe or word2vec text file (`.txt`, `.vec`, also with `.gz`); or `module:function`, a function without
             arguments that returns an object with `encode`, its module looked for in the current folder too.
-        pooler (`str`, *optional*): Pooler of a checkpoint, where it is not to be the one its config names.
+        pooler_type (`str`, *optional*): Pooler of a checkpoint, where it is not to be the one its config names.
         device (`str`, *optional*): Where to run a checkpoint; a GPU where there is one.
         max_length (`int`, *optional*): Number of tokens to which a checkpoint cuts its texts.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to apply the whitening or flow beside a
@@ -38,7 +38,7 @@ def load_model(
     """
     path = Path(name)
     if path.is_file():
-        _refuse_settings(name, pooler, max_length)
+        _refuse_settings(name, pooler_type, max_length)
         if Path(name.removesuffix(".gz")).suffix not in WORD_VECTOR_SUFFIXES:
             raise ValueError(
                 f"{name} is a file; a model is a folder, and word vectors are a text file that ends in "
@@ -46,20 +46,20 @@ def load_model(
             )
         return WordVectors(path)
     if ":" in name and not path.exists():
-        _refuse_settings(name, pooler, max_length)
+        _refuse_settings(name, pooler_type, max_length)
         return _call(name)
     if Path(name.removesuffix(".gz")).suffix in WORD_VECTOR_SUFFIXES:
         raise ValueError(f"there is no file of word vectors {name}.")
     from simcse_hf.inference.simcse import SimCSE
 
     try:
-        return SimCSE(name, pooler=pooler, device=device, max_length=max_length, postprocess=postprocess)
+        return SimCSE(name, pooler_type=pooler_type, device=device, max_length=max_length, postprocess=postprocess)
     except OSError as error:
         raise ValueError(f"no model could be loaded from {name!r}: {error}") from error
 
 
-def _refuse_settings(name: str, pooler: str | None, max_length: int | None) -> None:
-    if pooler is not None or max_length is not None:
+def _refuse_settings(name: str, pooler_type: str | None, max_length: int | None) -> None:
+    if pooler_type is not None or max_length is not None:
         raise ValueError(f"{name} takes no pooler and no max_length; they belong to a transformer checkpoint.")
 
 

@@ -66,7 +66,7 @@ def postprocess_main(argv: list[str]) -> int:
     foreign = [f"--{name}" for name in settings if name not in _OPTIONS[arguments.method]]
     if foreign:
         parser.error(f"{', '.join(foreign)}: no option of --method {arguments.method}")
-    model = SimCSE(arguments.model, pooler=arguments.pooler, device=arguments.device, postprocess=False)
+    model = SimCSE(arguments.model, pooler_type=arguments.pooler, device=arguments.device, postprocess=False)
     transform, fit = fit_transform(
         model,
         arguments.method,
@@ -149,7 +149,7 @@ def fit_transform(
             model.tokenizer.model_max_length = model.max_length
         model.model.save_pretrained(output_dir)
         model.tokenizer.save_pretrained(output_dir)
-    fit = Fit(model.pooler, model.max_length, Path(sentences).name, columns, counted, settings, history)
+    fit = Fit(model.pooler_type, model.max_length, Path(sentences).name, columns, counted, settings, history)
     save_transform(output_dir, transform, fit)
     return transform, fit
 
@@ -158,10 +158,10 @@ def _check_own_directory(model: SimCSE, directory: Path) -> None:
     """sentence-transformers' files there pool as the checkpoint says, and would be wrong for another pooler."""
     if not (directory / MODULES).exists():
         return
-    named = SimCSE(directory, device="cpu", postprocess=False).pooler
-    if named != model.pooler:
+    named = SimCSE(directory, device="cpu", postprocess=False).pooler_type
+    if named != model.pooler_type:
         raise ValueError(
-            f"{directory} names pooler {named!r} in its files, and the transform is for {model.pooler!r}: name "
+            f"{directory} names pooler {named!r} in its files, and the transform is for {model.pooler_type!r}: name "
             "another directory for the output"
         )
 

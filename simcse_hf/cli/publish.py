@@ -69,8 +69,10 @@ def export_main(argv: list[str]) -> int:
     parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: what the checkpoint names")
     parser.add_argument("--no_postprocess", action="store_true", help="leave the model's whitening or flow aside")
     arguments = parser.parse_args(argv)
-    simcse = SimCSE(arguments.model, pooler=arguments.pooler, device="cpu", postprocess=not arguments.no_postprocess)
-    print(f"{EXPORTS[arguments.to](simcse, arguments.output)}: vectors of pooler {simcse.pooler!r}")
+    simcse = SimCSE(
+        arguments.model, pooler_type=arguments.pooler, device="cpu", postprocess=not arguments.no_postprocess
+    )
+    print(f"{EXPORTS[arguments.to](simcse, arguments.output)}: vectors of pooler {simcse.pooler_type!r}")
     return 0
 
 

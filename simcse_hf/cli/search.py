@@ -63,7 +63,7 @@ def index_main(argv: list[str]) -> int:
     else:
         if arguments.model is None:
             parser.error("give --model")
-        model = SimCSE(arguments.model, pooler=arguments.pooler, device=arguments.device)
+        model = SimCSE(arguments.model, pooler_type=arguments.pooler, device=arguments.device)
         settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
         index = SentenceIndex.build(model, arguments.input, **settings, **given, **options)
     index.save(arguments.output)
@@ -122,7 +122,7 @@ def open_index(folder: str, arguments: argparse.Namespace, **options) -> Sentenc
     own = arguments.model is None and described["revision"] is not None
     model = SimCSE(
         arguments.model or described["model"],
-        pooler=arguments.pooler or described["pooler"],
+        pooler_type=arguments.pooler or described["pooler"],
         device=arguments.device,
         max_length=described["max_length"],
         **({"revision": described["revision"]} if own else {}),

@@ -122,7 +122,7 @@ def encode_file(
             truncate_dim=truncate_dim,
             convert_to="numpy",
             token_budget=token_budget,
-            share=False,
+            split_over_processes=False,
         )
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
@@ -210,7 +210,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
 def _describe_model(model: SimCSE) -> dict:
     digest = blake2b()
     # Without use for the head, a checkpoint that has none loads with a random one.
-    unused = set() if model.pooler == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
+    unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
     for name, tensor in sorted(model.model.named_parameters()):
         if id(tensor) in unused:
             continue
@@ -223,7 +223,7 @@ def _describe_model(model: SimCSE) -> dict:
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,
-        "pooler": model.pooler,
+        "pooler": model.pooler_type,
         "max_length": model.max_length,
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "weights": digest.hexdigest(),

@@ -40,10 +40,10 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
             f"{simcse.name_or_path} applies a flow, which sentence-transformers has no module for. Load the model "
             "with SimCSE, or export it with --no_postprocess (postprocess=False), for vectors without the flow."
         )
-    if simcse.pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+    if simcse.pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
         raise ValueError(
-            f"sentence-transformers has no pooling like {simcse.pooler!r}, so a directory for it would give other "
-            "vectors. Name another pooler, export to onnx, or load the checkpoint with SimCSE."
+            f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so a directory for it would give "
+            "other vectors. Name another pooler, export to onnx, or load the checkpoint with SimCSE."
         )
     directory = _empty_directory(directory)
     simcse.model.save_pretrained(directory)

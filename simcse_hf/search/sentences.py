@@ -242,7 +242,7 @@ class SentenceIndex:
             "layout": _LAYOUT,
             "model": getattr(self.model, "name_or_path", None),
             "revision": getattr(self.model, "revision", None),
-            "pooler": getattr(self.model, "pooler", None),
+            "pooler": getattr(self.model, "pooler_type", None),
             "max_length": getattr(self.model, "max_length", None),
             "dim": self.vectors.dim,
             "truncate_dim": self.truncate_dim,
@@ -323,7 +323,7 @@ def _check_options(backend: str, options: dict) -> None:
 
 def _check_model(model, described: dict, folder: Path) -> None:
     built = f"{folder} was built with model {described['model']!r}, pooler {described['pooler']!r}"
-    pooler = getattr(model, "pooler", None)
+    pooler = getattr(model, "pooler_type", None)
     if pooler != described["pooler"]:
         raise ValueError(f"{built}; the pooler given now is {pooler!r}. Load the model with that one.")
     probe, kept = _probe(model, described["truncate_dim"]), np.array(described["probe"], dtype=np.float32)
@@ -346,7 +346,7 @@ def _texts(sentences: str | os.PathLike | Sequence[str], column: str | None) -> 
     texts = list(sentences)
     for position, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"sentence {position} is no text but {type(text).__name__}: {text!r}")
+            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
     return iter(texts)
 
 

@@ -10,7 +10,7 @@ from ..data.view_dataset import SeededDataset
 from ..evaluation.geometry import alignment, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
-from ..inference.simcse import encode_token_ids, tokenize_texts
+from ..inference.batches import encode_token_ids, tokenize_texts
 from ..models.configuration import max_positions
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world

@@ -34,8 +34,8 @@ def test_a_function_of_a_module_in_the_current_folder(tmp_path, monkeypatch):
 
 def test_a_checkpoint(save_checkpoint):
     path = str(save_checkpoint(BertModel(tiny_config())))
-    model = load_model(path, pooler="avg", max_length=8)
-    assert isinstance(model, SimCSE) and model.pooler == "avg" and model.max_length == 8
+    model = load_model(path, pooler_type="avg", max_length=8)
+    assert isinstance(model, SimCSE) and model.pooler_type == "avg" and model.max_length == 8
     assert np.asarray(model.encode(["a cat"])).shape[0] == 1
 
 
@@ -47,6 +47,6 @@ def test_what_is_none_of_these_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no model could be loaded from"):
         load_model(str(tmp_path / "absent"))
     glove = str(write(tmp_path / "glove.txt", ["the 1 2"]))
-    for settings in ({"pooler": "cls"}, {"max_length": 32}):
+    for settings in ({"pooler_type": "cls"}, {"max_length": 32}):
         with pytest.raises(ValueError, match="takes no pooler and no max_length"):
             load_model(glove, **settings)

@@ -64,7 +64,7 @@ def fit(raw, sentences, tmp_path):
 
 
 def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
-    return SimCSE(directory, pooler=pooler, device="cpu", postprocess=False).encode(texts, normalize=False)
+    return SimCSE(directory, pooler_type=pooler, device="cpu", postprocess=False).encode(texts, normalize=False)
 
 
 # --- fitting ------------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ def test_whitened_vectors_of_the_fit_sentences_have_covariance_identity(fit, cap
 def test_the_transform_is_applied_and_can_be_switched_off(method, fit, raw):
     directory = fit(method)
     applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
-    assert applied.pooler == plain.pooler == "avg_first_last"
-    assert torch.equal(plain.encode(TEXTS), SimCSE(raw, pooler="avg_first_last", device="cpu").encode(TEXTS))
+    assert applied.pooler_type == plain.pooler_type == "avg_first_last"
+    assert torch.equal(plain.encode(TEXTS), SimCSE(raw, pooler_type="avg_first_last", device="cpu").encode(TEXTS))
     vectors = applied.encode(TEXTS, normalize=False)
     wanted = applied.postprocessing.transform(raw_vectors(raw, TEXTS))
     torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
@@ -125,7 +125,7 @@ def test_several_columns_of_a_table(raw, tmp_path, sentences):
         tmp_path / "pairs.csv",
         ["premise,hypothesis"] + [f"{a},{b}" for a, b in zip(SENTENCES[:75], SENTENCES[75:], strict=True)],
     )
-    model = SimCSE(raw, pooler="avg", device="cpu", postprocess=False)
+    model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     columns = ["premise", "hypothesis"]
     found, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
     assert record.sentences == 150 and record.columns == columns
@@ -143,7 +143,7 @@ def test_into_the_models_own_directory(fit, save_checkpoint):
     for method in ("whitening", "flow", "whitening"):  # the next is fitted on the vectors without the one before
         fit(method, model=own, output=own, pooler=None)
         model = SimCSE(own, device="cpu")
-        assert model.pooler == "avg" and model.postprocessing.method == method
+        assert model.pooler_type == "avg" and model.postprocessing.method == method
         assert torch.equal(SimCSE(own, device="cpu", postprocess=False).encode(TEXTS), plain)
     assert before == {name: (own / name).read_bytes() for name in before}
     with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
@@ -152,8 +152,8 @@ def test_into_the_models_own_directory(fit, save_checkpoint):
 
 def test_a_raw_checkpoint_gets_its_pooler_from_the_transform(fit, raw):
     fit("whitening", output=raw)
-    assert SimCSE(raw, device="cpu").pooler == "avg_first_last"
-    assert SimCSE(raw, device="cpu", postprocess=False).pooler == "avg_first_last"
+    assert SimCSE(raw, device="cpu").pooler_type == "avg_first_last"
+    assert SimCSE(raw, device="cpu", postprocess=False).pooler_type == "avg_first_last"
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
@@ -245,12 +245,12 @@ def test_onnx_is_refused_rather_than_exported_without(fit, tmp_path):
 
 def test_another_pooler_is_an_error(fit):
     directory = fit("whitening")
-    with pytest.raises(ValueError, match="fitted on vectors of pooler 'avg_first_last', not 'avg'"):
-        SimCSE(directory, pooler="avg", device="cpu")
+    with pytest.raises(ValueError, match="fitted on embeddings of pooler_type 'avg_first_last', not 'avg'"):
+        SimCSE(directory, pooler_type="avg", device="cpu")
     with pytest.raises(ValueError, match="not 'avg'"):
-        load_model(str(directory), pooler="avg", device="cpu")
-    assert SimCSE(directory, pooler="avg", device="cpu", postprocess=False).pooler == "avg"
-    assert SimCSE(directory, pooler="avg_first_last", device="cpu").postprocessing is not None
+        load_model(str(directory), pooler_type="avg", device="cpu")
+    assert SimCSE(directory, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
+    assert SimCSE(directory, pooler_type="avg_first_last", device="cpu").postprocessing is not None
 
 
 def test_too_few_sentences(raw, tmp_path, capsys):
@@ -264,7 +264,7 @@ def test_too_few_sentences(raw, tmp_path, capsys):
 
 
 def test_bad_settings_and_places(raw, fit, sentences, tmp_path, capsys):
-    model = SimCSE(raw, pooler="avg", device="cpu", postprocess=False)
+    model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
         fit_transform(model, "zca", sentences, tmp_path / "new")
     full = tmp_path / "full"

@@ -304,7 +304,7 @@ def test_another_input_model_or_setting_is_refused(model, checkpoint, source, tm
         encode_file(model, source, tmp_path / "out", shard_size=10, resume=True)
     with pytest.raises(ValueError, match="precision: 'float32' there, 'ubinary' now"):
         encode_file(model, source, tmp_path / "out", shard_size=20, precision="ubinary", resume=True)
-    other = SimCSE(checkpoint, device="cpu", pooler="cls_before_pooler")
+    other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
     with pytest.raises(ValueError, match="pooler: 'avg' there, 'cls_before_pooler' now"):
         encode_file(other, source, tmp_path / "out", shard_size=20, resume=True)
     with torch.no_grad():
@@ -321,8 +321,10 @@ def test_an_unused_random_head_does_not_count_as_another_model(save_checkpoint, 
     from transformers import BertModel
 
     checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
-    encode_file(SimCSE(checkpoint, pooler="avg", device="cpu"), source, tmp_path / "out", shard_size=20)
-    encode_file(SimCSE(checkpoint, pooler="avg", device="cpu"), source, tmp_path / "out", shard_size=20, resume=True)
+    encode_file(SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", shard_size=20)
+    encode_file(
+        SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", shard_size=20, resume=True
+    )
 
 
 def test_a_finished_run_resumed_does_nothing(model, source, tmp_path, monkeypatch):
@@ -443,5 +445,5 @@ def test_any_text_has_a_vector(model, text):
 
 
 def test_none_is_no_text(model):
-    with pytest.raises(ValueError, match="sentence 1 is no text but NoneType"):
+    with pytest.raises(ValueError, match="sentence 1 is not a text but NoneType"):
         model.encode(["the cat", None])

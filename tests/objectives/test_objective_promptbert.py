@@ -14,7 +14,7 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import read_template, template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
-from simcse_hf.inference.simcse import tokenize_texts
+from simcse_hf.inference.batches import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
@@ -215,7 +215,7 @@ def test_a_run_trains_evaluates_and_is_loaded_with_its_template(tmp_path, tokeni
     pairs = ScoredPairs("stsb", TEXTS[:4], TEXTS[2:], [0.0, 1.0, 5.0, 3.0])
     again = SimilarityEvalCallback(pairs).evaluate(simcse.model, tokenizer)
     assert again["stsb_spearman"] == pytest.approx(evaluated["eval_stsb_spearman"], abs=1e-4)
-    plain = SimCSE(tmp_path / "run", pooler="avg")
+    plain = SimCSE(tmp_path / "run", pooler_type="avg")
     ids = torch.tensor([[CLS, *id_of(TEXTS[0]), SEP]])
     wanted = plain.model.base_model(ids).last_hidden_state[0].mean(0)
     torch.testing.assert_close(plain.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ from conftest import random_batch, tiny_config, with_masked_inputs
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
-from simcse_hf.inference.simcse import encode_token_ids
+from simcse_hf.inference.batches import encode_token_ids
 from simcse_hf.ops.distributed import differentiable_sum, gather_rows, sum_over_processes, world
 
 WORLDS = (1, 2, 4)

@@ -77,7 +77,7 @@ def test_a_run_reports_and_its_model_loads_everywhere(files, start, script, pool
     assert "the dense + tanh head is fresh" in ran.stderr
 
     model = SimCSE(files / "out")
-    assert model.pooler == pooler
+    assert model.pooler_type == pooler
     plain, info = AutoModel.from_pretrained(files / "out", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     batch = model.tokenizer(["the cat sat"], return_tensors="pt")

@@ -35,7 +35,7 @@ def transformed(save_checkpoint, sentences, tmp_path):
         model = AutoModelForCL.from_config(tiny_config(family, initializer_range=0.3), **settings)
         directory = save_checkpoint(model, "my-model")
         options = {"dim": 6} if method == "whitening" else {"blocks": 1, "width": 4, "epochs": 1}
-        loaded = SimCSE(directory, pooler=pooler, device="cpu")
+        loaded = SimCSE(directory, pooler_type=pooler, device="cpu")
         fit_transform(loaded, method, sentences, directory if pooler is None else tmp_path / "other", **options)
         return directory if pooler is None else tmp_path / "other"
 

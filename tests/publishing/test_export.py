@@ -127,8 +127,8 @@ def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, train
     directory = trained(name)
     simcse = SimCSE(directory)
     ours = simcse.encode(TEXTS, normalize=False)
-    assert simcse.pooler == ("cls_before_pooler" if name == "mlp_only_train" else name)
-    agree(automodel_vectors(directory, simcse.pooler), ours)
+    assert simcse.pooler_type == ("cls_before_pooler" if name == "mlp_only_train" else name)
+    agree(automodel_vectors(directory, simcse.pooler_type), ours)
     if name in NOT_IN_SENTENCE_TRANSFORMERS:
         assert not (directory / "modules.json").exists() and not (directory / "1_Pooling").exists()
         return
@@ -138,11 +138,11 @@ def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, train
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 def test_a_published_model_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
-    ours = SimCSE(published, pooler=pooler).encode(TEXTS, normalize=False)
+    ours = SimCSE(published, pooler_type=pooler).encode(TEXTS, normalize=False)
     agree(automodel_vectors(published, pooler), ours)
-    exported = export_sentence_transformers(SimCSE(published, pooler=pooler), tmp_path / "out")
+    exported = export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
     again = SimCSE(exported)
-    assert again.pooler == pooler and torch.equal(again.encode(TEXTS, normalize=False), ours)
+    assert again.pooler_type == pooler and torch.equal(again.encode(TEXTS, normalize=False), ours)
     agree(automodel_vectors(exported, pooler), ours)
     needs("sentence_transformers")
     agree(sentence_transformer_vectors(exported), ours)
@@ -159,7 +159,7 @@ def test_a_model_trained_here_in_onnx_runtime(name, trained, tmp_path):
 @pytest.mark.parametrize("pooler", POOLER_TYPES)
 def test_a_published_model_in_onnx_runtime(pooler, published, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
-    simcse = SimCSE(published, pooler=pooler)
+    simcse = SimCSE(published, pooler_type=pooler)
     export_onnx(simcse, tmp_path / "out")
     agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
 
@@ -176,7 +176,7 @@ def test_every_encoder_in_sentence_transformers(family, pooler, save_checkpoint)
 @pytest.mark.parametrize("pooler", LACKING)
 def test_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
     with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Name another pooler"):
-        export_sentence_transformers(SimCSE(published, pooler=pooler), tmp_path / "out")
+        export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -213,7 +213,7 @@ def test_a_save_of_a_pooler_that_sentence_transformers_lacks_leaves_no_wrong_fil
         directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
     assert f"no pooling like '{pooler}'" in caplog.text
     assert not (directory / "modules.json").exists()
-    assert SimCSE(directory).pooler == pooler
+    assert SimCSE(directory).pooler_type == pooler
 
 
 @pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])
@@ -236,12 +236,12 @@ def test_the_command_exports(published, tmp_path, capsys):
     assert export_main([str(published), "--to", "sentence-transformers", "--output", str(tmp_path / "x"), "--pooler",
                         "avg"]) == 0  # fmt: skip
     assert "'avg'" in capsys.readouterr().out
-    assert SimCSE(tmp_path / "x").pooler == "avg"
+    assert SimCSE(tmp_path / "x").pooler_type == "avg"
 
 
 def test_the_source_is_left_as_it_was(published, tmp_path):
     before = {path.name: path.read_bytes() for path in published.iterdir()}
-    export_sentence_transformers(SimCSE(published, pooler="avg"), tmp_path / "x")
+    export_sentence_transformers(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert {path.name: path.read_bytes() for path in published.iterdir()} == before
 
 
@@ -265,11 +265,11 @@ def test_a_graph_with_other_vectors_is_not_left_behind(published, tmp_path, monk
     needs("onnxruntime"), needs("onnxscript")
     monkeypatch.setattr("simcse_hf.publishing.export.ONNX_TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
-        export_onnx(SimCSE(published, pooler="avg"), tmp_path / "x")
+        export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert not (tmp_path / "x" / ONNX_FILE).exists()
 
 
 def test_without_the_extra_it_is_named(published, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[onnx\]"):
-        export_onnx(SimCSE(published, pooler="avg"), tmp_path / "x")
+        export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")

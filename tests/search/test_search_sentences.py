@@ -229,7 +229,7 @@ def test_an_index_of_another_model_pooler_or_dimension_is_refused(model, checkpo
     with pytest.raises(ValueError, match="other' is another model: it encodes the same sentence with a cosine of"):
         SentenceIndex.load(tmp_path / "index", SimCSE(other, device="cpu"))
     with pytest.raises(ValueError, match="pooler 'avg'; the pooler given now is 'cls_before_pooler'"):
-        SentenceIndex.load(tmp_path / "index", SimCSE(checkpoint, pooler="cls_before_pooler", device="cpu"))
+        SentenceIndex.load(tmp_path / "index", SimCSE(checkpoint, pooler_type="cls_before_pooler", device="cpu"))
     config = tiny_config("bert", hidden_size=64)
     wider = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "wider")
     with pytest.raises(ValueError, match="of 32 dimensions; the model given now has 64"):
@@ -311,7 +311,7 @@ def test_an_index_that_cannot_be_replaced_stays(model, tmp_path, monkeypatch):
     "sentences, options, message",
     [
         ([], {}, "there are no sentences"),
-        (["the cat", None], {}, "sentence 1 is no text but NoneType"),
+        (["the cat", None], {}, "sentence 1 is not a text but NoneType"),
         (["the cat"], {"backend": "annoy"}, "backend must be one of exact, flat, ivf, hnsw, qdrant"),
         (["the cat"], {"ef_search": 5}, "'exact' has no option ef_search; its options: device"),
         (["the cat"], {"truncate_dim": 99}, "truncate_dim must be between"),
@@ -328,7 +328,7 @@ def test_what_cannot_be_asked(model):
     index = SentenceIndex.build(model, SENTENCES)
     with pytest.raises(ValueError, match="top_k must be at least 1, got 0"):
         index.search("the cat", top_k=0)
-    with pytest.raises(ValueError, match="sentence 1 is no text but NoneType"):
+    with pytest.raises(ValueError, match="sentence 1 is not a text but NoneType"):
         index.search(["the cat", None])
 
 

@@ -1,0 +1,153 @@
+"""Token ids to embeddings: batches sorted by length, each within a token budget."""
+
+import threading
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..data.templates import read_template
+from ..ops.distributed import world
+from ..ops.memory import keep_freed_memory
+
+# A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
+_TOKENIZER_LOCK = threading.Lock()
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int | None = None,
+    templates: Sequence[str] = (),
+) -> list[list[int]]:
+    """Tokenize texts for inference. Threads may call this at the same time.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        texts (`Sequence[str]`): The texts.
+        max_length (`int`, *optional*): Truncate each text to this many tokens, special tokens included. By default
+            nothing is truncated.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): The model's templates. The first one is put around
+            each text and is never truncated.
+
+    Returns:
+        `list[list[int]]`: The token ids of each text, special tokens included.
+    """
+    with _TOKENIZER_LOCK:
+        if templates:
+            return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
+        if not texts:
+            return []
+        return tokenizer(
+            list(texts), truncation=max_length is not None, max_length=max_length, return_attention_mask=False
+        )["input_ids"]
+
+
+def length_sorted_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Group texts of similar length into batches, the longest first.
+
+    Args:
+        lengths (`Sequence[int]`): The number of tokens of each text.
+        token_budget (`int`): The most tokens of a padded batch. A longer text gets a batch of its own.
+
+    Returns:
+        `list[list[int]]`: The indices of the texts of each batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batches: list[list[int]] = []
+    for index in order:
+        longest = lengths[batches[-1][0]] if batches else 0
+        if batches and (len(batches[-1]) + 1) * longest <= token_budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def default_token_budget(model: nn.Module, device: torch.device) -> int:
+    """Choose the default token budget: small enough for CPU caches, large enough to keep a GPU busy.
+
+    Args:
+        model (`nn.Module`): The model. On a CPU it gets larger batches if it does not compute padding.
+        device (`torch.device`): The device that the model runs on.
+
+    Returns:
+        `int`: The number of tokens of a padded batch.
+    """
+    if device.type != "cpu":
+        return 32_768
+    return 4096 if getattr(getattr(model, "module", model), "runs_unpadded", False) else 1024
+
+
+@torch.no_grad()
+def encode_token_ids(
+    model: nn.Module,
+    token_ids: Sequence[Sequence[int]],
+    pad_token_id: int,
+    *,
+    token_budget: int | None = None,
+    show_progress: bool = False,
+    split_over_processes: bool = True,
+) -> torch.Tensor:
+    """Compute the embeddings of tokenized texts in evaluation mode.
+
+    Under several processes each process encodes every W-th batch, and all processes return all embeddings.
+
+    Args:
+        model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`; returns an
+            output with `sentence_embeddings`.
+        token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
+        pad_token_id (`int`): The id that pads the batches.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
+        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+        split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
+            own: it then encodes all of them itself.
+
+    Returns:
+        `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the CPU, in the order of the texts.
+    """
+    rank, processes = world() if split_over_processes else (0, 1)
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
+    if token_budget is None:
+        token_budget = default_token_budget(model, device)
+    batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)
+    embeddings: torch.Tensor | None = None
+    was_training = model.training
+    if was_training:  # a model in evaluation mode is not touched, so that threads can share it
+        model.eval()
+    try:
+        # A sharded model's forward pass is collective, so every process has to call it equally often: a process
+        # without a batch of its own in the last round encodes another one and drops the result.
+        rounds = range(-(-len(batches) // processes))
+        for step in tqdm(rounds, desc="Encoding", unit="batch", disable=not show_progress or rank != 0):
+            number = step * processes + rank
+            rows = batches[number % len(batches)]
+            ids, mask = _pad([token_ids[i] for i in rows], pad_token_id)
+            output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_embeddings.float()
+            if embeddings is None:
+                place = output.device if processes > 1 else "cpu"
+                embeddings = torch.zeros(len(token_ids), output.shape[-1], device=place)
+            if number < len(batches):
+                embeddings[torch.tensor(rows, device=embeddings.device)] = output.to(embeddings.device)
+    finally:
+        if was_training:
+            model.train()
+    if embeddings is None:
+        return torch.zeros(0, 0)
+    if processes > 1:
+        dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
+    return embeddings.cpu()
+
+
+def _pad(rows: list[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.full(mask.shape, pad_token_id, dtype=torch.long)
+    ids[mask] = torch.tensor(list(chain.from_iterable(rows)))
+    return ids, mask.long()
