@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation of two views is pulled towards the identity."""
+"""Barlow Twins: pull the cross-correlation matrix of two views towards the identity."""
 
 import math
 
@@ -11,38 +11,36 @@ from .projector import DimensionContrastive, squared_products, standardise
 class BarlowTwins(DimensionContrastive):
     r"""Barlow Twins (Zbontar et al. 2021, arXiv:2103.03230, Eq. 1 and 2; for sentences arXiv:2310.17690, Eq. 2).
 
-    With C_ij the Pearson correlation, over the global batch, of dimension i of one projected view with dimension j of
-    the other:
+    Let C_ij be the Pearson correlation, over the global batch, of dimension i of one projected view with dimension j
+    of the other. The loss is
 
         sum_i (1 - C_ii)^2 + off_diagonal_weight * sum_{i != j} C_ij^2
 
-    These are sums and no means, as in the first paper, whose published run multiplies the whole by 0.024; Adam does
-    not see such a factor, `max_grad_norm` does. C is never held in memory where the batch is smaller than its width
+    Both terms are sums, not means, as in the first paper. Its published run multiplies the loss by 0.024. Adam ignores
+    such a factor, but `max_grad_norm` does not. C is never stored when the batch is smaller than the projector is wide
     (see `squared_products`).
 
     Args:
-        dim: of the sentence vectors.
-        projector_dim: width of the projector.
-        off_diagonal_weight: lambda, 0 or more. 0.0051 is the first paper's at dimension 8192; the second finds its
-            results quite sensitive to it.
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the projector.
+        off_diagonal_weight (`float`, *optional*, defaults to `0.0051`): Lambda, 0 or more. The first paper uses 0.0051
+            at width 8192. The second paper finds its results quite sensitive to this value.
 
     Raises:
-        ValueError: a weight below 0 or not finite; a projector that cannot be (see `Projector`).
+        ValueError: If the weight is negative or not finite, or the projector cannot be built (see [`Projector`]).
     """
 
-    summary = (
-        "dimension-contrastive self-supervision (Barlow Twins): the cross-correlation of two views is pulled "
-        "towards the identity"
-    )
+    summary = "dimension-contrastive self-supervision"
     papers = ("barlow_twins", "non_contrastive")
 
-    def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051):
+    def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:
         if not 0 <= off_diagonal_weight < math.inf:
             raise ValueError(f"off_diagonal_weight must be finite and 0 or more, got {off_diagonal_weight}")
         super().__init__(dim, projector_dim)
         self.off_diagonal_weight = off_diagonal_weight
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss over the rows of all processes, as a scalar."""
         first, second = self.project(batch)
         with torch.autocast(first.device.type, enabled=False):
             first, second = standardise(first), standardise(second)

@@ -1,4 +1,6 @@
-"""Contrastive Tension: two independent encoders agree on equal sentences only."""
+"""Contrastive Tension: two independent encoders learn to agree on identical sentences only."""
+
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,30 +13,48 @@ from .info_nce import as_full_precision
 class ContrastiveTension(Objective):
     r"""Contrastive Tension (Carlsson et al. 2021, "Semantic Re-tuning with Contrastive Tension", ICLR 2021).
 
-    Column 0 of a row comes from one encoder, column 1 from another, which began as its copy. The dot product of the
-    two vectors f_1(s_i) . f_2(s_j) is the logit of "the same sentence", under binary cross-entropy:
+    One encoder embeds column 0 of a row. Another, which started as its copy, embeds column 1. The dot product of two
+    embeddings f_1(s_i) . f_2(s_j) is the logit of "these are the same sentence", under binary cross-entropy:
 
         mean over i of ( softplus(-f_1(s_i) . f_2(s_i)) + sum_{k=1}^{K} softplus(f_1(s_i) . f_2(s_{i+k})) ) / (K + 1)
 
-    The paper draws K further sentences for each positive; here they are the K rows that follow in the shuffled global
-    batch, cyclically, so every sentence serves as a positive once and as a negative K times and none is encoded for
-    its sake alone. The ratio of positives and negatives is the paper's, as is the mean over all pairs.
+    The paper draws K further sentences for each positive. Here the negatives of a row are the K rows that follow it in
+    the shuffled global batch, so no sentence is encoded only to serve as a negative. With 4 rows and K = 2:
 
-    A batch of K rows or fewer, as the last of an epoch or of an evaluation may be, takes the other rows that it has.
+        row        0     1     2     3
+        negatives  1, 2  2, 3  3, 0  0, 1
+
+    The ratio of positives to negatives is the paper's, as is the mean over all pairs. A batch of K rows or fewer, such
+    as the last one of an epoch or of an evaluation, uses all the other rows that it has.
 
     Args:
-        dim: of the sentence vectors.
-        negatives_per_positive: K, 1 or more; 7 in the paper.
+        dim (`int`): Embedding size.
+        negatives_per_positive (`int`, *optional*, defaults to `7`): K, 1 or more. The paper uses 7.
 
     Raises:
-        ValueError: K is not an integer above 0.
+        ValueError: If K is not an integer above 0.
     """
 
     summary = "Contrastive Tension: two encoders whose embeddings agree on equal sentences only"
     papers = ("contrastive_tension",)
     encoders = 2
+    supports_gradcache = True
+    summary = "two encoders that agree on identical sentences only"
+    papers = ("contrastive_tension",)
+    #: The authors' code: mean pooling, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75 tokens. Their
+    #: steps in the learning rate become a straight line, and their 16 pairs (2 positives) a batch of 16 rows.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "avg",
+        "mlp_only_train": False,
+        "max_seq_length": 75,
+        "per_device_train_batch_size": 16,
+        "optim": "rmsprop",
+        "learning_rate": 1e-5,
+        "lr_scheduler_type": "polynomial",
+        "lr_scheduler_kwargs": {"lr_end": 2e-6, "power": 1.0},
+    }
 
-    def __init__(self, dim: int, negatives_per_positive: int = 7):
+    def __init__(self, dim: int, negatives_per_positive: int = 7) -> None:
         super().__init__(dim)
         if (
             isinstance(negatives_per_positive, bool)
@@ -45,27 +65,30 @@ class ContrastiveTension(Objective):
         self.negatives_per_positive = negatives_per_positive
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with hard negatives, and batches with fewer than K other rows."""
         if rows.num_sentences > 2 or rows.has_relations:
-            what = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+            columns = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
             raise ValueError(
-                f"the training data has rows of {what}, and contrastive_tension takes its negatives from other rows: "
-                "give single sentences or pairs"
+                f"the training data has rows with {columns}, but objective 'contrastive_tension' takes its negatives "
+                "from other rows: give single sentences or pairs"
             )
         batch = rows.batch_size * rows.processes
         if batch <= self.negatives_per_positive:
             raise ValueError(
-                f"a batch of {batch} rows has no {self.negatives_per_positive} other sentences for each: raise "
-                f"per_device_train_batch_size, or set negatives_per_positive to at most {batch - 1}"
+                f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
+                f"{batch - 1} other rows: raise per_device_train_batch_size, or set negatives_per_positive to at most "
+                f"{batch - 1}"
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute this process's share of the loss, as a scalar."""
         first, second = as_full_precision(batch.vectors[:, 0]), as_full_precision(batch.vectors[:, 1])
-        own = torch.arange(len(first), device=first.device)
+        positives = torch.arange(len(first), device=first.device)
         if self.training:
             second = gather_rows(second)
-            own = own + world()[0] * len(first)
+            positives = positives + world()[0] * len(first)
         negatives = min(self.negatives_per_positive, len(second) - 1)
-        columns = (own[:, None] + torch.arange(negatives + 1, device=own.device)) % len(second)
+        columns = (positives[:, None] + torch.arange(negatives + 1, device=positives.device)) % len(second)
         with torch.autocast(first.device.type, enabled=False):
             logits = (first @ second.T).gather(1, columns)
             same = torch.zeros_like(logits)

@@ -1,6 +1,8 @@
-"""The projector of the dimension-contrastive objectives, and what else these objectives have in common."""
+"""The projector of Barlow Twins and VICReg, and what else the two objectives share."""
 
-import psutil
+from pathlib import Path
+from typing import Any, ClassVar
+
 import torch
 from torch import nn
 
@@ -8,19 +10,20 @@ from ..ops.distributed import differentiable_sum, gather_rows, world
 from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 
-EPSILON = 1e-5  # under the root, as in every batch norm: a constant dimension becomes 0 and not NaN
-BYTES = 4 * 4  # of a float32 weight, its gradient and Adam's two moments
+EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
+BYTES_PER_PARAMETER = 4 * 4  # a float32 weight, its gradient and Adam's two moments
 
 
 def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tensor:
-    """Mean 0 and (biased) variance 1 in every dimension, over the rows at hand or those of all processes.
+    """Scale every dimension to mean 0 and (biased) variance 1 over the rows.
 
     Args:
-        rows: (n, dim), float32 or wider; over several processes the same n in each.
-        over_processes: a collective operation, differentiable.
+        rows (`torch.Tensor`): Values of shape `(n, dim)`, in float32 or wider.
+        over_processes (`bool`, *optional*, defaults to `False`): Take the statistics over the rows of all processes,
+            which must have equally many. This is a collective operation, and it is differentiable.
 
     Returns:
-        (n, dim); zeros where a dimension is constant.
+        `torch.Tensor`: Values of shape `(n, dim)`. A constant dimension becomes 0.
     """
 
     def total(value: torch.Tensor) -> torch.Tensor:
@@ -33,9 +36,17 @@ def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tenso
 
 
 def squared_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """The sum of the squares of all entries of first^T second, for two of (n, dim), without dim^2 memory if n < dim.
+    """Sum the squares of all entries of `first.T @ second` without storing that matrix when it is large.
 
-    |A^T B|^2 = trace(B^T A A^T B) = <A A^T, B B^T>: (n, n) matrices, at dimension 8192 a thousandth of the work.
+    |A^T B|^2 = trace(B^T A A^T B) = <A A^T, B B^T>. With n rows and width D, the right-hand side needs two (n, n)
+    matrices where the left-hand side needs a (D, D) one. For 64 rows of width 8192 that is 1/16,384 of the memory.
+
+    Args:
+        first (`torch.Tensor`): Values of shape `(n, dim)`.
+        second (`torch.Tensor`): Values of shape `(n, dim)`.
+
+    Returns:
+        `torch.Tensor`: A scalar.
     """
     if first.shape[0] < first.shape[1]:
         return ((first @ first.T) * (second @ second.T)).sum()
@@ -43,43 +54,45 @@ def squared_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 class GlobalBatchNorm(nn.Module):
-    """Batch normalisation by the statistics of the batch at hand, in training over all processes.
+    """Batch norm with the statistics of the current batch, which in training are taken over all processes.
 
-    It keeps no running statistics: a projector exists in training only, and the `eval_loss` of a batch is taken with
-    the statistics of that batch, as its training loss is.
+    It keeps no running statistics. A projector is only used in training, and an `eval_loss` takes the statistics of
+    its own batch, as the training loss does.
 
     Args:
-        dim: of the rows.
+        dim (`int`): Width of the rows.
+        affine (`bool`, *optional*, defaults to `True`): Learn a scale and a bias for each dimension.
     """
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, affine: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim))
+        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if affine else None
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(n, dim) -> (n, dim), in float32 or wider."""
+        """Normalise rows of shape `(n, dim)`, in float32 or wider."""
         with torch.autocast(rows.device.type, enabled=False):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
-            return rows * self.weight + self.bias
+            return rows if self.weight is None else rows * self.weight + self.bias
 
 
 class Projector(nn.Sequential):
-    """Two layers of linear, batch norm and ReLU, and a linear one, all of one width (arXiv:2310.17690, section 3).
+    """Two blocks of linear layer, batch norm and ReLU, then a linear layer (arXiv:2310.17690, section 3).
 
-    No linear layer has a bias: the batch norm after it, or the objective, takes out whatever is constant. The two
-    views go through it one after the other, each with statistics of its own (Zbontar et al., Bardes et al.).
+    No linear layer has a bias, because the batch norm that follows, or the objective itself, removes constants. The
+    two views pass through the projector one after the other, and each is normalised by its own statistics, as in
+    Zbontar et al. and Bardes et al.
 
     Args:
-        dim: of the sentence vectors.
-        width: of all three layers.
+        dim (`int`): Embedding size.
+        width (`int`, *optional*, defaults to `8192`): Width of all three layers.
 
     Raises:
-        ValueError: the width is not a positive integer, or weights, gradients and the two moments of Adam, 16 bytes
-            a parameter, do not fit into memory. Nothing has been allocated by then.
+        ValueError: If the width is not a positive integer, or training the projector would not fit into memory (16
+            bytes per parameter: weight, gradient and Adam's two moments). Nothing is allocated in that case.
     """
 
-    def __init__(self, dim: int, width: int = 8192):
+    def __init__(self, dim: int, width: int = 8192) -> None:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise ValueError(f"projector_dim must be an integer above 0, got {width!r}")
         require_memory(dim, width, torch.get_default_device())
@@ -93,50 +106,78 @@ class Projector(nn.Sequential):
             nn.Linear(width, width, bias=False),
         )
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(n, dim) -> (n, width)."""
-        return super().forward(vectors.to(self[0].weight.dtype))
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
+        return super().forward(embeddings.to(self[0].weight.dtype))
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Return the free memory of a device in bytes, or None where the system does not report it."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    kilobytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if kilobytes is None else 1024 * int(kilobytes)
 
 
 def require_memory(dim: int, width: int, device: torch.device) -> None:
-    """Makes sure that a projector can be trained on a device.
+    """Check that a device has enough free memory to train a projector.
+
+    Args:
+        dim (`int`): Embedding size.
+        width (`int`): Width of the projector.
+        device (`torch.device`): Where the projector will be trained.
 
     Raises:
-        ValueError: what a process needs for it is more than what is free there.
+        ValueError: If a process needs more memory than is free.
     """
-    needed = BYTES * (dim * width + 2 * width**2 + 4 * width)
-    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if needed > available:
+    needed = BYTES_PER_PARAMETER * (dim * width + 2 * width**2 + 4 * width)
+    available = available_memory(device)
+    if available is not None and needed > available:
         raise ValueError(
-            f"a projector of projector_dim {width} needs {needed / 2**30:.2f} GiB for weights, gradients and "
-            f"optimizer, and {available / 2**30:.2f} GiB are available on {device.type}: lower projector_dim"
+            f"a projector with projector_dim={width} needs {needed / 2**30:.2f} GiB for its weights, gradients and "
+            f"optimizer state, but only {available / 2**30:.2f} GiB are available on {device.type}: lower "
+            "projector_dim"
         )
 
 
 class DimensionContrastive(Objective):
-    """What Barlow Twins and VICReg share: the projected views of the global batch, columns 0 and 1 of the rows.
+    """Base class of Barlow Twins and VICReg, which compare columns 0 and 1 of the projected rows.
 
     Args:
-        dim: of the sentence vectors.
-        projector_dim: width of the [`Projector`].
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the [`Projector`].
     """
 
-    def __init__(self, dim: int, projector_dim: int = 8192):
+    supports_gradcache = True
+    #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 256,
+        "num_train_epochs": 2,
+    }
+
+    def __init__(self, dim: int, projector_dim: int = 8192) -> None:
         super().__init__(dim)
         self.projector = Projector(dim, projector_dim)
         self.projector_dim = projector_dim
 
     def attach(self, model: Encoder) -> None:
-        """Makes sure that a GPU the model is on has room for the projector, which was made on the CPU."""
+        """Check that the model's GPU has room for the projector, which was created on the CPU."""
         if model.device.type == "cuda":
             require_memory(self.dim, self.projector_dim, model.device)
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with more than two views, and batches that are too small for statistics."""
         if rows.num_sentences > 2 or rows.has_relations:
-            what = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+            columns = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
             raise ValueError(
-                f"the training data has rows of {what}, and this objective compares two views: hard negatives have no "
-                "place in it. Give single sentences or pairs, or use objective 'simcse'"
+                f"the training data has rows with {columns}, but this objective compares two views and cannot use "
+                "hard negatives: give single sentences or pairs, or use objective 'simcse'"
             )
         if rows.batch_size * rows.processes < 2:
             raise ValueError(
@@ -145,6 +186,13 @@ class DimensionContrastive(Objective):
             )
 
     def project(self, batch: EncodedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both views, (n, projector_dim) each, in float32 or wider: in training the rows of all processes."""
+        """Project both views, and in training gather the rows of all processes.
+
+        Args:
+            batch (`EncodedBatch`): This process's rows.
+
+        Returns:
+            `tuple[torch.Tensor, torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
+        """
         first, second = (as_full_precision(self.projector(batch.vectors[:, column])) for column in (0, 1))
         return (gather_rows(first), gather_rows(second)) if self.training else (first, second)

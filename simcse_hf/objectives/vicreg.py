@@ -1,4 +1,4 @@
-"""VICReg: variance, invariance and covariance of two views."""
+"""VICReg: regularise the variance, invariance and covariance of two views."""
 
 import math
 
@@ -8,31 +8,33 @@ import torch.nn.functional as F
 from .base import EncodedBatch
 from .projector import DimensionContrastive, squared_products
 
-EPSILON = 1e-4  # under the root of the variance, in the paper
+EPSILON = 1e-4  # added to the variance before the square root, as in the paper
 
 
 class VICReg(DimensionContrastive):
     r"""VICReg (Bardes et al. 2022, arXiv:2105.04906; for sentences arXiv:2310.17690, Eq. 3).
 
-    Over the projected views Z and Z' of the global batch, (n, D) each, with unbiased variances and covariances:
+    Let Z and Z' be the projected views of the global batch, `(n, D)` each. Variances and covariances are unbiased.
 
         invariance: mean over rows and dimensions of (Z - Z')^2
         variance:   mean over both views and all dimensions of max(0, 1 - sqrt(variance + 0.0001))
         covariance: sum over both views of (1 / D) sum_{i != j} covariance_ij^2
 
-    These are the normalisations of the first paper's own code, for which its weights of 25, 25 and 1 were found. Its
-    text differs: it divides the invariance by n alone and sums the variance term over the views.
+    The first paper's code normalises the terms in this way, and its weights of 25, 25 and 1 were found with it. Its
+    text differs: it divides the invariance by n alone, and sums the variance term over the views.
 
     Args:
-        dim: of the sentence vectors.
-        projector_dim: width of the projector.
-        invariance_weight, variance_weight, covariance_weight: 0 or more.
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the projector.
+        invariance_weight (`float`, *optional*, defaults to `25.0`): Weight of the invariance, 0 or more.
+        variance_weight (`float`, *optional*, defaults to `25.0`): Weight of the variance, 0 or more.
+        covariance_weight (`float`, *optional*, defaults to `1.0`): Weight of the covariance, 0 or more.
 
     Raises:
-        ValueError: a weight below 0 or not finite; a projector that cannot be (see `Projector`).
+        ValueError: If a weight is negative or not finite, or the projector cannot be built (see [`Projector`]).
     """
 
-    summary = "dimension-contrastive self-supervision (VICReg): invariance, variance and covariance of two views"
+    summary = "dimension-contrastive self-supervision"
     papers = ("vicreg", "non_contrastive")
 
     def __init__(
@@ -42,7 +44,7 @@ class VICReg(DimensionContrastive):
         invariance_weight: float = 25.0,
         variance_weight: float = 25.0,
         covariance_weight: float = 1.0,
-    ):
+    ) -> None:
         weights = {
             "invariance_weight": invariance_weight,
             "variance_weight": variance_weight,
@@ -57,10 +59,10 @@ class VICReg(DimensionContrastive):
         self.covariance_weight = covariance_weight
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
-        """`invariance_loss`, `variance_loss` and `covariance_loss`, each times its weight: the loss is their sum."""
+        """Compute `invariance_loss`, `variance_loss` and `covariance_loss`, each multiplied by its weight."""
         views = self.project(batch)
         with torch.autocast(views[0].device.type, enabled=False):
-            variance, covariance = zip(*(self._spread(view) for view in views), strict=True)
+            variance, covariance = zip(*(self._variance_and_covariance(view) for view in views), strict=True)
             return {
                 "invariance_loss": self.invariance_weight * F.mse_loss(*views),
                 "variance_loss": self.variance_weight * sum(variance) / 2,
@@ -68,9 +70,9 @@ class VICReg(DimensionContrastive):
             }
 
     @staticmethod
-    def _spread(view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _variance_and_covariance(view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, width = view.shape
-        degrees = max(rows - 1, 1)  # the last batch of an evaluation may be a single row: its variance is 0
+        degrees = max(rows - 1, 1)  # the last batch of an evaluation may hold a single row, whose variance is 0
         centred = view - view.mean(0)
         variance = centred.square().sum(0) / degrees
         off_diagonal = squared_products(centred, centred) / degrees**2 - variance.square().sum()

@@ -1,4 +1,4 @@
-"""What a user is promised of Contrastive Tension: K negatives a positive, from the whole batch."""
+"""Contrastive Tension: K negatives for each positive, taken from the global batch."""
 
 import math
 
@@ -47,23 +47,23 @@ def one_process(rank, processes):
 
 @pytest.mark.parametrize("rows, dim, negatives", CASES)
 @pytest.mark.parametrize("scale", [0.2, 1.5])
-def test_value_and_gradient(rows, dim, negatives, scale):
+def test_loss_and_gradient_match_a_slow_reference(rows, dim, negatives, scale):
     vectors = scale * torch.randn(rows, 2, dim, dtype=torch.float64)
     loss, gradient = reference(vectors, negatives)
     vectors.requires_grad_()
-    found = objective_of(dim, negatives)(EncodedBatch(vectors))
-    found.backward()
-    assert found.item() == pytest.approx(loss, rel=1e-10)
+    actual = objective_of(dim, negatives)(EncodedBatch(vectors))
+    actual.backward()
+    assert actual.item() == pytest.approx(loss, rel=1e-10)
     torch.testing.assert_close(vectors.grad, gradient, rtol=1e-8, atol=1e-12)
 
 
-def test_two_encoders_and_seven_negatives_as_in_the_paper():
+def test_the_defaults_are_two_encoders_and_seven_negatives_as_in_the_paper():
     objective = make_objective("contrastive_tension", 4, {}, {})
     assert objective.encoders == 2 and objective.negatives_per_positive == 7
     assert not list(objective.parameters())
 
 
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_equal_one(tmp_path):
     assert_same(in_processes(one_process, tmp_path), *parts())
 
 
@@ -75,12 +75,12 @@ def test_large_logits_stay_finite():
 
 
 @pytest.mark.parametrize("rows, negatives", [(1, 0), (3, 2)])
-def test_an_evaluation_batch_takes_the_other_rows_that_it_has(rows, negatives):
+def test_a_small_evaluation_batch_uses_all_its_other_rows(rows, negatives):
     vectors = torch.randn(rows, 2, 4, dtype=torch.float64)
     assert objective_of(4).eval()(EncodedBatch(vectors)).item() == pytest.approx(reference(vectors, negatives)[0])
 
 
-def test_half_precision_vectors_are_computed_in_float32():
+def test_half_precision_embeddings_are_computed_in_float32():
     vectors = torch.randn(9, 2, 16).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective_of(16)(EncodedBatch(vectors))
@@ -88,19 +88,21 @@ def test_half_precision_vectors_are_computed_in_float32():
 
 
 @pytest.mark.parametrize("negatives", [0, -1, 2.0, True, "7"])
-def test_a_number_of_negatives_that_is_none(negatives):
+def test_an_invalid_number_of_negatives_is_refused(negatives):
     with pytest.raises(ValueError, match="negatives_per_positive must be an integer above 0"):
         objective_of(4, negatives)
 
 
-def test_rows_that_do_not_fit():
+def test_unsuitable_rows_and_batches_are_refused():
     objective = objective_of(4)
     for num_sentences in (1, 2):
         objective.check(TrainingRows(num_sentences, 8))
         objective.check(TrainingRows(num_sentences, 4, processes=2))
-    with pytest.raises(ValueError, match="a batch of 7 rows has no 7 other sentences.*at most 6"):
+    with pytest.raises(
+        ValueError, match="negatives_per_positive is 7, but a row of a batch of 7 has only 6 other rows.*at most 6"
+    ):
         objective.check(TrainingRows(2, 7))
-    with pytest.raises(ValueError, match="rows of 3 sentences"):
+    with pytest.raises(ValueError, match="rows with 3 sentences"):
         objective.check(TrainingRows(3, 64))
-    with pytest.raises(ValueError, match="rows of relations"):
+    with pytest.raises(ValueError, match="rows with relations"):
         objective.check(TrainingRows(2, 64, dataset=Dataset.from_dict({"input_ids": [[1]], "relations": [[0]]})))
