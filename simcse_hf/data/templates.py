@@ -1,7 +1,8 @@
-"""Templates around a text: token ids of the parts, and texts between them."""
+"""Templates for prompt-based embeddings: the tokens before and after a text, and texts put between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,84 +14,115 @@ class Template:
     """A tokenised template.
 
     Args:
-        before: token ids up to the text, the tokenizer's leading special tokens included.
-        after: those behind it, with the trailing special tokens.
-        space: whether the text follows white space, which some tokenizers make part of its first token.
+        before (`list[int]`): Token ids before the text, including the tokenizer's leading special tokens.
+        after (`list[int]`): Token ids after the text, including the trailing special tokens.
+        space (`bool`, *optional*, defaults to `False`): Whether white space precedes the text. Some tokenizers make it
+            part of the text's first token.
     """
 
     before: list[int]
     after: list[int]
     space: bool = False
 
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the template, without the text."""
+        return len(self.before) + len(self.after)
+
     def tokenize(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int | None = None
     ) -> list[list[int]]:
-        """Token ids of each text in the template. The text is cut to make `max_length`, never the template.
+        """Put each text into the template and return its token ids.
 
-        A mask token that a text itself spells becomes the unknown token: the template's is the only one.
+        Like the authors of PromptBERT, we cut the text to `max_length` tokens and then add the template, which is not
+        counted. A template is never cut: where the whole would be longer than the tokenizer's `model_max_length`, the
+        text is cut further. A mask token that a text itself contains becomes the unknown token, because the pooler
+        reads the one of the template.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): The tokenizer that the template was read with.
+            texts (`Sequence[str]`): Texts to put into the template.
+            max_length (`int`, *optional*): Maximum number of tokens of a text, without the template.
+
+        Returns:
+            `list[list[int]]`: Token ids of each text in the template.
 
         Raises:
-            ValueError: the template leaves no room for a text.
+            ValueError: If the template leaves no room for a text.
         """
-        room = None if max_length is None else max_length - len(self.before) - len(self.after)
-        if room is not None and room < 1:
+        longest = tokenizer.model_max_length - self.num_tokens
+        if longest < 1:
             raise ValueError(
-                f"the template takes {max_length - room} tokens, so max_seq_length {max_length} leaves no room for a "
-                "text: raise it or shorten the template"
+                f"the template has {self.num_tokens} tokens, and the tokenizer allows {tokenizer.model_max_length} "
+                "(model_max_length), so there is no room for a text: shorten the template"
             )
+        room = longest if max_length is None else min(max_length, longest)
         if not texts:
             return []
         lead = " " if self.space else ""
-        found = tokenizer([lead + text for text in texts], add_special_tokens=False, return_attention_mask=False)
+        encoded = tokenizer(
+            [lead + text for text in texts], add_special_tokens=False, return_attention_mask=False, verbose=False
+        )
         mask, unknown = tokenizer.mask_token_id, tokenizer.unk_token_id
         return [
             [*self.before, *(unknown if token == mask else token for token in ids[:room]), *self.after]
-            for ids in found["input_ids"]
+            for ids in encoded["input_ids"]
         ]
 
 
 def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
-    """Tokenises a template.
+    """Tokenise a template.
 
     Args:
-        template: holds `{text}` once and `[MASK]` once, whatever the tokenizer's own mask token is.
-        tokenizer: adds its special tokens around it.
+        template (`str`): A text that contains `{text}` once and `[MASK]` once, whatever the tokenizer's own mask token
+            looks like.
+        tokenizer (`PreTrainedTokenizerBase`): Adds its special tokens around the template.
+
+    Returns:
+        `Template`: The token ids before and after the text.
 
     Raises:
-        ValueError: the template does not hold both once; the tokenizer has no mask token.
+        ValueError: If the template does not contain both once, or the tokenizer has no mask token.
     """
     if tokenizer.mask_token is None:
-        raise ValueError(f"the template {template!r} needs a mask token, and this tokenizer has none")
+        raise ValueError(f"the template {template!r} needs a mask token, but this tokenizer has none")
     if template.count(TEXT) != 1 or template.count(MASK) != 1:
-        raise ValueError(f"a template holds {TEXT} once and {MASK} once, got {template!r}")
+        raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
     first, last = special_tokens(tokenizer)
-    # White space before the text is the text's: a byte-level tokenizer's first token would differ without it.
+    # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     before, space = before.rstrip(), before != before.rstrip()
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] if part else [] for part in (before, after)]
-    found = Template([*first, *parts[0]], [*parts[1], *last], space)
-    if (found.before + found.after).count(tokenizer.mask_token_id) != 1:
-        raise ValueError(f"the tokenizer does not find the mask token in the template {template!r}")
-    return found
+    tokenized = Template([*first, *parts[0]], [*parts[1], *last], space)
+    if (tokenized.before + tokenized.after).count(tokenizer.mask_token_id) != 1:
+        raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
+    return tokenized
 
 
-def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
-    """The settings of a model that follow from its templates and its tokenizer; none without templates.
+def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the model settings that follow from its templates and tokenizer (none without templates).
+
+    Args:
+        templates (`Sequence[str]`): Templates of a model.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+
+    Returns:
+        `dict[str, Any]`: The settings `mask_token_id` and `template_edges`.
 
     Raises:
-        ValueError: as [`read_template`].
+        ValueError: If a template is not valid (see [`read_template`]).
     """
     if not templates:
         return {}
-    read = [read_template(template, tokenizer) for template in templates]
+    tokenized = [read_template(template, tokenizer) for template in templates]
     return {
         "mask_token_id": tokenizer.mask_token_id,
-        "template_edges": [[len(template.before), len(template.after)] for template in read],
+        "template_edges": [[len(template.before), len(template.after)] for template in tokenized],
     }
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids that the tokenizer puts before a text and behind it."""
+    """Return the token ids that the tokenizer puts before and after a text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)

@@ -70,8 +70,11 @@ def tokenize_dataset(
             else template.tokenize(tokenizer, rows[column], max_seq_length)
             for column, template in plan
         ]
-        longest = [sum(len(ids) == max_seq_length for ids in row) for row in zip(*by_column, strict=True)]
-        return {"input_ids": [list(row) for row in zip(*by_column, strict=True)], "at_limit": longest}
+        # A template is not counted in max_seq_length.
+        limits = [max_seq_length + (template.num_tokens if template else 0) for _, template in plan]
+        rows_of_ids = [list(row) for row in zip(*by_column, strict=True)]
+        at_limit = [sum(len(ids) >= limit for ids, limit in zip(row, limits, strict=True)) for row in rows_of_ids]
+        return {"input_ids": rows_of_ids, "at_limit": at_limit}
 
     tokenized = dataset.map(
         tokenize_groups if grouped else tokenize,

@@ -1,41 +1,61 @@
-"""PromptBERT: InfoNCE of two templates' vectors, each without what the template alone gives."""
+"""PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from .base import EncodedBatch, Encoder, TrainingRows
-from .simcse import ContrastiveInputs, SimCSEObjective
+from .passes import ObjectiveWithPasses, Passed
 
 
-class PromptBERT(SimCSEObjective):
+class PromptBERT(ObjectiveWithPasses):
     """InfoNCE between a text in one template and the same text in another, with template denoising.
 
-    Jiang et al. 2022 (arXiv:2201.04337), Eq. 5: h = h_[MASK] - h'_[MASK], where h' is the vector of the template
-    without the text, whose tokens keep the positions they have around it. Here the text's tokens are hidden from
-    attention, which is just that for every encoder. One pass over a row for each template and length of text gives
-    them all, under the dropout of training; it carries gradient.
+    Jiang et al. 2022 (arXiv:2201.04337), Eq. 5. An embedding is h_[MASK] - h'_[MASK], where h' comes from the template
+    without the text, whose tokens keep the positions that they have around the text. A dense layer with tanh follows,
+    in training only, as in the authors' unsupervised runs.
 
-    The model's pooler is `mask` and its setting `templates` holds the two. A trained model encodes with the first
-    template and subtracts nothing, as in the paper. There is no projection after the vector.
+    We get h' by hiding the text's tokens from attention, which is equivalent for every encoder. A text of 2 tokens in
+    a template of 3 + 3 (`[CLS] This :`, `means [MASK] [SEP]`) is then encoded with this attention mask:
+
+        tokens      [CLS]  This  :  two  words  means  [MASK]  [SEP]
+        mask          1     1    1   0     0      1      1       1
+
+    Two rows with the same template and length have the same h', so one pass over one row of each kind is enough. The
+    pass uses training's dropout and carries gradient.
+
+    The model's pooler is `mask`, and its setting `templates` holds the two templates. A trained model encodes with the
+    first template and subtracts nothing, as the authors' unsupervised models do. Their supervised ones subtract at
+    inference, too, which is not implemented (see "Deviations" in docs/methods.md).
 
     Args:
-        dim: of the sentence vectors.
-        temperature, similarity, hard_negative_weight: of [`InfoNCE`].
-        template_edges: a setting of the model: for every template the numbers of tokens before and after the text,
-            special tokens included. A column beyond the last template has the last.
-        denoise: whether to subtract the template's own vector in training.
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        template_edges (`Sequence[Sequence[int]]`, *optional*, defaults to `()`): A setting of the model: the numbers
+            of tokens before and after the text in each template, including special tokens. Columns beyond the last
+            template use the last one.
+        denoise (`bool`, *optional*, defaults to `True`): Subtract the template's own embedding in training.
+        head (`bool`, *optional*, defaults to `True`): Use the dense + tanh layer in training.
 
     Raises:
-        ValueError: the model has no templates.
+        ValueError: If the model has no templates.
     """
 
-    summary = (
-        "contrastive learning (PromptBERT): InfoNCE of template embeddings, from which the template's own is "
-        "subtracted"
-    )
+    summary = "contrastive learning"
     papers = ("promptbert", "simcse")
-    supports_gradcache = False
+    #: The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "mask",
+        "mlp_only_train": False,
+        "templates": ['This sentence of "{text}" means [MASK].', 'This sentence : "{text}" means [MASK].'],
+        "per_device_train_batch_size": 256,
+        "learning_rate": 1e-5,
+        "num_train_epochs": 1,
+    }
 
     def __init__(
         self,
@@ -45,32 +65,48 @@ class PromptBERT(SimCSEObjective):
         hard_negative_weight: float = 0.0,
         template_edges: Sequence[Sequence[int]] = (),
         denoise: bool = True,
-    ):
+        head: bool = True,
+    ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         if not template_edges:
             raise ValueError(
                 "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
-                "'This sentence : \"{text}\" means [MASK].' and 'This sentence of \"{text}\" means [MASK].'"
+                f"{' and '.join(map(repr, self.defaults['templates']))}"
             )
         self.template_edges = [list(edges) for edges in template_edges]
         self.denoise = denoise
+        self.head: nn.Module | None = None
+        if head:
+            self.head = nn.Sequential(nn.Linear(dim, dim), nn.Tanh())
+            nn.init.normal_(self.head[0].weight, std=0.02)  # as BERT draws its layers
+            nn.init.zeros_(self.head[0].bias)
 
     def attach(self, model: Encoder) -> None:
+        """Refuse a model with two encoders."""
         if model.settings.encoders == 2:
-            raise ValueError("objective 'promptbert' subtracts vectors of one encoder: train with encoders=1")
+            raise ValueError("objective 'promptbert' subtracts embeddings of one encoder: set encoders=1")
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
         if rows.dataset is not None and min(len(ids) for ids in rows.dataset[0]["input_ids"]) < longest:
             raise ValueError(
-                f"row 1 of train_dataset has a text of fewer tokens than the template around it ({longest}): give "
-                "texts, or token ids made with the templates"
+                f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
+                "texts, or token ids that were made with the templates"
             )
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
-        if not (self.training and self.denoise):
-            return ContrastiveInputs(batch.vectors)
+    def passes(self, batch: EncodedBatch) -> Passed:
+        """Return the batch's embeddings; in training, denoised and passed through the head."""
+        if not self.training:
+            return Passed(batch.vectors)
+        embeddings = batch.vectors - self._template_embeddings(batch) if self.denoise else batch.vectors
+        if self.head is not None:
+            embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
+        return Passed(embeddings)
+
+    def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
+        """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.vectors.shape[:2]
         mask = batch.inputs["attention_mask"]
         lengths = mask.sum(-1)
@@ -78,17 +114,21 @@ class PromptBERT(SimCSEObjective):
         before, after = torch.tensor(self.template_edges, device=mask.device)[template].unbind(1)
         position = torch.arange(mask.shape[-1], device=mask.device)
         in_text = (position >= before[:, None]) & (position < (lengths - after)[..., None])
-        hidden = (mask * ~in_text).flatten(0, 1)
-        # Rows of one template and length differ in the text only, which nothing attends to.
-        kinds = torch.stack([template.expand(rows, -1), lengths], dim=-1).flatten(0, 1)
-        distinct, kind = kinds.unique(dim=0, return_inverse=True)
-        first = torch.full((len(distinct),), len(kind), device=kind.device).scatter_reduce(
-            0, kind, torch.arange(len(kind), device=kind.device), "amin"
+        template_mask = (mask * ~in_text).flatten(0, 1)
+        # Texts with the same template and length differ only in tokens that nothing attends to: encode one of each.
+        # For (template, length) = (0, 7), (1, 9), (0, 7): distinct is [(0, 7), (1, 9)], group_of_text is [0, 1, 0],
+        # and first_text, the first text of each group, is [0, 1].
+        groups = torch.stack([template.expand(rows, -1), lengths], dim=-1).flatten(0, 1)
+        distinct, group_of_text = groups.unique(dim=0, return_inverse=True)
+        texts = torch.arange(len(groups), device=groups.device)
+        first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
+            0, group_of_text, texts, "amin"
         )
+        assert batch.model is not None, "the model passes itself in the batch"
         inputs = {
-            name: batch.inputs[name].flatten(0, 1)[first]
+            name: batch.inputs[name].flatten(0, 1)[first_text]
             for name in ("input_ids", "token_type_ids")
             if name in batch.inputs
         }
-        alone = batch.model.embed(attention_mask=hidden[first], **inputs)[kind]
-        return ContrastiveInputs(batch.vectors - alone.view_as(batch.vectors))
+        embeddings = batch.model.embed(attention_mask=template_mask[first_text], **inputs)
+        return embeddings[group_of_text].view_as(batch.vectors)

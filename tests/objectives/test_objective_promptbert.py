@@ -1,4 +1,4 @@
-"""What a user is promised of PromptBERT: templates around every text, and training without what they give alone."""
+"""PromptBERT: templates around every text, and training without what the templates alone contribute."""
 
 import json
 
@@ -16,6 +16,7 @@ from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.inference.batches import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
@@ -35,7 +36,7 @@ def model_of(tokenizer, model_type="bert", templates=TEMPLATES, dropout=0.0, opt
         pooler_type="mask",
         templates=templates,
         objective="promptbert",
-        objective_options=options or {},
+        objective_options={"head": False} if options is None else options,
         **settings,
         **template_settings(templates, tokenizer),
     )
@@ -54,6 +55,14 @@ def slow_vector(model, ids, positions):
     return hidden[0, ids.index(MASK)]
 
 
+def slow_head(head, vector):
+    """tanh(W x + b), number by number; the vector itself without a head."""
+    if head is None:
+        return vector
+    weight, bias = head[0].weight, head[0].bias
+    return torch.stack([torch.tanh((weight[i] * vector).sum() + bias[i]) for i in range(len(bias))])
+
+
 def slow_loss(model, texts, edges, temperature=0.05):
     columns = []
     for template in ("the {} , [MASK] .", "on {} . [MASK] ,"):
@@ -63,7 +72,8 @@ def slow_loss(model, texts, edges, temperature=0.05):
             start, end = edges[0], len(ids) - edges[1]
             alone = [(token, t) for t, token in enumerate(ids) if not start <= t < end]
             full = slow_vector(model, ids, list(range(len(ids))))
-            vectors.append(full - slow_vector(model, [x for x, _ in alone], [t for _, t in alone]))
+            without_text = slow_vector(model, [x for x, _ in alone], [t for _, t in alone])
+            vectors.append(slow_head(model.objective.head, full - without_text))
         columns.append(vectors)
     total = 0.0
     for i, anchor in enumerate(columns[0]):
@@ -72,26 +82,26 @@ def slow_loss(model, texts, edges, temperature=0.05):
     return total / len(texts)
 
 
-@pytest.mark.parametrize("unpadded", [True, False])
+@pytest.mark.parametrize("unpadded, head", [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("texts, temperature", [(TEXTS, 0.05), (TEXTS[:2], 0.5), (TEXTS[1:5], 0.2)])
-def test_equals_a_slow_loss_with_the_template_alone(tokenizer, texts, temperature, unpadded):
-    model = model_of(tokenizer, temperature=temperature)
+def test_loss_and_gradient_match_a_slow_reference(tokenizer, texts, temperature, unpadded, head):
+    model = model_of(tokenizer, temperature=temperature, options={"head": head})
     model.unpadded = unpadded
     output = model(**batch_of(tokenizer, texts))
-    wanted = slow_loss(model, texts, [2, 4], temperature)
-    assert output.loss.item() == pytest.approx(wanted.item(), rel=1e-9)
+    expected = slow_loss(model, texts, [2, 4], temperature)
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-9)
     weights = [p for p in model.parameters() if p.requires_grad]
-    found = torch.autograd.grad(output.loss, weights, allow_unused=True)
-    exact = torch.autograd.grad(wanted, weights, allow_unused=True)
-    assert sum(x is not None for x in found) > 10
-    for one, other in zip(found, exact, strict=True):
+    gradients = torch.autograd.grad(output.loss, weights, allow_unused=True)
+    exact = torch.autograd.grad(expected, weights, allow_unused=True)
+    assert sum(x is not None for x in gradients) > 10
+    for one, other in zip(gradients, exact, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "electra"])
-def test_hidden_text_has_no_influence_in_any_encoder(tokenizer, model_type):
+def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(tokenizer, model_type):
     """Two batches of equal lengths and other words have the same template vectors."""
     model = model_of(tokenizer, model_type)
     alone = []
@@ -104,9 +114,9 @@ def test_hidden_text_has_no_influence_in_any_encoder(tokenizer, model_type):
     assert (alone[0][0] - alone[0][1]).abs().max() > 1e-6 or model_type == "mpnet"  # of two lengths
 
 
-def test_without_denoising_and_in_evaluation_vectors_are_as_encoded(tokenizer):
-    model, batch = model_of(tokenizer, options={"denoise": False}), batch_of(tokenizer)
-    plain = model_of(tokenizer)
+def test_evaluation_uses_neither_denoising_nor_the_head(tokenizer):
+    model, batch = model_of(tokenizer, options={"denoise": False, "head": False}), batch_of(tokenizer)
+    plain = model_of(tokenizer, options={})
     assert plain(**batch).loss.item() != pytest.approx(model(**batch).loss.item())
     assert plain.eval()(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
 
@@ -127,7 +137,7 @@ def step(model, batch):
     return loss.item(), {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
 
 
-def test_two_processes_are_one(tokenizer, tmp_path):
+def test_two_processes_equal_one(tokenizer, tmp_path):
     loss, gradients = step(model_of(tokenizer), batch_of(tokenizer))
     shares = in_processes(Share(tokenizer), tmp_path)
     assert sum(share[0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
@@ -140,27 +150,34 @@ def test_two_processes_are_one(tokenizer, tmp_path):
 # --- templates ---
 
 
-def test_a_text_is_cut_and_the_template_never(tokenizer):
+def test_max_seq_length_counts_the_text_and_not_the_template(tokenizer):
     expected = [CLS, *id_of("the cat cat , [MASK] ."), SEP]
-    assert tokenize_texts(tokenizer, ["cat cat cat cat"], 8, TEMPLATES) == [expected]
+    assert tokenize_texts(tokenizer, ["cat cat cat cat"], 2, TEMPLATES) == [expected]
     assert tokenize_texts(tokenizer, ["cat cat"], None, TEMPLATES) == [expected]
-    assert tokenize_texts(tokenizer, [], 8, TEMPLATES) == []
-    with pytest.raises(ValueError, match="template takes 6 tokens.*max_seq_length 6"):
-        tokenize_texts(tokenizer, ["cat"], 6, TEMPLATES)
+    assert tokenize_texts(tokenizer, [], 2, TEMPLATES) == []
+    rows = tokenize_dataset(Dataset.from_dict({"sent0": ["cat " * 9]}), tokenizer, 3, templates=TEMPLATES)
+    assert [len(ids) for ids in rows["input_ids"][0]] == [3 + 6, 3 + 6]
 
 
-def test_a_mask_token_in_a_text_is_not_the_templates(tokenizer):
+def test_a_template_is_kept_whole_where_the_tokenizers_limit_cuts_the_text(tokenizer):
+    (ids,) = tokenize_texts(tokenizer, ["cat " * 50], 38, TEMPLATES)  # the tokenizer allows 40 tokens in all
+    assert len(ids) == 40 and ids[-5:] == [*id_of("cat , [MASK] ."), SEP]
+    with pytest.raises(ValueError, match="the template has 43 tokens, and the tokenizer allows 40"):
+        tokenize_texts(tokenizer, ["cat"], 8, ["the " * 40 + "{text} [MASK]"])
+
+
+def test_a_mask_token_in_a_text_becomes_the_unknown_token(tokenizer):
     (ids,) = tokenize_texts(tokenizer, ["cat [MASK] dog"], None, TEMPLATES)
     assert ids.count(MASK) == 1 and ids == [CLS, *id_of("the cat [UNK] dog , [MASK] ."), SEP]
 
 
 @pytest.mark.parametrize("template", ["no text [MASK]", "{text} only", "{text} {text} [MASK]", "[MASK] {text} [MASK]"])
-def test_a_template_that_is_none_is_named(template, tokenizer):
-    with pytest.raises(ValueError, match="once.*got"):
+def test_an_invalid_template_is_refused(template, tokenizer):
+    with pytest.raises(ValueError, match="once and .* once, got"):
         read_template(template, tokenizer)
 
 
-def test_columns_get_the_first_template_and_the_last(tokenizer):
+def test_anchors_use_the_first_template_and_other_columns_the_last(tokenizer):
     words = {"sent0": ["cat", "dog"], "sent1": ["man", "mat"], "sent2": ["red", "big"]}
     rows = tokenize_dataset(Dataset.from_dict(words), tokenizer, 20, templates=TEMPLATES)["input_ids"][:]
     texts = ["the cat , [MASK] .", "on man . [MASK] ,", "on red . [MASK] ,"]
@@ -195,7 +212,7 @@ def run(tmp_path, tokenizer, **changes):
     return SimCSETrainer(model, args, data, processing_class=tokenizer, dev_set=pairs)
 
 
-def test_a_run_trains_evaluates_and_is_loaded_with_its_template(tmp_path, tokenizer):
+def test_a_trained_model_is_saved_and_loaded_with_its_template(tmp_path, tokenizer):
     trainer = run(tmp_path, tokenizer)
     trainer.train()
     evaluated = trainer.evaluate()
@@ -217,11 +234,11 @@ def test_a_run_trains_evaluates_and_is_loaded_with_its_template(tmp_path, tokeni
     assert again["stsb_spearman"] == pytest.approx(evaluated["eval_stsb_spearman"], abs=1e-4)
     plain = SimCSE(tmp_path / "run", pooler_type="avg")
     ids = torch.tensor([[CLS, *id_of(TEXTS[0]), SEP]])
-    wanted = plain.model.base_model(ids).last_hidden_state[0].mean(0)
-    torch.testing.assert_close(plain.encode(TEXTS[0], normalize=False), wanted, rtol=0, atol=1e-5)
+    expected = plain.model.base_model(ids).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(plain.encode(TEXTS[0], normalize=False), expected, rtol=0, atol=1e-5)
 
 
-def test_the_card_says_how_to_use_the_template(tmp_path, tokenizer):
+def test_the_model_card_shows_how_to_use_the_template(tmp_path, tokenizer):
     run(tmp_path, tokenizer).save_model()
     card = write_card(tmp_path / "run", repo_id=str(tmp_path / "run")).read_text()
     assert TEMPLATES[0] in card and "from sentence_transformers" not in card
@@ -232,7 +249,7 @@ def test_the_card_says_how_to_use_the_template(tmp_path, tokenizer):
     torch.testing.assert_close(names["vectors"], ours, rtol=0, atol=1e-5)
 
 
-def test_other_formats_are_refused(tmp_path, tokenizer):
+def test_exports_that_cannot_hold_a_template_are_refused(tmp_path, tokenizer):
     run(tmp_path, tokenizer).save_model()
     simcse = SimCSE(tmp_path / "run")
     with pytest.raises(ValueError, match="no pooling like 'mask'"):
@@ -242,7 +259,7 @@ def test_other_formats_are_refused(tmp_path, tokenizer):
         export_onnx(simcse, tmp_path / "out")
 
 
-def test_what_does_not_go_together_is_named_before_training(tokenizer):
+def test_settings_that_contradict_each_other_are_refused_before_training(tokenizer):
     with pytest.raises(ValueError, match="templates go together"):
         AutoModelForCL.from_config(tiny_config(), pooler_type="mask")
     with pytest.raises(ValueError, match="templates go together"):
@@ -256,6 +273,15 @@ def test_what_does_not_go_together_is_named_before_training(tokenizer):
         model_of(tokenizer).objective.check(TrainingRows(1, 4, dataset=bare))
 
 
-def test_token_ids_without_the_template_are_refused(tokenizer):
+def test_the_templates_of_the_paper_are_the_defaults():
+    defaults = PromptBERT.defaults
+    assert defaults["pooler_type"] == "mask" and defaults["learning_rate"] == 1e-5
+    assert defaults["templates"] == [
+        'This sentence of "{text}" means [MASK].',
+        'This sentence : "{text}" means [MASK].',
+    ]
+
+
+def test_token_ids_without_a_mask_token_are_refused(tokenizer):
     with pytest.raises(ValueError, match="text 0 of the batch holds 0"):
         model_of(tokenizer).embed(torch.tensor([[CLS, 7, SEP]]))
