@@ -1,4 +1,4 @@
-"""DeCLUTR's rows: anchor spans of a document, and positive spans around each, drawn anew every epoch."""
+"""Training rows of DeCLUTR: anchor spans of a document and positive spans around them, drawn anew every epoch."""
 
 import random
 from collections.abc import Iterable
@@ -13,35 +13,45 @@ from .view_dataset import SeededDataset
 
 logger = logging.get_logger(__name__)
 
-_ANCHOR_LENGTHS = (4, 2)  # of the Beta distribution, skewed to long spans
-_POSITIVE_LENGTHS = (2, 4)  # skewed to short ones
-_DOCUMENTS_A_CALL = 256
+_ANCHOR_BETA = (4, 2)  # Beta distribution of anchor lengths, skewed towards long spans
+_POSITIVE_BETA = (2, 4)  # Beta distribution of positive lengths, skewed towards short spans
+_DOCUMENTS_PER_CALL = 256
 
 
 class SpanDataset(SeededDataset):
-    """Spans of documents (DeCLUTR, Giorgi et al. 2021, arXiv:2006.03659), one row a document.
+    """Spans of documents, one row per document (DeCLUTR, Giorgi et al. 2021, arXiv:2006.03659).
 
-    An anchor's length is Beta(4, 2) between `min_span` and `max_span`, its start uniform; each of its positives has a
-    length of Beta(2, 4) and starts anywhere from one length before the anchor to the anchor's end, so that it lies
-    next to the anchor, over its edge, or within it. Spans of several anchors are kept apart: each anchor has its own
-    equal part of the document (the authors' program draws among blocks instead).
+    The length of an anchor follows Beta(4, 2) between `min_span` and `max_span`, and its start is uniform. The length
+    of a positive follows Beta(2, 4). It starts anywhere from one length before the anchor up to the anchor's end, so
+    it touches, overlaps or lies within the anchor:
 
-    A row is {"input_ids": [anchor, its positives, next anchor, its positives, ...]}, each with special tokens: what
-    the objective `declutr` takes, its option `anchors` being that of this class.
+        anchor              [......]
+        positive of 3   [..]            the earliest: it ends where the anchor starts
+        positive of 3               [..]    the latest: it starts where the anchor ends
+
+    With several anchors, each one has its own equal part of the document, so that they never overlap. (The authors'
+    program draws among blocks instead.)
+
+    A row is `{"input_ids": [anchor, its positives, next anchor, its positives, ...]}`, each with special tokens. Train
+    it with objective `declutr`, whose option `anchors` must have the same value.
 
     Args:
-        documents: lists of sentences (see `read_documents`); held in memory as token ids, 4 bytes a token.
-        tokenizer: adds its special tokens, before and behind.
-        max_seq_length: in tokens, special tokens included.
-        seed: of the run.
-        anchors: a document; 2 in the paper, 1 here.
-        positives: an anchor; 2 in the paper.
-        max_span: longest span in tokens without special tokens, 512 in the paper; None is what `max_seq_length` holds.
-        min_span: shortest, 32 in the paper; None is a sixteenth of `max_span`, the paper's ratio, and at least 1.
-        min_tokens: shorter documents are left out; None is the paper's 2 * anchors * max_span.
+        documents (`Iterable[list[str]]`): Documents as lists of sentences (see `read_documents`). They are kept in
+            memory as token ids, at 4 bytes per token.
+        tokenizer (`PreTrainedTokenizerBase`): Tokenizer of the model.
+        max_seq_length (`int`): Maximum number of tokens of a span, including special tokens.
+        seed (`int`, *optional*, defaults to `0`): Seed of the run.
+        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
+        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
+        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
+            fits into `max_seq_length`.
+        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
+            paper's ratio, and at least 1.
+        min_tokens (`int`, *optional*): Documents with fewer tokens are left out. By default it is
+            `2 * anchors * max_span`, as in the paper.
 
     Raises:
-        ValueError: lengths or numbers that do not fit each other, or no document is long enough.
+        ValueError: If lengths or numbers contradict each other, or no document is long enough.
     """
 
     def __init__(
@@ -55,7 +65,7 @@ class SpanDataset(SeededDataset):
         max_span: int | None = None,
         min_span: int | None = None,
         min_tokens: int | None = None,
-    ):
+    ) -> None:
         super().__init__(seed)
         self._before, self._after = special_tokens(tokenizer)
         room = max_seq_length - len(self._before) - len(self._after)
@@ -65,8 +75,9 @@ class SpanDataset(SeededDataset):
             raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
         if not 1 <= self.min_span <= self.max_span <= room:
             raise ValueError(
-                f"spans of {self.min_span} to {self.max_span} tokens: min_span must be at least 1, max_span at least "
-                f"min_span and at most {room}, max_seq_length = {max_seq_length} less the special tokens"
+                f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
+                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without the special "
+                "tokens)"
             )
         shortest = 2 * anchors * self.max_span if min_tokens is None else min_tokens
         if shortest < anchors * self.max_span:
@@ -92,13 +103,13 @@ class SpanDataset(SeededDataset):
         return [[*self._before, *document[start:end].tolist(), *self._after] for start, end in spans]
 
     def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
-        length = self._length(_ANCHOR_LENGTHS, rng)
+        length = self._length(_ANCHOR_BETA, rng)
         start = rng.randint(low, high - length)
         spans = [(start, start + length)]
         for _ in range(self.positives):
-            size = self._length(_POSITIVE_LENGTHS, rng)
-            place = rng.randint(max(0, start - size), min(start + length, total - size))
-            spans.append((place, place + size))
+            size = self._length(_POSITIVE_BETA, rng)
+            positive = rng.randint(max(0, start - size), min(start + length, total - size))
+            spans.append((positive, positive + size))
         return spans
 
     def _length(self, beta: tuple[int, int], rng: random.Random) -> int:
@@ -108,10 +119,10 @@ class SpanDataset(SeededDataset):
 def _tokenize(
     documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase, shortest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens in a row, and the places where the documents end, the first of which is 0."""
+    """Concatenate the tokens of all documents, and return them with the boundaries between documents (0 first)."""
     kept, ends, longest, seen = [], [0], 0, 0
     documents = iter(documents)
-    while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_A_CALL)]:
+    while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_PER_CALL)]:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         for ids in encoded["input_ids"]:
             seen, longest = seen + 1, max(longest, len(ids))
@@ -120,9 +131,9 @@ def _tokenize(
                 ends.append(ends[-1] + len(ids))
     if not kept:
         raise ValueError(
-            f"none of the {seen} documents has {shortest} tokens, the longest has {longest}: lower max_span (or "
+            f"none of the {seen} documents has {shortest} tokens, and the longest has {longest}: lower max_span (or "
             "max_seq_length), or min_tokens"
         )
     if len(kept) < seen:
-        logger.info(f"{seen - len(kept)} of {seen} documents are left out: they have fewer than {shortest} tokens.")
+        logger.info(f"{seen - len(kept)} of {seen} documents are left out, because they have under {shortest} tokens.")
     return np.concatenate(kept), np.asarray(ends)

@@ -1,4 +1,6 @@
-"""DeCLUTR: NT-Xent between anchor spans and the means of the positive spans around them."""
+"""DeCLUTR: NT-Xent between anchor spans and the mean of the positive spans around each of them."""
+
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,47 +11,87 @@ from .info_nce import as_full_precision
 
 
 class DeCLUTR(Objective):
-    r"""NT-Xent over the 2N views of a minibatch (Giorgi et al. 2021, arXiv:2006.03659).
+    r"""NT-Xent over the 2N views of a batch (Giorgi et al. 2021, arXiv:2006.03659).
 
-    A positive view is the mean of the vectors of an anchor's positive spans. With views v_1 to v_N the anchors,
-    v_{N+1} to v_{2N} the positives of the same order and s the cosine over the temperature, each view has to find its
+    A positive view is the mean embedding of an anchor's positive spans. Let v_1 to v_N be the anchors, v_{N+1} to
+    v_{2N} their positives in the same order, and s the cosine divided by the temperature. Each view has to find its
     partner p(i) among all others, 2(N - 1) of which are negatives:
 
         1/(2N) sum_i -log ( e^{s(v_i, v_p(i))} / sum_{k != i} e^{s(v_i, v_k)} )
 
-    The paper adds the masked-LM loss, unweighted: `do_mlm` with `mlm_weight` 1 in the model.
+    The paper adds the masked-LM loss of the anchors, unweighted: give the model `do_mlm=True` and `mlm_weight=1.0`.
 
-    Columns of a row: an anchor and its positives, `anchors` times over (other anchors of the same document are the
-    paper's hard negatives).
+    The columns of a row are an anchor and its positives, `anchors` times over. Further anchors of the same document
+    are the paper's hard negatives.
 
     Args:
-        dim: of the sentence vectors.
-        temperature: 0.05 in the paper.
-        anchors: in a row; 2 in the paper.
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): Temperature of the softmax. The paper uses 0.05.
+        anchors (`int`, *optional*, defaults to `1`): Anchors per row. The paper uses 2.
+        positives (`int`, *optional*): Positives per anchor. By default the rows decide: the scripts draw 2 spans, as
+            in the paper, and other rows may have any number.
+        max_span (`int`, *optional*): Longest span that the scripts draw (see [`SpanDataset`]).
+        min_span (`int`, *optional*): Shortest span that the scripts draw.
 
     Raises:
-        ValueError: a temperature that is not above 0; anchors below 1.
+        ValueError: If the temperature is not above 0, or a number is below 1.
     """
 
     summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the means of nearby spans"
     papers = ("declutr",)
     rows = "spans"
+    supports_gradcache = True
+    summary = "contrastive learning"
+    papers = ("declutr",)
+    #: Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "avg",
+        "mlp_only_train": False,
+        "do_mlm": True,
+        "mlm_weight": 1.0,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 5e-5,
+        "weight_decay": 0.1,
+        "warmup_ratio": 0.1,
+        "num_train_epochs": 1,
+    }
 
-    def __init__(self, dim: int, temperature: float = 0.05, anchors: int = 1):
+    #: Options that say how the scripts draw spans, which are also arguments of [`SpanDataset`].
+    span_options: ClassVar[tuple[str, ...]] = ("anchors", "positives", "max_span", "min_span")
+
+    def __init__(
+        self,
+        dim: int,
+        temperature: float = 0.05,
+        anchors: int = 1,
+        positives: int | None = None,
+        max_span: int | None = None,
+        min_span: int | None = None,
+    ) -> None:
         super().__init__(dim)
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
-        if anchors < 1:
-            raise ValueError(f"anchors must be at least 1, got {anchors}")
+        numbers = {"anchors": anchors, "positives": positives, "max_span": max_span, "min_span": min_span}
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
         self.temperature = temperature
         self.anchors = anchors
+        self.positives = positives
 
     def check(self, rows: TrainingRows) -> None:
-        if rows.num_sentences < 2 * self.anchors or rows.num_sentences % self.anchors:
+        """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""
+        columns = rows.num_sentences
+        fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
+        if self.positives is not None:
+            fits = columns == self.anchors * (1 + self.positives)
+        if not fits:
+            positives = "one or more positives" if self.positives is None else f"{self.positives} positive(s)"
             raise ValueError(
-                f"objective declutr takes rows of {self.anchors} x (an anchor, one or more positives), and the "
-                f"training rows hold {rows.num_sentences} texts: give pairs or spans of documents, or change its "
-                "option anchors"
+                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training "
+                f"rows hold {columns} texts: give pairs or spans of documents, or change its options anchors and "
+                "positives"
             )
         if rows.batch_size * rows.processes * self.anchors == 1:
             raise ValueError(
@@ -57,25 +99,28 @@ class DeCLUTR(Objective):
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
-        """(batch, anchors * (1 + positives), dim) vectors -> the mean over this process's views, a scalar."""
+        """Compute the mean loss of this process's views, as a scalar."""
         with torch.autocast(batch.vectors.device.type, enabled=False):
-            vectors = as_full_precision(batch.vectors)
-            groups = vectors.reshape(len(vectors) * self.anchors, -1, vectors.shape[-1])
+            embeddings = as_full_precision(batch.vectors)
+            groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
             views = F.normalize(torch.stack([groups[:, 0], groups[:, 1:].mean(1)]), dim=-1)  # (2, n, dim)
-            own, first = views.shape[1], 0
-            everyone = views.transpose(0, 1)
+            count, first = views.shape[1], 0
+            all_views = views.transpose(0, 1)
             if self.training:
-                everyone = gather_rows(everyone)
-                first = world()[0] * own
-            total = len(everyone)
+                all_views = gather_rows(all_views)
+                first = world()[0] * count
+            total = len(all_views)
             if total == 1:
                 return 0.0 * views.sum()
-            # Candidates: all anchors, then all positives. The partner of anchor i is total + i, of positive i it is i.
-            logits = views.flatten(0, 1) @ everyone.transpose(0, 1).flatten(0, 1).T / self.temperature
-            places = first + torch.arange(own, device=logits.device)
-            themselves = torch.cat([places, total + places])[:, None]
-            partners = torch.cat([total + places, places])[:, None]
-            positive = logits.gather(1, partners)
-            others = logits.scatter(1, torch.cat([themselves, partners], dim=1), float("-inf"))
-            # Cross-entropy, in a form whose gradient is accurate where the loss is small.
-            return F.softplus(torch.logsumexp(others - positive, dim=1)).mean()
+            # Candidates are all N anchors, then all N positives. With N = 4, and anchors 2 and 3 on this process:
+            #   query      anchor 2   anchor 3   positive 2   positive 3
+            #   itself            2          3            6            7
+            #   partner           6          7            2            3
+            logits = views.flatten(0, 1) @ all_views.transpose(0, 1).flatten(0, 1).T / self.temperature
+            anchors = first + torch.arange(count, device=logits.device)
+            itself = torch.cat([anchors, total + anchors])[:, None]
+            partner = torch.cat([total + anchors, anchors])[:, None]
+            positive = logits.gather(1, partner)
+            negatives = logits.scatter(1, torch.cat([itself, partner], dim=1), float("-inf"))
+            # This form of the cross-entropy has an accurate gradient where the loss is small.
+            return F.softplus(torch.logsumexp(negatives - positive, dim=1)).mean()

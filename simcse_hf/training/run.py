@@ -152,9 +152,10 @@ def _load_rows_of(kind, model_args, data_args, training_args) -> datasets.Datase
         hub = {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}
         tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name or model_args.model_name_or_path, **hub)
         options = model_args.settings()["objective_options"]
-        chosen = {"anchors": options["anchors"]} if "anchors" in options else {}
+        names = getattr(objective_class(model_args.objective), "span_options", ())
+        span_options = {name: options[name] for name in names if name in options}
         documents = itertools.islice(read_documents(path), most)
-        return SpanDataset(documents, tokenizer, training_args.max_seq_length, training_args.seed, **chosen)
+        return SpanDataset(documents, tokenizer, training_args.max_seq_length, training_args.seed, **span_options)
     if kind == "nli":
         sampling = data_args.nli_sampling or ("pairs" if model_args.objective == "softmax" else "allpalln")
         rows = build_nli_groups(path, sampling=sampling, seed=training_args.seed)

@@ -1,4 +1,4 @@
-"""What a user is promised of DeCLUTR's spans: their lengths, their places, and chance from (seed, epoch, index)."""
+"""Spans for DeCLUTR: lengths and positions, and randomness that depends on (seed, epoch, index) alone."""
 
 import statistics
 
@@ -13,7 +13,7 @@ LETTERS = [chr(97 + i) for i in range(26)]
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """Every token of a document is another id: a span tells where it was."""
+    """Give every token of a document an id of its own, so that a span shows where it came from."""
     from transformers import BertTokenizer
 
     words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a", *(f"{a}{b}" for a in LETTERS for b in LETTERS)]
@@ -26,14 +26,14 @@ def document(tokens, sentence=10):
 
 
 def spans(row):
-    """(start, end) of every span, whose tokens have to be the document's."""
-    found = []
+    """Check that every span is a part of the document, and return their (start, end)."""
+    ranges = []
     for ids in row["input_ids"]:
         assert ids[0] == CLS and ids[-1] == SEP
         inside = ids[1:-1]
         assert inside == list(range(inside[0], inside[0] + len(inside)))
-        found.append((inside[0] - 6, inside[-1] - 5))
-    return found
+        ranges.append((inside[0] - 6, inside[-1] - 5))
+    return ranges
 
 
 def samples(dataset, number):
@@ -42,7 +42,7 @@ def samples(dataset, number):
         yield spans(dataset[0])
 
 
-def test_lengths_and_places_are_those_of_the_paper(tokenizer):
+def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
     dataset = SpanDataset([document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2)
     anchors, positives, relations = [], [], set()
     for (start, end), *others in samples(dataset, 3000):
@@ -65,7 +65,7 @@ def test_lengths_and_places_are_those_of_the_paper(tokenizer):
 
 
 @pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
-def test_a_row_holds_anchors_that_do_not_overlap_each_with_its_positives(anchors, positives, tokenizer):
+def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchors, positives, tokenizer):
     dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
     assert dataset.max_span == 16 and dataset.min_span == 1
     for row in samples(dataset, 200):
@@ -77,13 +77,13 @@ def test_a_row_holds_anchors_that_do_not_overlap_each_with_its_positives(anchors
             assert low <= end and high >= start
 
 
-def test_defaults_scale_the_papers_lengths_with_max_seq_length(tokenizer):
+def test_default_lengths_scale_the_papers_with_max_seq_length(tokenizer):
     dataset = SpanDataset([document(200)], tokenizer, 34)
     assert (dataset.max_span, dataset.min_span, dataset.anchors, dataset.positives) == (32, 2, 1, 2)
     assert dataset.column_names == ["input_ids"] and len(dataset) == 1
 
 
-def test_rows_depend_on_seed_epoch_and_index_alone(tokenizer):
+def test_a_row_depends_on_seed_epoch_and_index_alone(tokenizer):
     documents = [document(n) for n in (90, 100, 110, 120, 130)]
     dataset = SpanDataset(documents, tokenizer, 18, seed=3)
     dataset.set_epoch(2)
@@ -97,12 +97,14 @@ def test_rows_depend_on_seed_epoch_and_index_alone(tokenizer):
     assert again[4] == expected[4] != SpanDataset(documents, tokenizer, 18, seed=4)[4]
 
 
-def test_short_documents_are_left_out(tokenizer):
+def test_documents_that_are_too_short_are_left_out(tokenizer):
     documents = [document(n) for n in (10, 64, 63, 65, 9)]
     dataset = SpanDataset(documents, tokenizer, 18, anchors=2)  # needs 2 * 2 * 16
     assert len(dataset) == 2
     assert len(SpanDataset(documents, tokenizer, 18, anchors=2, min_tokens=32)) == 3
-    with pytest.raises(ValueError, match="none of the 5 documents has 132 tokens, the longest has 65: lower max_span"):
+    with pytest.raises(
+        ValueError, match="none of the 5 documents has 132 tokens, and the longest has 65: lower max_span"
+    ):
         SpanDataset(documents, tokenizer, 68)
 
 
@@ -111,12 +113,12 @@ def test_short_documents_are_left_out(tokenizer):
     [
         ({"anchors": 0}, "anchors and positives must be at least 1, got 0 and 2"),
         ({"positives": 0}, "anchors and positives must be at least 1"),
-        ({"max_span": 17}, "at most 16, max_seq_length = 18"),
+        ({"max_span": 17}, r"max_span at most 16 \(max_seq_length=18"),
         ({"min_span": 0}, "min_span must be at least 1"),
         ({"min_span": 9, "max_span": 8}, "spans of 9 to 8 tokens"),
         ({"anchors": 2, "min_tokens": 31}, r"min_tokens must be at least anchors \* max_span = 32, got 31"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(options, message, tokenizer):
+def test_contradicting_lengths_are_refused(options, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         SpanDataset([document(100)], tokenizer, 18, **options)

@@ -1,4 +1,4 @@
-"""What a user is promised of DeCLUTR's objective: the paper's formula, and the same with several processes."""
+"""DeCLUTR: the paper's NT-Xent, with one process and with several."""
 
 import math
 
@@ -21,7 +21,7 @@ def cosine(a, b):
 
 
 def reference(vectors, anchors, temperature):
-    """The mean over all views, one pair at a time."""
+    """Compute the mean over all views, one pair at a time."""
     views, partners = [], []
     for row in vectors:
         size = len(row) // anchors
@@ -39,7 +39,7 @@ def reference(vectors, anchors, temperature):
 @pytest.mark.parametrize("rows", [2, 3, 7])
 @pytest.mark.parametrize("anchors, positives, columns", CASES)
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 2.0])
-def test_loss_and_gradient_are_the_papers(rows, anchors, positives, columns, temperature):
+def test_loss_and_gradient_match_a_slow_reference(rows, anchors, positives, columns, temperature):
     vectors = vectors_of(rows, columns).requires_grad_()
     loss = DeCLUTR(5, temperature, anchors)(EncodedBatch(vectors))
     (gradient,) = torch.autograd.grad(loss, vectors)
@@ -48,12 +48,12 @@ def test_loss_and_gradient_are_the_papers(rows, anchors, positives, columns, tem
     torch.testing.assert_close(gradient, *torch.autograd.grad(expected, vectors), atol=1e-10, rtol=1e-8)
 
 
-def test_equal_views_have_the_loss_of_guessing():
+def test_identical_views_have_the_loss_of_guessing():
     loss = DeCLUTR(4)(EncodedBatch(torch.ones(6, 3, 4)))
     assert loss.item() == pytest.approx(math.log(11), abs=1e-5)
 
 
-def test_the_order_of_positives_and_the_length_of_vectors_do_not_matter():
+def test_the_order_of_positives_and_the_norm_of_embeddings_do_not_matter():
     vectors = vectors_of(4, 4)
     loss = DeCLUTR(5)(EncodedBatch(vectors))
     torch.testing.assert_close(loss, DeCLUTR(5)(EncodedBatch(vectors[:, [0, 3, 1, 2]])))
@@ -68,7 +68,7 @@ def test_half_precision_and_small_losses_keep_their_gradient():
     assert DeCLUTR(5)(EncodedBatch(vectors_of(3, 2).bfloat16())).dtype == torch.float32
 
 
-def test_a_single_anchor_has_nothing_to_tell_apart():
+def test_a_single_anchor_has_no_loss_and_no_gradient():
     vectors = vectors_of(1, 3).requires_grad_()
     loss = DeCLUTR(5)(EncodedBatch(vectors))
     loss.backward()
@@ -83,11 +83,11 @@ def step(vectors, anchors):
 
 
 def share_of(rank, processes):
-    found = [step(vectors_of(6, columns)[rank * 3 : rank * 3 + 3], anchors) for anchors, _, columns in CASES]
-    return [*found, step(vectors_of(2, 3)[rank : rank + 1], 1)]
+    results = [step(vectors_of(6, columns)[rank * 3 : rank * 3 + 3], anchors) for anchors, _, columns in CASES]
+    return [*results, step(vectors_of(2, 3)[rank : rank + 1], 1)]
 
 
-def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
+def test_two_processes_have_the_loss_and_gradient_of_one(tmp_path):
     ranks = in_processes(share_of, tmp_path)
     wholes = [step(vectors_of(6, columns), anchors) for anchors, _, columns in CASES] + [step(vectors_of(2, 3), 1)]
     for (loss, gradient), *shares in zip(wholes, *ranks, strict=True):
@@ -96,21 +96,25 @@ def test_two_processes_give_the_loss_and_gradient_of_one(tmp_path):
         torch.testing.assert_close(torch.cat([share[1] for share in shares]) / 2, gradient)
 
 
-def test_rows_it_cannot_use_are_refused():
+def test_unsuitable_rows_and_batches_are_refused():
     DeCLUTR(5).check(TrainingRows(2, 8))
     DeCLUTR(5, anchors=2).check(TrainingRows(6, 1))
     DeCLUTR(5).check(TrainingRows(3, 1, processes=2))
     for anchors, columns in [(1, 1), (2, 3), (2, 5)]:
         with pytest.raises(ValueError, match=f"takes rows of {anchors} x .* rows hold {columns} texts"):
             DeCLUTR(5, anchors=anchors).check(TrainingRows(columns, 8))
+    DeCLUTR(5, positives=2).check(TrainingRows(3, 8))
+    with pytest.raises(ValueError, match=r"an anchor and 2 positive\(s\).* rows hold 2 texts"):
+        DeCLUTR(5, positives=2).check(TrainingRows(2, 8))
     with pytest.raises(ValueError, match="one anchor has no negatives"):
         DeCLUTR(5).check(TrainingRows(2, 1))
 
 
-def test_options_that_are_not_valid_are_refused():
+def test_invalid_options_are_refused():
     objective = make_objective("declutr", 5, {"temperature": 0.1}, {"anchors": 2})
     assert (objective.temperature, objective.anchors) == (0.1, 2)
     with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
         DeCLUTR(5, temperature=0)
-    with pytest.raises(ValueError, match="anchors must be at least 1, got 0"):
-        DeCLUTR(5, anchors=0)
+    for name in ("anchors", "positives", "max_span", "min_span"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            DeCLUTR(5, **{name: 0})
