@@ -30,7 +30,10 @@ class BarlowTwins(DimensionContrastive):
         ValueError: If the weight is negative or not finite, or the projector cannot be built (see [`Projector`]).
     """
 
-    summary = "dimension-contrastive self-supervision"
+    summary = (
+        "dimension-contrastive self-supervision (Barlow Twins): the cross-correlation of two views is pulled towards "
+        "the identity"
+    )
     papers = ("barlow_twins", "non_contrastive")
 
     def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:

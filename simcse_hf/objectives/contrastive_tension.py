@@ -35,12 +35,9 @@ class ContrastiveTension(Objective):
         ValueError: If K is not an integer above 0.
     """
 
-    summary = "Contrastive Tension: two encoders whose embeddings agree on equal sentences only"
+    summary = "Contrastive Tension: two encoders whose embeddings agree on identical sentences only"
     papers = ("contrastive_tension",)
     encoders = 2
-    supports_gradcache = True
-    summary = "two encoders that agree on identical sentences only"
-    papers = ("contrastive_tension",)
     #: The authors' code: mean pooling, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75 tokens. Their
     #: steps in the learning rate become a straight line, and their 16 pairs (2 positives) a batch of 16 rows.
     defaults: ClassVar[dict[str, Any]] = {

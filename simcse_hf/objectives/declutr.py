@@ -37,12 +37,9 @@ class DeCLUTR(Objective):
         ValueError: If the temperature is not above 0, or a number is below 1.
     """
 
-    summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the means of nearby spans"
+    summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the mean of nearby spans"
     papers = ("declutr",)
     rows = "spans"
-    supports_gradcache = True
-    summary = "contrastive learning"
-    papers = ("declutr",)
     #: Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "avg",

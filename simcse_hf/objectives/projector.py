@@ -152,7 +152,6 @@ class DimensionContrastive(Objective):
         projector_dim (`int`, *optional*, defaults to `8192`): Width of the [`Projector`].
     """
 
-    supports_gradcache = True
     #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "cls_before_pooler",

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from .base import EncodedBatch, Encoder, TrainingRows
-from .passes import ObjectiveWithPasses, Passed
+from .simcse import ContrastiveInputs, SimCSEObjective
 
 
-class PromptBERT(ObjectiveWithPasses):
+class PromptBERT(SimCSEObjective):
     """InfoNCE between a text in one template and the same text in another, with template denoising.
 
     Jiang et al. 2022 (arXiv:2201.04337), Eq. 5. An embedding is h_[MASK] - h'_[MASK], where h' comes from the template
@@ -45,8 +45,12 @@ class PromptBERT(ObjectiveWithPasses):
         ValueError: If the model has no templates.
     """
 
-    summary = "contrastive learning"
+    summary = (
+        "contrastive learning (PromptBERT): InfoNCE of template embeddings, from which the template's own is "
+        "subtracted"
+    )
     papers = ("promptbert", "simcse")
+    supports_gradcache = False
     #: The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "mask",
@@ -96,14 +100,14 @@ class PromptBERT(ObjectiveWithPasses):
                 "texts, or token ids that were made with the templates"
             )
 
-    def passes(self, batch: EncodedBatch) -> Passed:
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
         if not self.training:
-            return Passed(batch.vectors)
+            return ContrastiveInputs(batch.vectors)
         embeddings = batch.vectors - self._template_embeddings(batch) if self.denoise else batch.vectors
         if self.head is not None:
             embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
-        return Passed(embeddings)
+        return ContrastiveInputs(embeddings)
 
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
@@ -124,7 +128,6 @@ class PromptBERT(ObjectiveWithPasses):
         first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
             0, group_of_text, texts, "amin"
         )
-        assert batch.model is not None, "the model passes itself in the batch"
         inputs = {
             name: batch.inputs[name].flatten(0, 1)[first_text]
             for name in ("input_ids", "token_type_ids")

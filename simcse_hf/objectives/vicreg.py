@@ -34,7 +34,7 @@ class VICReg(DimensionContrastive):
         ValueError: If a weight is negative or not finite, or the projector cannot be built (see [`Projector`]).
     """
 
-    summary = "dimension-contrastive self-supervision"
+    summary = "dimension-contrastive self-supervision (VICReg): invariance, variance and covariance of two views"
     papers = ("vicreg", "non_contrastive")
 
     def __init__(
