@@ -76,7 +76,8 @@ class SpanDataset(SeededDataset):
         if not 1 <= self.min_span <= self.max_span <= room:
             raise ValueError(
                 f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
-                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without special tokens)"
+                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
+                "special tokens)"
             )
         shortest = 2 * anchors * self.max_span if min_tokens is None else min_tokens
         if shortest < anchors * self.max_span:
