@@ -1,15 +1,23 @@
-"""SimCSE and its relatives as a Hugging Face Trainer extension: train, evaluate, publish and use sentence vectors."""
+"""Train, evaluate, publish and use sentence embeddings: SimCSE and its relatives as a Hugging Face Trainer extension.
 
-from .data.collator import ContrastiveCollator
-from .data.nli import build_nli_triplets
-from .data.readers import load_text_dataset
-from .inference.simcse import SimCSE
-from .models.auto import AutoModelForCL
-from .models.configuration import ContrastiveSettings
-from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
-from .training.callbacks import SimilarityEvalCallback
-from .training.trainer import SimCSETrainer
-from .training.training_args import SimCSETrainingArguments
+Importing this package is cheap. A public name, or a subpackage such as `simcse_hf.objectives`, is imported when it is
+first used (PEP 562), because torch and transformers take seconds to import and `simcse-hf --help` needs neither.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type checkers and editors read
+    from .data.collator import ContrastiveCollator
+    from .data.nli import build_nli_triplets
+    from .data.readers import load_text_dataset
+    from .inference.simcse import SimCSE
+    from .models.auto import AutoModelForCL
+    from .models.configuration import ContrastiveSettings
+    from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
+    from .training.callbacks import SimilarityEvalCallback
+    from .training.trainer import SimCSETrainer
+    from .training.training_args import SimCSETrainingArguments
 
 __version__ = "0.1.0"
 
@@ -28,3 +36,47 @@ __all__ = [
     "build_nli_triplets",
     "load_text_dataset",
 ]
+
+_MODULE_OF = {
+    "AutoModelForCL": "models.auto",
+    "BertForCL": "models.modeling",
+    "ContrastiveCollator": "data.collator",
+    "ContrastiveOutput": "models.modeling",
+    "ContrastiveSettings": "models.configuration",
+    "RobertaForCL": "models.modeling",
+    "SimCSE": "inference.simcse",
+    "SimCSETrainer": "training.trainer",
+    "SimCSETrainingArguments": "training.training_args",
+    "SimilarityEvalCallback": "training.callbacks",
+    "build_nli_triplets": "data.nli",
+    "load_text_dataset": "data.readers",
+}
+_SUBPACKAGES = (
+    "cli",
+    "data",
+    "evaluation",
+    "inference",
+    "models",
+    "objectives",
+    "ops",
+    "postprocessing",
+    "publishing",
+    "search",
+    "training",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or a subpackage when it is first used."""
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value  # the next use finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, whether they have been imported yet or not."""
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})

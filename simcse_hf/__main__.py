@@ -1,5 +1,8 @@
-"""`python -m simcse_hf`: the console script without its name."""
+"""Run the console script as a module: `python -m simcse_hf`, or `accelerate launch -m simcse_hf train ...`."""
+
+import sys
 
 from .cli.main import main
 
-raise SystemExit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,10 +5,10 @@ import os
 from html import escape
 
 from ..inference.simcse import SimCSE
-from ..models.poolers import POOLER_TYPES
 from ..search import SentenceIndex
 from ..search.sentences import Results
-from .search import open_index
+from .common import add_general_options, add_model_options, command_parser, positive_int
+from .search import add_search_options, open_index
 
 _MAX_TOP_K = 100  # end of the slider, unless more are asked for on the command line
 _EMPTY_QUERY = "Type a query first: it is empty."
@@ -96,37 +96,42 @@ def _gradio():
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf demo", description="Serves a web page that searches an index and compares two sentences."
+    parser = command_parser("demo", "Serve a web page that searches an index and compares sentences.")
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
+    add_search_options(parser)
+    add_model_options(parser, default="the model that the index names")
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
     )
-    parser.add_argument("--index", required=True, help="folder that `simcse-hf index` wrote")
-    parser.add_argument("--model", help="default: the one the index names")
-    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the index names")
-    parser.add_argument("--device", help="default: a GPU where there is one")
-    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only; 0.0.0.0: any")
-    parser.add_argument("--port", type=int, default=7860, help="default: 7860")
-    parser.add_argument("--top_k", type=int, default=5, help="the page starts with; default: 5")
-    parser.add_argument("--threshold", type=float, default=0.6, help="least cosine it starts with; default: 0.6")
+    group.add_argument("--port", type=positive_int, default=7860, help="default: 7860")
+    add_general_options(parser, json=False)
     return parser
 
 
 def demo_main(argv: list[str]) -> int:
-    """Runs `simcse-hf demo` until it is interrupted; returns the exit status.
+    """Run `simcse-hf demo` until it is interrupted.
 
     Nothing is shared, reported or loaded from elsewhere: the page and its fonts come from this process.
 
+    Args:
+        argv (`list[str]`): The words after `simcse-hf demo`.
+
+    Returns:
+        `int`: The exit status.
+
     Raises:
-        ValueError: what [`build_demo`], [`SentenceIndex`] and [`SimCSE`] raise; a port that cannot be listened on.
-        ImportError: gradio is not installed; names the extra.
-        SystemExit: with status 2, for a wrong command line.
+        ValueError: If the port cannot be listened on.
     """
-    arguments = _parser().parse_args(argv)
-    if not 1 <= arguments.port <= 65535:
-        raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.port > 65535:
+        parser.error(f"--port must be between 1 and 65535, got {arguments.port}")
     _gradio()  # before a large index is read
     index = open_index(arguments.index, arguments)
     try:
-        page = build_demo(index, index.model, top_k=arguments.top_k, threshold=arguments.threshold)
+        threshold = -1 if arguments.threshold is None else arguments.threshold
+        page = build_demo(index, index.model, top_k=arguments.top_k, threshold=threshold)
         try:
             page.launch(
                 server_name=arguments.host,

@@ -1,63 +1,79 @@
-"""`simcse-hf encode`: a file of texts to shards of vectors."""
+"""The command `simcse-hf encode`."""
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from accelerate import PartialState
+from .common import (
+    add_batch_options,
+    add_general_options,
+    add_model_options,
+    add_output_options,
+    add_text_options,
+    command_parser,
+    load_encoder,
+    positive_int,
+    report,
+)
 
-from ..inference.quantization import PRECISIONS
-from ..inference.shards import FORMATS, encode_file, read_manifest
-from ..inference.simcse import SimCSE
-from ..models.poolers import POOLER_TYPES
+if TYPE_CHECKING:
+    import numpy as np
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = ("float32", "int8", "binary", "ubinary")
+FORMATS = ("npy", "parquet")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf encode",
-        description="Encodes a file of texts to shards of vectors. Under `accelerate launch` each process takes "
-        "shards of its own.",
+    parser = command_parser(
+        "encode",
+        "Encode a file of texts into files of embeddings (shards). Under `accelerate launch` each process writes "
+        "every n-th shard.",
     )
-    parser.add_argument("--model", required=True, help="directory or hub name")
-    parser.add_argument("--input", required=True, help="txt, csv, tsv, json, jsonl or parquet file, or one gzipped")
-    parser.add_argument("--output", required=True, help="folder for the shards and their manifest")
-    parser.add_argument("--column", help="column of texts, where the file has several")
-    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the checkpoint names")
-    parser.add_argument("--max_length", type=int, help="tokens a text is cut to; default: the checkpoint's")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of the model's weights; default: fp32")
-    parser.add_argument("--device", help="default: a GPU where there is one")
-    parser.add_argument("--no_postprocess", action="store_true", help="leave the model's whitening or flow aside")
-    parser.add_argument("--no_normalize", action="store_true", help="keep the vectors' lengths")
-    parser.add_argument("--truncate_dim", type=int, help="keep so many leading dimensions, then normalise")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32", help="of the vectors; default: float32")
-    parser.add_argument("--ranges", help="npy file (2, dim) for int8; default: the ranges of the first shard")
-    parser.add_argument("--shard_size", type=int, default=50_000, help="vectors of a shard; default: 50000")
-    parser.add_argument("--format", choices=FORMATS, default="npy", help="default: npy")
-    parser.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: by device")
+    add_model_options(parser)
+    add_text_options(parser)
+    group = parser.add_argument_group("embeddings")
+    group.add_argument("--no_normalize", action="store_true", help="do not scale embeddings to unit length")
+    group.add_argument(
+        "--truncate_dim", type=positive_int, help="keep this many leading dimensions, before embeddings are normalised"
+    )
+    group.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="type of the embeddings; default: float32"
+    )
+    group.add_argument(
+        "--ranges", metavar="FILE", help="npy file of shape (2, dim) for int8; default: the ranges of the first shard"
+    )
+    group.add_argument("--shard_size", type=positive_int, default=50_000, help="embeddings per shard; default: 50000")
+    group.add_argument("--format", choices=FORMATS, default="npy", help="format of a shard; default: npy")
+    add_batch_options(parser)
+    add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
+    add_general_options(parser)
     return parser
 
 
 def encode_main(argv: list[str]) -> int:
-    """Runs `simcse-hf encode`; returns the exit status.
+    """Run `simcse-hf encode`.
 
-    Raises:
-        ValueError: what [`encode_file`] and [`SimCSE`] raise.
-        SystemExit: with status 2, for a wrong command line.
+    Args:
+        argv (`list[str]`): The words after `simcse-hf encode`.
+
+    Returns:
+        `int`: The exit status.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.resume and arguments.overwrite:
+        parser.error("--resume keeps the shards that --overwrite would replace: give one of the two")
+
+    from accelerate import PartialState
+
+    from ..inference.shards import encode_file, read_manifest
+
     state = PartialState()
-    device = arguments.device or (str(state.device) if state.num_processes > 1 else None)
-    model = SimCSE(
-        arguments.model,
-        pooler_type=arguments.pooler,
-        device=device,
-        dtype=DTYPES[arguments.dtype],
-        max_length=arguments.max_length,
-        postprocess=not arguments.no_postprocess,
-    )
+    ranges = None if arguments.ranges is None else _read_ranges(arguments.ranges)
+    model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
+    if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
+        _remove_shards(Path(arguments.output).expanduser())
     paths = encode_file(
         model,
         arguments.input,
@@ -66,21 +82,33 @@ def encode_main(argv: list[str]) -> int:
         normalize=not arguments.no_normalize,
         truncate_dim=arguments.truncate_dim,
         precision=arguments.precision,
-        ranges=None if arguments.ranges is None else _read_ranges(arguments.ranges),
+        ranges=ranges,
         shard_size=arguments.shard_size,
         file_format=arguments.format,
         token_budget=arguments.token_budget,
         resume=arguments.resume,
-        show_progress=True,
+        show_progress=not arguments.quiet,
     )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]
-        print(f"{rows} texts in {len(paths)} shard(s) under {arguments.output}")
+        document = {"output": arguments.output, "texts": rows, "shards": [path.name for path in paths]}
+        report(arguments, document, f"{rows} texts in {len(paths)} shard(s) under {arguments.output}")
     return 0
 
 
-def _read_ranges(path: str) -> np.ndarray:
+def _read_ranges(path: str) -> "np.ndarray":
+    import numpy as np
+
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise ValueError(f"--ranges {path}: no readable npy file: {error}") from error
+        raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error
+
+
+def _remove_shards(folder: Path) -> None:
+    """Remove the files of an earlier run; `encode_file` refuses a folder that holds anything else."""
+    from ..inference.shards import MANIFEST, RANGES
+
+    if (folder / MANIFEST).is_file():
+        for path in (*folder.glob("vectors-*-of-*"), folder / RANGES, folder / MANIFEST):
+            path.unlink(missing_ok=True)

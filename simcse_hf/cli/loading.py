@@ -1,76 +1,74 @@
-"""From the words after `--model` to an object with `encode`."""
+"""Load what `--model` names in `evaluate` and `compare`: any object with a method `encode`."""
 
+import argparse
 import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from ..evaluation.word_vectors import WordVectors
+from .common import load_encoder
 
 WORD_VECTOR_SUFFIXES = (".txt", ".vec")
 
 
-def load_model(
-    name: str,
-    pooler_type: str | None = None,
-    device: str | None = None,
-    max_length: int | None = None,
-    postprocess: bool = True,
-):
-    """Loads what is to be evaluated.
+def load_model(name: str, arguments: argparse.Namespace, *, device: str | None = None) -> Any:
+    """Load a model to evaluate.
 
     Args:
-        name (`str`): A checkpoint folder, a hub id or a sentence-transformers folder (see `simcse_hf.SimCSE`);
-            a GloVe or word2vec text file (`.txt`, `.vec`, also with `.gz`); or `module:function`, a function without
-            arguments that returns an object with `encode`, its module looked for in the current folder too.
-        pooler_type (`str`, *optional*): Pooler of a checkpoint, where it is not to be the one its config names.
-        device (`str`, *optional*): Where to run a checkpoint; a GPU where there is one.
-        max_length (`int`, *optional*): Number of tokens to which a checkpoint cuts its texts.
-        postprocess (`bool`, *optional*, defaults to `True`): Whether to apply the whitening or flow beside a
-            checkpoint.
+        name (`str`): A checkpoint folder, a hub name or a sentence-transformers folder (see `simcse_hf.SimCSE`); a
+            GloVe or word2vec text file (`.txt`, `.vec`, also with `.gz`); or `module:function`, a function without
+            arguments that returns an object with `encode`. The module may stand in the current folder.
+        arguments (`argparse.Namespace`): The options of `add_model_options`. They belong to checkpoints only.
+        device (`str`, *optional*): Device to use if the command line names none.
 
     Returns:
-        An object with `encode(list[str]) -> (n, dim)`.
+        `Any`: An object with `encode(list[str]) -> (n, dim)`.
 
     Raises:
-        ValueError: If the folder, file, module or function is not there or is not what it should be, or if a pooler or
-            length is given for a model that has none.
+        ValueError: If the folder, file, module or function is not there or is not what it should be, or if an option
+            is given that this model does not have.
     """
     path = Path(name)
     if path.is_file():
-        _refuse_settings(name, pooler_type, max_length)
-        if Path(name.removesuffix(".gz")).suffix not in WORD_VECTOR_SUFFIXES:
+        _refuse_options(name, arguments)
+        if not _has_word_vector_suffix(name):
             raise ValueError(
-                f"{name} is a file; a model is a folder, and word vectors are a text file that ends in "
+                f"{name} is a file: a model is a folder, and word vectors are a text file that ends in "
                 f"{' or '.join(WORD_VECTOR_SUFFIXES)}."
             )
+        from ..evaluation.word_vectors import WordVectors
+
         return WordVectors(path)
     if ":" in name and not path.exists():
-        _refuse_settings(name, pooler_type, max_length)
+        _refuse_options(name, arguments)
         return _call(name)
-    if Path(name.removesuffix(".gz")).suffix in WORD_VECTOR_SUFFIXES:
+    if _has_word_vector_suffix(name):
         raise ValueError(f"there is no file of word vectors {name}.")
-    from simcse_hf.inference.simcse import SimCSE
-
-    try:
-        return SimCSE(name, pooler_type=pooler_type, device=device, max_length=max_length, postprocess=postprocess)
-    except OSError as error:
-        raise ValueError(f"no model could be loaded from {name!r}: {error}") from error
+    return load_encoder(name, arguments, device=device)
 
 
-def _refuse_settings(name: str, pooler_type: str | None, max_length: int | None) -> None:
-    if pooler_type is not None or max_length is not None:
-        raise ValueError(f"{name} takes no pooler and no max_length; they belong to a transformer checkpoint.")
+def _has_word_vector_suffix(name: str) -> bool:
+    return Path(name.removesuffix(".gz")).suffix in WORD_VECTOR_SUFFIXES
 
 
-def _call(name: str):
+def _refuse_options(name: str, arguments: argparse.Namespace) -> None:
+    options = [option for option in ("pooler_type", "max_length") if getattr(arguments, option) is not None]
+    if options:
+        raise ValueError(
+            f"{name} takes no {' and no '.join(f'--{option}' for option in options)}: only a transformer checkpoint "
+            "has these options."
+        )
+
+
+def _call(name: str) -> Any:
     module_name, _, function_name = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise  # the module is there, something it imports is not
+            raise  # the module is there, and something that it imports is not
         raise ValueError(f"{name}: there is no module {module_name}.") from error
     finally:
         sys.path.remove(os.getcwd())
@@ -79,5 +77,5 @@ def _call(name: str):
         raise ValueError(f"{name}: module {module_name} has no function {function_name!r}.")
     model = function()
     if not callable(getattr(model, "encode", None)):
-        raise ValueError(f"{name} returned a {type(model).__name__} without a method encode(list[str]).")
+        raise ValueError(f"{name} returned a {type(model).__name__}, which has no method encode(list[str]).")
     return model

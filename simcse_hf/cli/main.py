@@ -1,4 +1,4 @@
-"""The console script `simcse-hf`: words on a command line become calls of the package."""
+"""The console script `simcse-hf`: find the command that the first word names, and run it."""
 
 import argparse
 import importlib
@@ -8,39 +8,57 @@ from collections.abc import Sequence
 from .. import __version__
 from .errors import exit_status
 
-# Each command parses its own arguments, in a module that is only imported when it is asked for.
+#: Each command has its own parser, in a module that is imported only when the command is run.
 COMMANDS = {
-    "evaluate": ("simcse_hf.cli.evaluate", "evaluate_main", "STS and transfer tasks, with the protocol named"),
-    "compare": ("simcse_hf.cli.evaluate", "compare_main", "several models or result files side by side"),
-    "build-nli": ("simcse_hf.cli.build_nli", "build_nli_main", "SNLI / MNLI rows to training triplets"),
-    "postprocess": ("simcse_hf.cli.postprocess", "postprocess_main", "a whitening or flow of a model's vectors"),
-    "encode": ("simcse_hf.cli.encode", "encode_main", "a file of texts to shards of vectors, resumable"),
-    "index": ("simcse_hf.cli.search", "index_main", "a search index over the texts of a file"),
-    "search": ("simcse_hf.cli.search", "search_main", "the texts of an index nearest to a query"),
-    "demo": ("simcse_hf.cli.demo", "demo_main", "a web page to search an index and compare sentences"),
-    "export": ("simcse_hf.cli.publish", "export_main", "to sentence-transformers or ONNX"),
-    "card": ("simcse_hf.cli.publish", "card_main", "a model card from result files"),
-    "push": ("simcse_hf.cli.publish", "push_main", "a model folder to the hub"),
+    "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
+    "evaluate": ("evaluate", "evaluate_main", "score a model on STS and transfer tasks"),
+    "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
+    "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),
+    "index": ("search", "index_main", "build a search index over the texts of a file"),
+    "search": ("search", "search_main", "find the texts of an index that are nearest to a query"),
+    "demo": ("demo", "demo_main", "serve a web page to search an index and compare sentences"),
+    "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
+    "build-nli": ("build_nli", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
+    "export": ("publish", "export_main", "write a model for sentence-transformers or ONNX Runtime"),
+    "card": ("publish", "card_main", "write the model card from result files"),
+    "push": ("publish", "push_main", "upload a model to the Hugging Face hub"),
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; its exit status. Errors of the user's making are one line on stderr and status 2."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+def _parser() -> argparse.ArgumentParser:
     listing = "\n".join(f"  {name:<12} {text}" for name, (_, _, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
-        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists a command's arguments.",
+        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
+        "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    arguments = parser.parse_args(argv[:1])
-    module, function, _ = COMMANDS[arguments.command]
-    return exit_status(
-        lambda: getattr(importlib.import_module(module), function)(argv[1:]), f"simcse-hf {arguments.command}"
-    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv (`Sequence[str]`, *optional*): The words after `simcse-hf`. By default those of this process.
+
+    Returns:
+        `int`: The exit status.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in argv  # before or after the command's name
+    argv = [word for word in argv if word != "--traceback"]
+    command = _parser().parse_args(argv[:1]).command
+    module, function, _ = COMMANDS[command]
+
+    def run() -> int:
+        return getattr(importlib.import_module(f"{__package__}.{module}"), function)(argv[1:])
+
+    return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 
 
 if __name__ == "__main__":

@@ -1,184 +1,112 @@
-"""`simcse-hf postprocess fit`: a whitening or a flow of a model's vectors, saved beside the model."""
+"""The command `simcse-hf postprocess`."""
 
 import argparse
-from collections.abc import Iterator
-from itertools import islice
+from contextlib import nullcontext
 from pathlib import Path
 
-import torch
-from tqdm.auto import tqdm
+from .common import (
+    add_batch_options,
+    add_general_options,
+    add_model_options,
+    add_output_options,
+    add_text_options,
+    command_parser,
+    load_encoder,
+    output_folder,
+    positive_int,
+    report,
+)
 
-from ..data.columns import resolve_columns
-from ..data.files import open_table
-from ..data.texts import stream_texts, text_column
-from ..inference.simcse import SimCSE
-from ..models.poolers import POOLER_TYPES
-from ..postprocessing.files import METHODS, MODULES, Fit, save_transform
-from ..postprocessing.flow import fit_flow
-from ..postprocessing.interface import VectorTransform
-from ..postprocessing.whitening import fit_whitening
+METHODS = ("whitening", "flow")
 
-_WINDOW = 10_000  # texts that are tokenised and sorted by length together
 _OPTIONS = {
     "whitening": ("dim",),
     "flow": ("blocks", "width", "epochs", "batch_size", "learning_rate", "seed"),
 }
+_TRANSFORM_FILE = "postprocessing/postprocessing.json"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf postprocess",
-        description="Fits a transform of a model's sentence vectors on unlabelled sentences.",
-    )
+    parser = command_parser("postprocess", "Fit a transform of a model's sentence embeddings on unlabelled texts.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="fit")
-    fit = actions.add_parser("fit", help="fits a transform and saves it beside the model")
-    fit.add_argument("--method", required=True, choices=METHODS)
-    fit.add_argument("--model", required=True, help="directory or hub name; a transform it has is not applied")
-    fit.add_argument("--sentences", required=True, help="txt, csv, tsv, json, jsonl or parquet file, or one gzipped")
-    fit.add_argument("--column", nargs="+", help="columns of sentences, where the file has several")
-    fit.add_argument(
-        "--output", required=True, help="directory of the model with its transform: new, empty, or that of --model"
+    fit = actions.add_parser(
+        "fit",
+        help="fit a transform and save it beside the model",
+        description="Fit a transform of a model's sentence embeddings on unlabelled texts, and save it beside the "
+        "model. A transform that the model already has is not applied while fitting.",
     )
-    fit.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the checkpoint names")
-    fit.add_argument("--device", help="default: a GPU where there is one")
-    fit.add_argument("--token_budget", type=int, help="tokens of a padded batch; default: by device")
-    fit.add_argument("--dim", type=int, help="whitening: leading directions that are kept; default: all")
-    fit.add_argument("--blocks", type=int, help="flow: default: 3")
-    fit.add_argument("--width", type=int, help="flow: hidden units of a coupling; default: 256")
-    fit.add_argument("--epochs", type=int, help="flow: default: 5")
-    fit.add_argument("--batch_size", type=int, help="flow: default: 256")
-    fit.add_argument("--learning_rate", type=float, help="flow: at the first step; default: 1e-3")
-    fit.add_argument("--seed", type=int, help="flow: default: 42")
+    fit.add_argument("--method", required=True, choices=METHODS, help="kind of transform")
+    add_model_options(fit, postprocess=False)
+    add_text_options(fit, "--sentences", several_columns=True)
+    add_batch_options(fit)
+    group = fit.add_argument_group("whitening")
+    group.add_argument("--dim", type=positive_int, help="number of leading directions to keep; default: all")
+    group = fit.add_argument_group("flow")
+    group.add_argument("--blocks", type=positive_int, help="number of blocks; default: 3")
+    group.add_argument("--width", type=positive_int, help="hidden units of a coupling network; default: 256")
+    group.add_argument("--epochs", type=positive_int, help="default: 5")
+    group.add_argument("--batch_size", type=positive_int, help="default: 256")
+    group.add_argument("--learning_rate", type=float, help="learning rate at the first step; default: 1e-3")
+    group.add_argument("--seed", type=int, help="default: 42")
+    add_output_options(fit, "folder for the model with its transform; that of --model to add the transform there")
+    add_general_options(fit)
     return parser
 
 
 def postprocess_main(argv: list[str]) -> int:
-    """Runs `simcse-hf postprocess`; returns the exit status.
+    """Run `simcse-hf postprocess`.
 
-    Raises:
-        ValueError: what [`fit_transform`] and [`SimCSE`] raise.
-        SystemExit: with status 2, for a wrong command line.
+    Args:
+        argv (`list[str]`): The words after `simcse-hf postprocess`.
+
+    Returns:
+        `int`: The exit status.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
-    given = {name: getattr(arguments, name) for names in _OPTIONS.values() for name in names}
-    settings = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(arguments, name) for names in _OPTIONS.values() for name in names}
+    settings = {name: value for name, value in options.items() if value is not None}
     foreign = [f"--{name}" for name in settings if name not in _OPTIONS[arguments.method]]
     if foreign:
-        parser.error(f"{', '.join(foreign)}: no option of --method {arguments.method}")
-    model = SimCSE(arguments.model, pooler_type=arguments.pooler, device=arguments.device, postprocess=False)
-    transform, fit = fit_transform(
-        model,
-        arguments.method,
-        arguments.sentences,
-        arguments.output,
-        columns=arguments.column,
-        token_budget=arguments.token_budget,
-        show_progress=True,
-        **settings,
+        parser.error(f"{', '.join(foreign)}: not an option of --method {arguments.method}")
+    output = Path(arguments.output).expanduser()
+    in_place = output.exists() and Path(arguments.model).exists() and output.samefile(arguments.model)
+    if in_place and (output / _TRANSFORM_FILE).exists() and not arguments.overwrite:
+        parser.error(f"--output {output} has a transform already: replace it with --overwrite, or name another folder")
+    target = (
+        nullcontext(output)
+        if in_place
+        else output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=[arguments.model])
     )
-    print(
-        f"{arguments.output}: {transform.method} of pooler {fit.pooler!r}, {transform.input_dim} to "
-        f"{transform.output_dim} dimensions, fitted on {fit.sentences} sentences"
-    )
-    if fit.log_likelihood is not None:
-        print("log-likelihood per dimension, in nats: " + " ".join(f"{value:.3f}" for value in fit.log_likelihood))
-    return 0
+    from ..inference.fit_transform import fit_transform
 
-
-def fit_transform(
-    model: SimCSE,
-    method: str,
-    sentences: str | Path,
-    output_dir: str | Path,
-    *,
-    columns: list[str] | None = None,
-    token_budget: int | None = None,
-    show_progress: bool = False,
-    **settings,
-) -> tuple[VectorTransform, Fit]:
-    """Fits a transform of `model`'s vectors, not normalised, and saves it with the model.
-
-    Args:
-        model: loaded with `postprocess=False`.
-        method: `"whitening"` or `"flow"`.
-        sentences: a txt, csv, tsv, json, jsonl or parquet file, or one gzipped.
-        output_dir: gets model, tokenizer and transform; must be new or empty. Or the model's own directory, to which
-            only the transform is added.
-        columns: of sentences, where the file has several.
-        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
-        show_progress: progress bars.
-        settings: of [`fit_whitening`] or [`fit_flow`].
-
-    Raises:
-        ValueError: an unknown method, bad input, settings or place; what the fits raise.
-    """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if model.postprocessing is not None:
-        raise ValueError("the model applies a transform already: load it with postprocess=False")
-    output_dir = Path(output_dir).expanduser()
-    own = output_dir.exists() and Path(model.name_or_path).exists() and output_dir.samefile(model.name_or_path)
-    if own:
-        _check_own_directory(model, output_dir)
-    elif output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise ValueError(f"{output_dir} is no empty directory: name another, or the model's own")
-    columns = _check_columns(sentences, columns)
-    parts = _encoded(model, sentences, columns, token_budget, show_progress)
-    counted = 0
-
-    def counting() -> Iterator[torch.Tensor]:
-        nonlocal counted
-        for part in parts:
-            counted += len(part)
-            yield part
-
-    history = None
-    try:
-        if method == "whitening":
-            transform = fit_whitening(counting(), **settings)
-        else:
-            vectors = list(counting())
-            if not vectors:
-                raise ValueError("there are no vectors to fit a flow on")
-            transform, history = fit_flow(torch.cat(vectors).to(model.device), show_progress=show_progress, **settings)
-    except ValueError as error:
-        raise ValueError(f"{sentences}: {error}") from error
-    if not own:
-        if model.max_length is not None:
-            model.tokenizer.model_max_length = model.max_length
-        model.model.save_pretrained(output_dir)
-        model.tokenizer.save_pretrained(output_dir)
-    fit = Fit(model.pooler_type, model.max_length, Path(sentences).name, columns, counted, settings, history)
-    save_transform(output_dir, transform, fit)
-    return transform, fit
-
-
-def _check_own_directory(model: SimCSE, directory: Path) -> None:
-    """sentence-transformers' files there pool as the checkpoint says, and would be wrong for another pooler."""
-    if not (directory / MODULES).exists():
-        return
-    named = SimCSE(directory, device="cpu", postprocess=False).pooler_type
-    if named != model.pooler_type:
-        raise ValueError(
-            f"{directory} names pooler {named!r} in its files, and the transform is for {model.pooler_type!r}: name "
-            "another directory for the output"
+    with target as folder:
+        model = load_encoder(arguments.model, arguments, postprocess=False)
+        transform, fit = fit_transform(
+            model,
+            arguments.method,
+            arguments.input,
+            folder,
+            columns=arguments.column,
+            token_budget=arguments.token_budget,
+            show_progress=not arguments.quiet,
+            **settings,
         )
-
-
-def _check_columns(sentences: str | Path, columns: list[str] | None) -> list[str]:
-    if columns is None:
-        return [text_column(sentences)[1]]
-    table = open_table(Path(sentences))
-    resolve_columns(table.columns, name=table.name, columns=columns)
-    return columns
-
-
-def _encoded(model: SimCSE, sentences, columns: list[str], token_budget: int | None, show_progress: bool):
-    """(n, dim) vectors, `_WINDOW` texts at a time."""
-    with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar:
-        for column in columns:
-            texts = (text for _, text in stream_texts(sentences, column))
-            while window := list(islice(texts, _WINDOW)):
-                yield model.encode(window, normalize=False, token_budget=token_budget)
-                bar.update(len(window))
+    lines = [
+        f"{output}: {transform.method} of pooler {fit.pooler!r}, {transform.input_dim} to {transform.output_dim} "
+        f"dimensions, fitted on {fit.sentences} sentences"
+    ]
+    if fit.log_likelihood is not None:
+        values = " ".join(f"{value:.3f}" for value in fit.log_likelihood)
+        lines.append(f"log-likelihood per dimension after each epoch, in nats: {values}")
+    document = {
+        "output": output,
+        "method": transform.method,
+        "pooler_type": fit.pooler,
+        "input_dim": transform.input_dim,
+        "output_dim": transform.output_dim,
+        "sentences": fit.sentences,
+        "log_likelihood": fit.log_likelihood,
+    }
+    report(arguments, document, "\n".join(lines))
+    return 0

@@ -1,45 +1,144 @@
-"""The commands `simcse-hf push`, `simcse-hf export` and `simcse-hf card`."""
+"""The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
 import argparse
 from pathlib import Path
 
-from ..inference.simcse import SimCSE
-from ..models.poolers import POOLER_TYPES
-from ..publishing import CARD, write_card
-from ..publishing.export import EXPORTS
-from ..publishing.hub import check_repo_id, files_to_push, push_model
+from .common import (
+    MODEL_HELP,
+    add_general_options,
+    add_model_options,
+    add_output_options,
+    command_parser,
+    load_encoder,
+    output_folder,
+    report,
+)
+
+EXPORTS = ("sentence-transformers", "onnx")
+
+
+def _export_parser() -> argparse.ArgumentParser:
+    parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
+    parser.add_argument("model", help=MODEL_HELP)
+    parser.add_argument("--to", required=True, choices=EXPORTS, help="what shall read the model")
+    add_model_options(parser, model=None)
+    add_output_options(parser, "folder to write")
+    add_general_options(parser)
+    return parser
+
+
+def export_main(argv: list[str]) -> int:
+    """Run `simcse-hf export`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf export`.
+
+    Returns:
+        `int`: The exit status.
+    """
+    arguments = _export_parser().parse_args(argv)
+
+    from ..publishing.export import EXPORTS as EXPORTERS
+
+    output = Path(arguments.output).expanduser()
+    with output_folder(output, overwrite=arguments.overwrite, marker="config.json", sources=[arguments.model]) as new:
+        model = load_encoder(arguments.model, arguments, device="cpu")
+        path = output / EXPORTERS[arguments.to](model, new).relative_to(new)
+    document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type}
+    report(arguments, document, f"{path}: embeddings of pooler {model.pooler_type!r}")
+    return 0
+
+
+def _card_parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "card",
+        "Write the card of a saved model. A card that this command or the training wrote is replaced; a README.md "
+        "written by hand is not.",
+    )
+    parser.add_argument("directory", help="folder in which training saved the model")
+    parser.add_argument(
+        "--results",
+        nargs="+",
+        metavar="FILE",
+        help="result files of `simcse-hf evaluate`; default: evaluation*.json in the folder",
+    )
+    parser.add_argument("--repo_id", metavar="OWNER/NAME", help="name on the hub, for the usage examples")
+    parser.add_argument("--language", nargs="+", metavar="CODE", help="codes of the languages, such as en")
+    parser.add_argument("--license", metavar="NAME", help="name of the licence, such as apache-2.0")
+    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="hub names of the training data")
+    add_general_options(parser)
+    return parser
+
+
+def card_main(argv: list[str]) -> int:
+    """Run `simcse-hf card`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf card`.
+
+    Returns:
+        `int`: The exit status.
+    """
+    arguments = _card_parser().parse_args(argv)
+
+    from ..publishing import write_card
+
+    path = write_card(
+        arguments.directory,
+        arguments.results,
+        repo_id=arguments.repo_id,
+        language=arguments.language,
+        license=arguments.license,
+        datasets=arguments.datasets,
+    )
+    report(arguments, {"card": path}, str(path))
+    return 0
+
+
+def _push_parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "push",
+        "Upload a saved model with its tokenizer and card to the Hugging Face hub, in one commit.",
+        epilog="The access token is read from HF_TOKEN, or from what `hf auth login` saved.",
+    )
+    parser.add_argument("directory", help="folder in which training saved the model")
+    parser.add_argument("repo_id", metavar="OWNER/NAME", help="user or organisation, and name of the repository")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it does not exist; default: main")
+    parser.add_argument("--create_pr", action="store_true", help="propose the commit as a pull request")
+    parser.add_argument("--commit_message", default="Upload model", help="default: Upload model")
+    parser.add_argument("--dry_run", action="store_true", help="list what would be uploaded, and upload nothing")
+    add_general_options(parser)
+    return parser
 
 
 def push_main(argv: list[str]) -> int:
-    """Runs `simcse-hf push`: uploads a saved model and prints where it is.
+    """Run `simcse-hf push`: upload a saved model and print where it is.
 
     Args:
-        argv: the words after `simcse-hf push`.
+        argv (`list[str]`): The words after `simcse-hf push`.
 
-    Raises:
-        ValueError: as [`push_model`].
+    Returns:
+        `int`: The exit status.
     """
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf push",
-        description="Pushes a saved model with its tokenizer and card, in one commit.",
-        epilog="The access token is taken from HF_TOKEN or `hf auth login`.",
-    )
-    parser.add_argument("directory", help="the model, as saved by training")
-    parser.add_argument("repo_id", metavar="org/name")
-    parser.add_argument("--private", action="store_true", default=None, help="of a new repository")
-    parser.add_argument("--revision", help="branch, made where it is not there; default: main")
-    parser.add_argument("--create_pr", action="store_true", help="propose the commit in place of making it")
-    parser.add_argument("--commit_message", default="Upload model")
-    parser.add_argument("--dry_run", action="store_true", help="list what would be pushed, and push nothing")
+    parser = _push_parser()
     arguments = parser.parse_args(argv)
+    # Without an owner the name would end up in the card's usage examples, where it means another repository.
+    if "/" not in arguments.repo_id:
+        parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
+
+    from ..publishing import CARD
+    from ..publishing.hub import check_repo_id, files_to_push, push_model
+
     if arguments.dry_run:
         check_repo_id(arguments.repo_id)
         directory, paths = Path(arguments.directory), files_to_push(arguments.directory)
-        for path in paths:
-            print(f"{(directory / path).stat().st_size:>13,}  {path}")
+        sizes = {path: (directory / path).stat().st_size for path in paths}
+        lines = [f"{size:>13,}  {path}" for path, size in sizes.items()]
         if CARD not in paths:
-            print(f"{'to be made':>13}  {CARD}")
-        print(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")
+            lines.append(f"{'to be written':>13}  {CARD}")
+        lines.append(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")
+        report(arguments, {"repo_id": arguments.repo_id, "files": sizes, "pushed": False}, "\n".join(lines))
         return 0
     url = push_model(
         arguments.directory,
@@ -49,61 +148,5 @@ def push_main(argv: list[str]) -> int:
         create_pr=arguments.create_pr,
         commit_message=arguments.commit_message,
     )
-    print(url)
-    return 0
-
-
-def export_main(argv: list[str]) -> int:
-    """Runs `simcse-hf export`: writes a directory for another runtime.
-
-    Args:
-        argv: the words after `simcse-hf export`.
-
-    Raises:
-        ValueError, ImportError: as [`export_onnx`] and [`SimCSE`] say.
-    """
-    parser = argparse.ArgumentParser(prog="simcse-hf export", description="Writes a model for another runtime.")
-    parser.add_argument("model", help="checkpoint directory or hub name")
-    parser.add_argument("--to", required=True, choices=tuple(EXPORTS))
-    parser.add_argument("--output", required=True, help="directory to write, absent or empty")
-    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: what the checkpoint names")
-    parser.add_argument("--no_postprocess", action="store_true", help="leave the model's whitening or flow aside")
-    arguments = parser.parse_args(argv)
-    simcse = SimCSE(
-        arguments.model, pooler_type=arguments.pooler, device="cpu", postprocess=not arguments.no_postprocess
-    )
-    print(f"{EXPORTS[arguments.to](simcse, arguments.output)}: vectors of pooler {simcse.pooler_type!r}")
-    return 0
-
-
-def card_main(argv: list[str]) -> int:
-    """Runs `simcse-hf card`: writes the card of a saved model.
-
-    Args:
-        argv: the words after `simcse-hf card`.
-
-    Raises:
-        ValueError: as [`write_card`].
-    """
-    parser = argparse.ArgumentParser(prog="simcse-hf card", description="Writes the card of a saved model.")
-    parser.add_argument("directory", help="the model, as saved by training")
-    parser.add_argument(
-        "--results",
-        nargs="+",
-        help="files of `simcse-hf evaluate --output`; default: evaluation*.json in the directory",
-    )
-    parser.add_argument("--repo_id", metavar="org/name", help="for the usage examples")
-    parser.add_argument("--language", nargs="+", help="codes of the languages, such as en")
-    parser.add_argument("--license", help="name of the licence, such as apache-2.0")
-    parser.add_argument("--datasets", nargs="+", help="hub names of the training data")
-    arguments = parser.parse_args(argv)
-    path = write_card(
-        arguments.directory,
-        arguments.results,
-        repo_id=arguments.repo_id,
-        language=arguments.language,
-        license=arguments.license,
-        datasets=arguments.datasets,
-    )
-    print(path)
+    report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
     return 0

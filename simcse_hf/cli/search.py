@@ -1,100 +1,149 @@
-"""`simcse-hf index` and `simcse-hf search`."""
+"""The commands `simcse-hf index` and `simcse-hf search`."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..inference.shards import read_manifest, read_shards
-from ..inference.simcse import SimCSE
-from ..models.poolers import POOLER_TYPES
-from ..search.sentences import BACKENDS, SentenceIndex, describe
+from .common import (
+    add_general_options,
+    add_model_options,
+    add_output_options,
+    add_text_options,
+    command_parser,
+    cosine,
+    load_encoder,
+    positive_int,
+    report,
+)
 
-_OPTIONS = ("cells", "probes", "neighbors", "ef_construction", "ef_search", "url", "collection")
+if TYPE_CHECKING:
+    from ..search import SentenceIndex
+
+BACKENDS = ("exact", "flat", "ivf", "hnsw", "qdrant")
+
+_BACKEND_OPTIONS = ("cells", "probes", "neighbors", "ef_construction", "ef_search", "url", "collection")
+_INDEX_FILE = "index.json"
 
 
 def _index_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf index", description="Makes an index of sentences, or adds to one."
+    parser = command_parser("index", "Build a search index over the texts of a file, or add texts to an index.")
+    add_model_options(parser, default="with --add, the model that the index names")
+    add_text_options(parser)
+    parser.add_argument(
+        "--vectors", metavar="FOLDER", help="folder that `simcse-hf encode` wrote for the same --input and model"
     )
-    parser.add_argument("--model", help="directory or hub name; with --add by default the index's own")
-    parser.add_argument("--input", required=True, help="txt, csv, tsv, json, jsonl or parquet file, or one gzipped")
-    parser.add_argument("--output", required=True, help="folder of the index")
-    parser.add_argument("--add", action="store_true", help="add to the index that is there")
-    parser.add_argument("--column", help="column of sentences, where the file has several")
-    parser.add_argument("--vectors", help="folder that `simcse-hf encode` wrote for the same --input and model")
-    parser.add_argument("--backend", choices=BACKENDS, default="exact", help="default: exact")
-    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the checkpoint names")
-    parser.add_argument("--device", help="default: a GPU where there is one")
-    parser.add_argument("--truncate_dim", type=int, help="keep so many leading dimensions")
-    parser.add_argument("--cells", type=int, help="ivf: number of cells; default: 4 sqrt(n)")
-    parser.add_argument("--probes", type=int, help="ivf: cells a query looks into; default: a tenth")
-    parser.add_argument("--neighbors", type=int, help="hnsw: edges of a vector; default: 32")
-    parser.add_argument("--ef_construction", type=int, help="hnsw: candidates while building; default: 80")
-    parser.add_argument("--ef_search", type=int, help="hnsw: candidates while searching; default: 128")
-    parser.add_argument("--url", help="qdrant: of a server; default: embedded. Its key: QDRANT_API_KEY")
-    parser.add_argument("--collection", help="qdrant: name of the collection; default: sentences")
+    group = parser.add_argument_group("index")
+    group.add_argument("--add", action="store_true", help="add to the index that is in --output")
+    group.add_argument("--backend", choices=BACKENDS, default="exact", help="what searches the index; default: exact")
+    group.add_argument("--truncate_dim", type=positive_int, help="keep this many leading dimensions")
+    group.add_argument("--cells", type=positive_int, help="ivf: number of cells; default: 4 sqrt(n)")
+    group.add_argument(
+        "--probes", type=positive_int, help="ivf: cells that a query looks into; default: a tenth of them"
+    )
+    group.add_argument("--neighbors", type=positive_int, help="hnsw: edges of an embedding; default: 32")
+    group.add_argument("--ef_construction", type=positive_int, help="hnsw: candidates while building; default: 80")
+    group.add_argument("--ef_search", type=positive_int, help="hnsw: candidates while searching; default: 128")
+    group.add_argument(
+        "--url", help="qdrant: address of a server, whose key is read from QDRANT_API_KEY; default: embedded"
+    )
+    group.add_argument("--collection", help="qdrant: name of the collection; default: sentences")
+    add_output_options(parser, "folder of the index")
+    add_general_options(parser)
     return parser
 
 
 def index_main(argv: list[str]) -> int:
-    """Runs `simcse-hf index`; returns the exit status.
+    """Run `simcse-hf index`.
 
-    Raises:
-        ValueError, ImportError: what [`SentenceIndex`] and [`SimCSE`] raise.
-        SystemExit: with status 2, for a wrong command line.
+    Args:
+        argv (`list[str]`): The words after `simcse-hf index`.
+
+    Returns:
+        `int`: The exit status.
     """
     parser = _index_parser()
     arguments = parser.parse_args(argv)
-    options = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
+    _check_index_arguments(parser, arguments)
+
+    from ..inference.shards import read_manifest, read_shards
+    from ..search import SentenceIndex
+
+    options: dict[str, Any] = {
+        name: getattr(arguments, name) for name in _BACKEND_OPTIONS if getattr(arguments, name) is not None
+    }
     vectors = None
     if arguments.vectors is not None:
         precision = read_manifest(arguments.vectors)["settings"]["precision"]
         if precision != "float32":
             raise ValueError(f"{arguments.vectors} holds {precision} codes; an index is made of float32 vectors.")
         vectors = read_shards(arguments.vectors)
-    given = {"column": arguments.column, "vectors": vectors, "show_progress": True}
+    texts = {"column": arguments.column, "vectors": vectors, "show_progress": not arguments.quiet}
     if arguments.add:
-        fixed = ("backend", "truncate_dim", *_OPTIONS)
-        if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
-            parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
         index = open_index(arguments.output, arguments)
-        index.add(arguments.input, **given)
+        index.add(arguments.input, **texts)
     else:
-        if arguments.model is None:
-            parser.error("give --model")
-        model = SimCSE(arguments.model, pooler_type=arguments.pooler, device=arguments.device)
         settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
-        index = SentenceIndex.build(model, arguments.input, **settings, **given, **options)
+        model = load_encoder(arguments.model, arguments)
+        index = SentenceIndex.build(model, arguments.input, **settings, **texts, **options)
     index.save(arguments.output)
-    print(f"{len(index)} sentences in the index {arguments.output}")
+    document = {"output": arguments.output, "sentences": len(index), "backend": index.backend}
+    report(arguments, document, f"{len(index)} sentences in the index {arguments.output}")
     index.close()
     return 0
 
 
+def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.add:
+        fixed = ("backend", "truncate_dim", *_BACKEND_OPTIONS)
+        if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
+            parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
+        return
+    if arguments.model is None:
+        parser.error("--model is missing: name the model that encodes the texts")
+    if (Path(arguments.output).expanduser() / _INDEX_FILE).exists() and not arguments.overwrite:
+        parser.error(
+            f"--output {arguments.output} holds an index: add to it with --add, replace it with --overwrite, or name "
+            "another folder"
+        )
+
+
 def _search_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="simcse-hf search", description="Finds the sentences of an index that are most similar to each query."
+    parser = command_parser("search", "Find the sentences of an index that are most similar to each query.")
+    parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
+    add_search_options(parser)
+    add_model_options(parser, default="the model that the index names")
+    group = parser.add_argument_group("index")
+    group.add_argument(
+        "--probes", type=positive_int, help="ivf: cells that a query looks into; default: what the index was made with"
     )
-    parser.add_argument("queries", nargs="*", help="default: the lines of standard input")
-    parser.add_argument("--index", required=True, help="folder that `simcse-hf index` wrote")
-    parser.add_argument("--model", help="default: the one the index names")
-    parser.add_argument("--pooler", choices=POOLER_TYPES, help="default: the one the index names")
-    parser.add_argument("--device", help="default: a GPU where there is one")
-    parser.add_argument("--top_k", type=int, default=5, help="default: 5")
-    parser.add_argument("--threshold", type=float, default=0.6, help="least cosine; default: 0.6")
-    parser.add_argument("--probes", type=int, help="ivf: cells a query looks into; default: the index's")
-    parser.add_argument("--ef_search", type=int, help="hnsw: candidates while searching; default: the index's")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line: query, results")
+    group.add_argument(
+        "--ef_search",
+        type=positive_int,
+        help="hnsw: candidates while searching; default: what the index was made with",
+    )
+    add_general_options(parser)
     return parser
 
 
-def search_main(argv: list[str]) -> int:
-    """Runs `simcse-hf search`; returns the exit status.
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--top_k` and `--threshold`."""
+    parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
+    parser.add_argument(
+        "--threshold", type=cosine, help="hide sentences with a lower cosine similarity; default: hide none"
+    )
 
-    Raises:
-        ValueError, ImportError: what [`SentenceIndex`] and [`SimCSE`] raise.
-        SystemExit: with status 2, for a wrong command line.
+
+def search_main(argv: list[str]) -> int:
+    """Run `simcse-hf search`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf search`.
+
+    Returns:
+        `int`: The exit status.
     """
     arguments = _search_parser().parse_args(argv)
     options = {
@@ -102,12 +151,17 @@ def search_main(argv: list[str]) -> int:
     }
     index = open_index(arguments.index, arguments, **options)
     for query in arguments.queries or _lines(sys.stdin):
-        results = index.search(query, top_k=arguments.top_k, threshold=arguments.threshold)
-        if arguments.json:
-            found = [{"sentence": sentence, "score": score} for sentence, score in results]
-            print(json.dumps({"query": query, "results": found}, ensure_ascii=False), flush=True)
-            continue
-        print(f"{query}\n" + "".join(f"  {score:.4f}  {sentence}\n" for sentence, score in results), flush=True)
+        best = index.search(query, top_k=arguments.top_k, threshold=None)
+        results = [pair for pair in best if arguments.threshold is None or pair[1] >= arguments.threshold]
+        document = {
+            "query": query,
+            "results": [{"sentence": sentence, "score": score} for sentence, score in results],
+            "best_score": best[0][1] if best else None,
+        }
+        lines = [f"  {score:.4f}  {sentence}\n" for sentence, score in results]
+        if best and not results:
+            lines = [f"  no sentence reaches {arguments.threshold}; the best one has {best[0][1]:.4f}\n"]
+        report(arguments, document, f"{query}\n{''.join(lines)}")
     index.close()
     return 0
 
@@ -116,15 +170,25 @@ def _lines(stream: Iterable[str]) -> Iterable[str]:
     return (line.rstrip("\n") for line in stream if line.strip())
 
 
-def open_index(folder: str, arguments: argparse.Namespace, **options) -> SentenceIndex:
-    """The index with its model, or the one that the command line names in place of it."""
-    described = describe(folder)
-    own = arguments.model is None and described["revision"] is not None
-    model = SimCSE(
-        arguments.model or described["model"],
-        pooler_type=arguments.pooler or described["pooler"],
-        device=arguments.device,
-        max_length=described["max_length"],
-        **({"revision": described["revision"]} if own else {}),
-    )
+def open_index(folder: str, arguments: argparse.Namespace, **options: Any) -> "SentenceIndex":
+    """Open an index with the model that it names, or that the command line names instead.
+
+    Args:
+        folder (`str`): Folder of the index.
+        arguments (`argparse.Namespace`): The options of `add_model_options`.
+        options (`Any`): Options of the backend.
+
+    Returns:
+        `SentenceIndex`: The index.
+    """
+    from ..search import SentenceIndex, describe
+
+    saved = describe(folder)
+    settings: dict[str, Any] = {
+        "pooler_type": arguments.pooler_type or saved["pooler"],
+        "max_length": arguments.max_length or saved["max_length"],
+    }
+    if arguments.model is None and saved["revision"] is not None:
+        settings["revision"] = saved["revision"]
+    model = load_encoder(arguments.model or saved["model"], arguments, **settings)
     return SentenceIndex.load(folder, model, **options)

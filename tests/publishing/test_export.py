@@ -249,7 +249,7 @@ def test_the_source_is_left_as_it_was(published, tmp_path):
 def test_a_directory_that_holds_something_is_refused(to, published):
     if to == "onnx":
         needs("onnxruntime"), needs("onnxscript")
-    with pytest.raises(ValueError, match="no empty directory: name another --output"):
+    with pytest.raises(ValueError, match="not an empty directory: name another --output"):
         export_main([str(published), "--to", to, "--output", str(published), "--pooler", "avg"])
 
 

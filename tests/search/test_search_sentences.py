@@ -377,7 +377,7 @@ def test_the_index_command_takes_the_folder_that_encode_wrote(model, checkpoint,
     assert_same(SentenceIndex.load(tmp_path / "index", model).search("the cat"), by_hand(model, SENTENCES, "the cat"))
     encode_file(model, source, tmp_path / "codes", precision="ubinary")
     with pytest.raises(ValueError, match="holds ubinary codes"):
-        index_main([*common, "--vectors", str(tmp_path / "codes")])
+        index_main([*common, "--overwrite", "--vectors", str(tmp_path / "codes")])
 
 
 @pytest.mark.parametrize(

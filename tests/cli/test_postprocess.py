@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cli_helpers import model_options
 from conftest import WORDS, tiny_config
 from evaluation_helpers import random_pairs, write
 from transformers import BertForMaskedLM
@@ -16,7 +17,8 @@ from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.loading import load_model
 from simcse_hf.cli.main import main
-from simcse_hf.cli.postprocess import fit_transform, postprocess_main
+from simcse_hf.cli.postprocess import postprocess_main
+from simcse_hf.inference.fit_transform import fit_transform
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.sentence_transformers import NAMES
 from simcse_hf.postprocessing import fit_whitening
@@ -141,7 +143,7 @@ def test_into_the_models_own_directory(fit, save_checkpoint):
     before = {path.name: path.read_bytes() for path in own.iterdir() if path.is_file() and path.name != "modules.json"}
     plain = SimCSE(own, device="cpu").encode(TEXTS)
     for method in ("whitening", "flow", "whitening"):  # the next is fitted on the vectors without the one before
-        fit(method, model=own, output=own, pooler=None)
+        fit(method, "--overwrite", model=own, output=own, pooler=None)
         model = SimCSE(own, device="cpu")
         assert model.pooler_type == "avg" and model.postprocessing.method == method
         assert torch.equal(SimCSE(own, device="cpu", postprocess=False).encode(TEXTS), plain)
@@ -200,7 +202,7 @@ def test_evaluate(method, fit, tmp_path, capsys):
         assert document["postprocessing"] == (None if options else method)
         scores[name] = document["results"]
     assert scores["applied"] != scores["plain"]
-    model = load_model(str(directory), device="cpu")
+    model = load_model(str(directory), model_options("--device", "cpu"))
     assert torch.equal(model.encode(texts), SimCSE(directory, device="cpu").encode(texts))
 
 
@@ -248,7 +250,7 @@ def test_another_pooler_is_an_error(fit):
     with pytest.raises(ValueError, match="fitted on embeddings of pooler_type 'avg_first_last', not 'avg'"):
         SimCSE(directory, pooler_type="avg", device="cpu")
     with pytest.raises(ValueError, match="not 'avg'"):
-        load_model(str(directory), pooler_type="avg", device="cpu")
+        load_model(str(directory), model_options("--device", "cpu", "--pooler_type", "avg"))
     assert SimCSE(directory, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
     assert SimCSE(directory, pooler_type="avg_first_last", device="cpu").postprocessing is not None
 

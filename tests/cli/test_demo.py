@@ -248,14 +248,15 @@ def test_a_taken_port_is_told(folders):
     "options, said",
     [
         (["--port", "70000"], "--port must be between 1 and 65535, got 70000"),
-        (["--top_k", "0"], "top_k must be at least 1, got 0"),
-        (["--threshold", "1.5"], "threshold must be a cosine, between -1 and 1, got 1.5"),
+        (["--top_k", "0"], "argument --top_k: must be a whole number of at least 1, got 0"),
+        (["--threshold", "1.5"], "argument --threshold: must be a cosine similarity, between -1 and 1, got 1.5"),
     ],
 )
-def test_a_setting_out_of_range_is_told(folders, options, said):
+def test_a_setting_out_of_range_is_told(folders, options, said, capsys):
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(SystemExit) as ended:
         demo_main(["--index", str(folders / "index"), "--device", "cpu", *options])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_a_folder_without_an_index_is_told(tmp_path):

@@ -1,0 +1,302 @@
+"""Options that several commands share, so that each has one name, one help text and one default.
+
+`simcse-hf COMMAND --help` must answer at once, so nothing that a parser needs may import torch. The modules of the
+commands therefore import the rest of the package inside functions, and the choices below repeat names that the package
+defines elsewhere. tests/cli/test_common.py compares the two.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..inference.simcse import SimCSE
+
+POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
+TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
+
+
+def command_parser(command: str, description: str, **options: Any) -> argparse.ArgumentParser:
+    """Make the parser of one command.
+
+    Args:
+        command (`str`): Name of the command, such as `"encode"`.
+        description (`str`): One or two sentences that `--help` shows above the options.
+        options (`Any`): Further arguments of `argparse.ArgumentParser`.
+
+    Returns:
+        `argparse.ArgumentParser`: The parser, without any option yet.
+    """
+    return argparse.ArgumentParser(prog=f"simcse-hf {command}", description=description, **options)
+
+
+def positive_int(text: str) -> int:
+    """Read an option that counts something.
+
+    Args:
+        text (`str`): The word on the command line.
+
+    Returns:
+        `int`: The number, at least 1.
+
+    Raises:
+        argparse.ArgumentTypeError: If the word is not a whole number of at least 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
+    return int(text)
+
+
+def cosine(text: str) -> float:
+    """Read an option that is a cosine similarity.
+
+    Args:
+        text (`str`): The word on the command line.
+
+    Returns:
+        `float`: The number, between -1 and 1.
+
+    Raises:
+        argparse.ArgumentTypeError: If the word is not a number between -1 and 1.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not -1 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a cosine similarity, between -1 and 1, got {text}")
+    return value
+
+
+# --- groups of options -----------------------------------------------------------------------------------------------
+
+
+def add_model_options(
+    parser: argparse.ArgumentParser,
+    *,
+    model: str | None = "--model",
+    default: str | None = None,
+    help: str = MODEL_HELP,
+    postprocess: bool = True,
+) -> None:
+    """Add the options that say which model to load and how.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        model (`str`, *optional*, defaults to `"--model"`): The option, or the positional argument, that names the
+            model. With `None` the command declares it itself.
+        default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
+        help (`str`, *optional*, defaults to `MODEL_HELP`): What the argument may name.
+        postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
+    """
+    group = parser.add_argument_group("model")
+    if model is not None:
+        help = help if default is None else f"{help}; default: {default}"
+        group.add_argument(model, help=help, **({"required": default is None} if model.startswith("-") else {}))
+    group.add_argument(
+        "--pooler_type",
+        "--pooler",
+        choices=POOLER_TYPES,
+        metavar="POOLER",
+        help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
+    )
+    group.add_argument(
+        "--max_length", type=positive_int, help="number of tokens to which a text is cut; default: the model's"
+    )
+    group.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the model's weights; default: fp32")
+    group.add_argument("--device", help="such as cpu or cuda:0; default: a GPU if there is one")
+    if postprocess:
+        group.add_argument(
+            "--no_postprocess", action="store_true", help="do not apply the whitening or flow saved beside the model"
+        )
+
+
+def add_text_options(parser: argparse.ArgumentParser, *aliases: str, several_columns: bool = False) -> None:
+    """Add `--input` and `--column`.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        aliases (`str`): Further spellings of `--input`.
+        several_columns (`bool`, *optional*, defaults to `False`): Whether several columns may be named.
+    """
+    group = parser.add_argument_group("texts")
+    group.add_argument("--input", *aliases, required=True, metavar="FILE", help=TEXT_FILE_HELP)
+    if several_columns:
+        group.add_argument(
+            "--column", "--columns", nargs="+", metavar="NAME", help="columns of texts, if the file has several"
+        )
+    else:
+        group.add_argument("--column", metavar="NAME", help="column of texts, if the file has several")
+
+
+def add_batch_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--token_budget`."""
+    parser.add_argument(
+        "--token_budget", type=positive_int, help="number of tokens in a padded batch; default: depends on the device"
+    )
+
+
+def add_output_options(parser: argparse.ArgumentParser, help: str, *, required: bool = True) -> None:
+    """Add `--output` and `--overwrite`.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        help (`str`): What is written.
+        required (`bool`, *optional*, defaults to `True`): Whether `--output` must be given.
+    """
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", required=required, metavar="PATH", help=help)
+    group.add_argument("--overwrite", action="store_true", help="replace --output if it exists")
+
+
+def add_general_options(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+    """Add `--json` and `--quiet`, which a command takes last.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        json (`bool`, *optional*, defaults to `True`): Whether the command reports a result that can be JSON.
+    """
+    group = parser.add_argument_group("general")
+    if json:
+        group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
+
+
+# --- what commands do with them --------------------------------------------------------------------------------------
+
+
+def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
+    """Load the model that a command line names.
+
+    Args:
+        name (`str`): Folder or hub name.
+        arguments (`argparse.Namespace`): The options of `add_model_options`.
+        device (`str`, *optional*): Device to use if the command line names none.
+        settings (`Any`): Further arguments of `SimCSE`, which take precedence over the command line.
+
+    Returns:
+        `SimCSE`: The model.
+
+    Raises:
+        ValueError: If the model or the device does not exist, or as `SimCSE` says.
+    """
+    import torch
+    from huggingface_hub.errors import HFValidationError
+
+    from ..inference.simcse import SimCSE
+
+    if arguments.quiet:
+        _silence_libraries()
+    options = {
+        "pooler_type": arguments.pooler_type,
+        "max_length": arguments.max_length,
+        "dtype": getattr(torch, DTYPES[arguments.dtype]),
+        "device": check_device(arguments.device or device),
+        "postprocess": not getattr(arguments, "no_postprocess", False),
+    }
+    try:
+        return SimCSE(name, **{**options, **settings})
+    except (OSError, HFValidationError) as error:
+        raise ValueError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
+
+
+def check_device(name: str | None) -> str | None:
+    """Return the name of a device if this machine has it.
+
+    Args:
+        name (`str`, *optional*): Value of `--device`.
+
+    Returns:
+        `str`, *optional*: The same name.
+
+    Raises:
+        ValueError: If there is no such device.
+    """
+    import torch
+
+    try:
+        kind = torch.device(name).type if name is not None else "cpu"
+    except RuntimeError as error:
+        raise ValueError(f"--device {name}: {_first_line(error)}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: this machine has no GPU that torch can use; leave out --device")
+    return name
+
+
+def _silence_libraries() -> None:
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils import logging
+
+    disable_progress_bars()
+    logging.disable_progress_bar()
+    logging.set_verbosity_warning()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def report(arguments: argparse.Namespace, document: Any, text: str) -> None:
+    """Print the result of a command on standard output.
+
+    Args:
+        arguments (`argparse.Namespace`): The options of `add_general_options`.
+        document (`Any`): The result, printed with `--json` as one line of JSON.
+        text (`str`): The result in words, printed otherwise.
+    """
+    print(json.dumps(document, ensure_ascii=False, default=os.fspath) if arguments.json else text, flush=True)
+
+
+def check_output_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage error if `--output` names a folder, or a file that may not be replaced.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+    """
+    if arguments.output is None:
+        return
+    path = Path(arguments.output)
+    if path.is_dir():
+        parser.error(f"--output {path} is a folder: name a file")
+    if path.exists() and not arguments.overwrite:
+        parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
+
+
+@contextmanager
+def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield a folder to write to, which replaces `output` only when it is complete.
+
+    Args:
+        output (`str` or `Path`): Value of `--output`.
+        overwrite (`bool`): Whether a folder that is there may be replaced.
+        marker (`str`): File that tells a folder written by this command from any other.
+        sources (`Sequence[str]`, *optional*): Folders that are read, and so must not be replaced.
+
+    Yields:
+        `Path`: A folder to make and write to. It becomes `output` when the block ends without an error.
+
+    Raises:
+        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, or is read.
+    """
+    from ..ops.files import write_atomically
+
+    folder = Path(output).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")
+        if not (folder / marker).is_file():
+            raise ValueError(f"{folder} holds something else (there is no {marker} in it): name another --output")
+        for source in map(Path, sources):
+            if source.exists() and source.resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{folder} holds the model that is read: name another --output")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(folder) as temporary:
+        yield temporary

@@ -1,0 +1,44 @@
+"""The command `simcse-hf train`: unsupervised, supervised and masked-LM training.
+
+The training functions have their own parsers, over the argument classes of `simcse_hf.training`, so the words after
+the method are passed on as they are. The same words work under `accelerate launch -m simcse_hf train ...`.
+"""
+
+import argparse
+import importlib
+
+from .common import command_parser
+
+_METHODS = {
+    "unsup": ("run", "train_unsup", "unsupervised: a sentence and another view of it, by default a dropout mask"),
+    "sup": ("run", "train_sup", "supervised: an anchor, its positive and any number of hard negatives"),
+    "mlm": ("pretraining", "train_mlm", "masked-LM pretraining of an encoder for a domain or language"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:<6} {text}" for name, (_, _, text) in _METHODS.items())
+    parser = command_parser(
+        "train",
+        "Train a model. The options may stand in a YAML file, and those on the command line take precedence.\n"
+        "Without any option the run is offline, on a small generated corpus.",
+        usage="simcse-hf train METHOD [recipe.yaml] [options]",
+        epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
+        "On several GPUs: accelerate launch -m simcse_hf train METHOD [recipe.yaml] [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
+    return parser
+
+
+def train_main(argv: list[str]) -> int:
+    """Run `simcse-hf train`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf train`.
+
+    Returns:
+        `int`: The exit status.
+    """
+    module, function, _ = _METHODS[_parser().parse_args(argv[:1]).method]
+    return getattr(importlib.import_module(f"..training.{module}", __package__), function)(argv[1:])
