@@ -38,6 +38,8 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         raise ValueError(
             f"transformers' AutoModel has no encoder for {config_class.__name__}. Load a text encoder such as BERT."
         ) from None
+    if isinstance(base_class, tuple):  # Funnel: the model of all tokens, and one that ends with fewer
+        base_class = base_class[0]
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or (
         config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
     ):

@@ -1,137 +1,190 @@
-"""How contrastive models are saved and loaded: which file holds what, and whether a checkpoint's head is kept."""
+"""Save and load contrastive models: which file holds what, and whether a checkpoint's head is kept."""
 
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..ops.files import find_file
+from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
-from .configuration import SETTING_NAMES
+from .configuration import SETTING_NAMES, ContrastiveSettings
 from .head import load_head
 from .sentence_transformers import NAMES as SENTENCE_TRANSFORMERS_NAMES
 from .sentence_transformers import save_sentence_transformers_files
+
+if TYPE_CHECKING:
+    _Base = PreTrainedModel
+else:
+    _Base = object
 
 logger = logging.get_logger(__name__)
 
 HEAD_CHOICES = ("auto", "keep", "fresh")
 
-# Only continuing a run needs it: in the main weights it would be unexpected keys for AutoModel, and names with an
-# underscore are left out of what is pushed to a hub.
+# The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
+# Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
+# begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 AUXILIARY_MODULES = ("objective", "second_encoder")
 
 
-class ContrastiveCheckpoint:
-    """`save_pretrained` and `from_pretrained` of [`~modeling.ContrastiveModel`], before those of transformers."""
+class ContrastiveCheckpoint(_Base):
+    """`save_pretrained` and `from_pretrained` of [`~modeling.ContrastiveModel`], on top of those of transformers."""
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *, state_dict: dict | None = None, **kwargs) -> None:
-        """As in transformers, with the files of sentence-transformers beside the weights.
+    settings: ContrastiveSettings
+    base_class: type[nn.Module]
+    has_own_pooler: bool
+    #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
+    head_source: str
+    _saved_section: dict[str, Any] | None
 
-        Our head, where the encoder has none, is among those files and not in the weights. A whitening or flow that is
-        there (`simcse-hf postprocess fit`) was fitted on the vectors of the weights that are replaced, and is removed.
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
+    ) -> None:
+        """Save the model as transformers does, with the files of sentence-transformers beside the weights.
+
+        If the encoder has no pooler of its own, our head is among those files and not in the weights. A whitening or
+        flow in the directory (`simcse-hf postprocess fit`) is removed, because it was fitted on the embeddings of the
+        weights that are replaced.
+
+        Args:
+            save_directory (`str` or `os.PathLike`): The directory. It is created if necessary.
+            state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
+            kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         head = self._head_state(state_dict)
-        apart = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
-        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in apart}
+        separate = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
+        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in separate}
         if kwargs.get("is_main_process", True):
             _remove_transform(save_directory)
             save_auxiliary_state(save_directory, state_dict)
             save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
+        if kwargs.get("is_main_process", True):
+            self._save_stock_architecture(save_directory)
 
-    def _head_state(self, state_dict: dict) -> dict:
-        """Weight and bias of the head by their names in `state_dict`; empty where it is no single dense layer."""
-        head = [name for name, module in self.named_modules() if module is self.contrastive_head]
-        names = [name for name in state_dict if name.startswith(f"{head[0]}.")]
-        kinds = sorted(name.rpartition(".")[2] for name in names)
-        return {name: state_dict[name] for name in names} if kinds == ["bias", "weight"] else {}
+    def _head_state(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return weight and bias of the head under their names in `state_dict`, or nothing if it has other layers."""
+        prefix = next(name for name, module in self.named_modules() if module is self.contrastive_head)
+        names = [name for name in state_dict if name.startswith(f"{prefix}.")]
+        is_dense = sorted(name.rpartition(".")[2] for name in names) == ["bias", "weight"]
+        return {name: state_dict[name] for name in names} if is_dense else {}
+
+    def _save_stock_architecture(self, directory: str | os.PathLike) -> None:
+        # transformers has written the name of our class, which converters and inference servers do not know. Our class
+        # is found by the section `simcse`.
+        self.config.architectures = [self.base_class.__name__]
+        self.config.save_pretrained(directory)
 
     def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # `save_pretrained(push_to_hub=True)` uploads what is not in this list; ours was written just before.
+        # `save_pretrained(push_to_hub=True)` uploads what is not in this list. Ours were written just before.
         stamps = super()._get_files_timestamps(working_dir)
         return {name: stamp for name, stamp in stamps.items() if name not in SENTENCE_TRANSFORMERS_NAMES}
 
+    def _upload_modified_files(self, working_dir: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        self._save_stock_architecture(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, *args, head: str = "auto", **kwargs):
-        """As in transformers, with the head's settings as further keyword arguments, in float32 unless told otherwise.
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike, *args: Any, head: str = "auto", **kwargs: Any
+    ) -> Self | tuple[Self, dict[str, Any]]:
+        """Load a model as transformers does, with the contrastive settings as further keyword arguments.
+
+        Weights are loaded in float32 unless `dtype` is given.
 
         Args:
-            name_or_path: a directory or hub name: one of our checkpoints, a published SimCSE model (an encoder with
-                its pooler, nothing else), the reference's own training output (`mlp.*`), or a masked-LM checkpoint.
-            head: `"keep"` the checkpoint's dense + tanh head, draw a `"fresh"` one, or `"auto"`: keep it where
-                config.json has our section (with a `cls` pooler) or the checkpoint is a bare encoder with a pooler
-                and no masked-LM head, as the published models are; else draw it. Which was done is logged and stands
-                in `model.head_source`.
-            kwargs: settings ([`ContrastiveSettings`]), config values (`hidden_dropout_prob=0.2`) and transformers'
-                own arguments.
+            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub: a checkpoint of
+                this package, a published SimCSE model (an encoder with its pooler and nothing else), the training
+                output of the reference implementation (`mlp.*`), or a masked-LM checkpoint.
+            args (`Any`): The positional arguments of transformers' `from_pretrained`.
+            head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
+                `"fresh"` one, or `"auto"`: keep it if `config.json` has our section (with the pooler `cls`), or if the
+                checkpoint is a bare encoder with a pooler and without masked-LM head, as the published models are.
+                The choice is logged and stands in `model.head_source`.
+            kwargs (`Any`): Settings ([`ContrastiveSettings`]), config values such as `hidden_dropout_prob=0.2`, and
+                the other arguments of transformers' `from_pretrained`.
+
+        Returns:
+            [`ContrastiveModel`]: The model in evaluation mode. With `output_loading_info=True`, a tuple of the model
+            and the loading info.
 
         Raises:
-            ValueError: unknown `head`; `"keep"` where the checkpoint has none; a setting that is not valid.
+            ValueError: If `head` is unknown, or is `"keep"` and the checkpoint has no head, or a setting is not valid.
         """
         if head not in HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
-        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        # As one argument under a name of ours: transformers moves an argument that is also a key of config.json into
+        # the config, and some configs have a `pooler_type` of their own.
+        kwargs["_settings"] = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
         wants_info = kwargs.pop("output_loading_info", False)
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
         load = super().from_pretrained
-        model, info = load(name_or_path, *args, output_loading_info=True, **settings, **kwargs)
-        reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
-        if reference_head:
+        model, info = load(name_or_path, *args, output_loading_info=True, **kwargs)
+        has_reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
+        if has_reference_head:
             renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renames[r"^lm_head\."] = "cls.predictions."
-            model, info = load(
-                name_or_path, *args, output_loading_info=True, key_mapping=renames, **settings, **kwargs
-            )
-        found = model._find_head(name_or_path, info, kwargs)
-        keep = head == "keep" or (head == "auto" and found and (reference_head or model._is_trained_head(info)))
-        if keep and not found:
+            model, info = load(name_or_path, *args, output_loading_info=True, key_mapping=renames, **kwargs)
+        has_head = model._load_or_find_head(name_or_path, info, kwargs)
+        keeps = head == "keep" or (head == "auto" and has_head and (has_reference_head or model._is_trained(info)))
+        if keeps and not has_head:
             raise ValueError(
                 f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
             )
-        if not keep:
+        if not keeps:
             model.reset_head()
-        model._freeze_unused_head()  # loading put new parameters in its place
-        model.head_source = "kept" if keep else "fresh"
+        model._freeze_unused_head()  # loading has replaced the parameters
+        model.head_source = "kept" if keeps else "fresh"
         if model.settings.pooler_type == "cls":
             logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
+        if model._saved_section is not None:
+            model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
         return (model, info) if wants_info else model
 
-    def _find_head(self, name_or_path, info, kwargs) -> bool:
-        if not self.has_own_pooler:
-            # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-            return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
-        return not any(".pooler." in f".{key}" for key in info["missing_keys"])
+    def _load_or_find_head(self, name_or_path: str | os.PathLike, info: dict, kwargs: dict[str, Any]) -> bool:
+        if self.has_own_pooler:
+            return not any(".pooler." in f".{key}" for key in info["missing_keys"])
+        # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
+        return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
 
-    def _is_trained_head(self, info) -> bool:
+    def _is_trained(self, info: dict) -> bool:
+        """Return whether the head of the checkpoint was trained as a head of embeddings."""
         section = self._saved_section
         if section is not None:
             return section.get("pooler_type", "cls") == "cls"
-        extra = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
+        unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
         mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
         mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
-        return not extra and mlm_missing
+        return not unexpected and mlm_missing
 
 
 def _remove_transform(directory: str | os.PathLike) -> None:
-    # It may be the end of a long run: a refusal here would lose it, and a transform can be fitted again.
+    # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
     if Path(directory, FOLDER, DESCRIPTION).exists():
         logger.warning(
-            f"{Path(directory, FOLDER)} is removed: it was fitted on the vectors of the weights that these replace. "
-            "simcse-hf postprocess fit makes it anew."
+            f"{Path(directory, FOLDER)} is removed, because it was fitted on the embeddings of the weights that are "
+            "replaced now. Fit it again with simcse-hf postprocess fit."
         )
         shutil.rmtree(Path(directory, FOLDER))
 
 
 def save_auxiliary_state(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
-    """Writes the tensors of [`AUXILIARY_MODULES`] of a model's state; without any, an earlier file is removed."""
+    """Save the tensors of `AUXILIARY_MODULES`. If there are none, remove the file of an earlier save.
+
+    Args:
+        directory (`str` or `os.PathLike`): The checkpoint.
+        state_dict (`dict[str, torch.Tensor]`): The state of the whole model.
+    """
     tensors = {name: x.contiguous() for name, x in state_dict.items() if name.split(".")[0] in AUXILIARY_MODULES}
     path = Path(directory, OBJECTIVE_FILE)
     if tensors:
@@ -141,25 +194,29 @@ def save_auxiliary_state(directory: str | os.PathLike, state_dict: dict[str, tor
         path.unlink(missing_ok=True)
 
 
-def load_auxiliary_state(model: nn.Module, name_or_path: str | os.PathLike) -> bool:
-    """Fills the auxiliary modules of a model from a directory or hub name, where it has them.
+def load_auxiliary_state(model: nn.Module, path: str | os.PathLike) -> bool:
+    """Load the auxiliary modules of a model, if the file exists.
+
+    Args:
+        model (`nn.Module`): A contrastive model whose objective is prepared. It is changed in place.
+        path (`str` or `os.PathLike`): A checkpoint's directory, or its `OBJECTIVE_FILE`.
 
     Returns:
-        Whether there was a file.
+        `bool`: Whether there is such a file.
 
     Raises:
-        ValueError: the file does not fit the model's objective.
+        ValueError: If the file does not fit the model's objective.
     """
-    path = find_file(name_or_path, OBJECTIVE_FILE)
-    if not path:
+    path = Path(path, OBJECTIVE_FILE) if Path(path).is_dir() else Path(path)
+    if not path.exists():
         return False
     tensors = load_file(path)
-    own = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
-    if {n: x.shape for n, x in own.items()} != {n: x.shape for n, x in tensors.items()}:
+    expected = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
+    if {n: x.shape for n, x in expected.items()} != {n: x.shape for n, x in tensors.items()}:
         raise ValueError(
-            f"{path} holds the state of another objective or of other options than this model's. Give the objective "
-            "it was saved with, or remove the file to start the objective anew."
+            f"{path} holds the state of another objective or of other options than this model's. Use the objective "
+            "and options it was saved with, or remove the file to start the objective anew."
         )
     model.load_state_dict(tensors, strict=False)
-    logger.info(f"The objective goes on from {path}.")
+    logger.info(f"The objective continues from {path}.")
     return True

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModel, BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
+from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -25,6 +25,8 @@ from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}
+#: Settings under which the saved state of an objective fits.
+_THE_OBJECTIVES = ("objective", "objective_options", "matryoshka_dims")
 
 
 @dataclass
@@ -66,22 +68,32 @@ class ContrastiveModel(ContrastiveCheckpoint):
       [`supports_unpadded`]). The attribute may be set at any time.
     """
 
-    base_class: type[nn.Module] | None = None  # the stock encoder; None: the one that AutoModel has for the config
+    base_class: type[nn.Module]  # the stock encoder
     # These are in files of their own, see head.py and checkpoint.py.
     _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
-    def __init__(self, config: PreTrainedConfig, *, unpadded: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        *,
+        unpadded: bool = True,
+        _settings: dict[str, Any] | None = None,  # by from_pretrained
+        **settings: Any,
+    ) -> None:
         config = copy.deepcopy(config)  # this model writes its own settings into it
         super().__init__(config)
         self._saved_section = getattr(config, SECTION, None)
-        self.settings = ContrastiveSettings.from_config(config, **settings)
+        self.settings = ContrastiveSettings.from_config(config, **(_settings or {}), **settings)
+        self.head_source = "fresh"
+        self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder: ContrastiveModel | None = None
         setattr(config, SECTION, self.settings.to_dict())
-        base_class = self.base_class or AutoModel._model_mapping[type(config)]
-        setattr(self, self.base_model_prefix, base_class(config))
-        self.has_own_pooler = getattr(self.base_model, "pooler", None) is not None
+        setattr(self, self.base_model_prefix, self.base_class(config))
+        # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
+        pooler = getattr(self.base_model, "pooler", None)
+        self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = SentenceHead(config)
         if self.settings.do_mlm:
@@ -139,8 +151,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self.second_encoder = self.copy_encoder()
         self.objective.to(self.device).train(self.training)
         saved = self._saved_section or {}
-        if all(saved.get(name) == settings[name] for name in ("objective", "objective_options", "matryoshka_dims")):
-            load_auxiliary_state(self, self.name_or_path)
+        if self._objective_file and all(saved.get(name) == settings[name] for name in _THE_OBJECTIVES):
+            load_auxiliary_state(self, self._objective_file)
 
     def copy_encoder(self) -> "ContrastiveModel":
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""

@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from conftest import FAMILIES, random_batch, tiny_config
-from transformers import AutoModel
+from transformers import AutoModel, FunnelConfig
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
 from simcse_hf.models.auto import contrastive_class
+from simcse_hf.models.poolers import POOLER_TYPES
 
 
 def test_bert_and_roberta_are_the_written_out_classes(save_checkpoint):
@@ -85,3 +86,15 @@ def test_an_encoder_decoder_is_refused():
 
     with pytest.raises(ValueError):
         AutoModelForCL.from_config(T5Config(d_model=32, num_layers=1, num_heads=2, vocab_size=30, d_ff=32))
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+def test_funnel_is_the_model_that_returns_every_token(pooler_type, save_checkpoint):
+    config = FunnelConfig(
+        vocab_size=31, d_model=32, n_head=2, d_head=16, d_inner=48, block_sizes=[1, 1], num_decoder_layers=2
+    )
+    model = AutoModelForCL.from_config(config, pooler_type=pooler_type).eval()
+    batch = random_batch(3, length=12)
+    assert model(**batch).sentence_embeddings.shape == (3, 32)
+    loaded = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
+    assert torch.equal(loaded(**batch).sentence_embeddings, model(**batch).sentence_embeddings)

@@ -295,3 +295,13 @@ def test_masked_inputs_without_targets_or_with_two_axes_are_named():
         model(**batch)
     with pytest.raises(ValueError):
         model(**with_masked_inputs(random_batch(3)))
+
+
+def test_the_attention_mask_defaults_to_ones():
+    model = BertForCL(tiny_config(dropout=0.0), do_mlm=True).eval()
+    batch = with_masked_inputs(random_batch(3, 2))
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    wanted = model(**batch)
+    del batch["attention_mask"]
+    output = model(**batch)
+    assert output.loss.item() == wanted.loss.item() and output.mlm_loss.item() == wanted.mlm_loss.item()

@@ -1,5 +1,6 @@
 """What a user is promised of checkpoints: plain transformers loads them, a trained head is told from a random one."""
 
+import json
 import logging
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import (
     BertForPreTraining,
     BertForSequenceClassification,
     BertModel,
+    MobileBertConfig,
     RobertaForMaskedLM,
     RobertaModel,
 )
@@ -278,3 +280,61 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
 def test_torch_dtype_is_not_ignored(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     assert BertForCL.from_pretrained(directory, torch_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_settings_win_over_keys_of_the_encoders_own_config(save_checkpoint):
+    """The config.json of bert-base-chinese has a `pooler_type`, which is not ours."""
+    config = tiny_config()
+    config.pooler_type, config.max_seq_length = "first_token_transform", 512
+    directory = save_checkpoint(BertModel(config))
+    model = AutoModelForCL.from_pretrained(directory, pooler_type="avg", max_seq_length=20)
+    assert (model.settings.pooler_type, model.settings.max_seq_length) == ("avg", 20)
+    assert model.config.pooler_type == "first_token_transform"
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model, "again"))
+    assert (again.settings.pooler_type, again.settings.max_seq_length) == ("avg", 20)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_config_names_the_stock_architecture(family, save_checkpoint):
+    """Converters and inference servers look there; our class is found by the section `simcse`."""
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), do_mlm=True))
+    (name,) = json.loads((directory / "config.json").read_text())["architectures"]
+    assert name == type(AutoModel.from_pretrained(directory)).__name__
+    assert type(AutoModelForCL.from_pretrained(directory)).__name__ == name.replace("Model", "ForCL")
+
+
+def test_the_objective_continues_from_a_subfolder(tmp_path):
+    model = AutoModelForCL.from_config(tiny_config(), objective="barlow_twins")
+    model.prepare_objective()
+    with torch.no_grad():
+        for parameter in model.objective.parameters():
+            parameter.add_(0.5)
+    model.save_pretrained(tmp_path / "inner")
+    again = AutoModelForCL.from_pretrained(tmp_path, subfolder="inner")
+    again.prepare_objective()
+    for name, tensor in model.objective.state_dict().items():
+        assert torch.equal(again.objective.state_dict()[name], tensor), name
+
+
+def test_a_mobilebert_pooler_without_layers_is_not_the_head(save_checkpoint):
+    config = MobileBertConfig(
+        vocab_size=31,
+        hidden_size=32,
+        embedding_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        intra_bottleneck_size=32,
+        true_hidden_size=32,
+        classifier_activation=False,
+        pad_token_id=1,
+    )
+    model = AutoModelForCL.from_config(config).eval()
+    assert not model.has_own_pooler
+    batch = random_batch(4)
+    first = model.base_model(**batch).last_hidden_state[:, 0]
+    wanted = torch.tanh(first @ dense(model).weight.T + dense(model).bias)
+    torch.testing.assert_close(model(**batch).sentence_embeddings, wanted)
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
+    assert again.head_source == "kept"
+    torch.testing.assert_close(again(**batch).sentence_embeddings, wanted)
