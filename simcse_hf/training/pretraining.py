@@ -1,13 +1,15 @@
-"""Masked-LM pretraining on plain sentences: the Trainer, the masks and what a run of it saves."""
+"""Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import copy
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -17,7 +19,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertTokenizer,
-    DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
@@ -25,130 +27,195 @@ from transformers import (
 )
 
 from ..data.readers import load_text_dataset
-from ..data.sample import write_sample_corpus
+from ..data.sample import sample_files, write_sample_corpus
 from ..models.auto import contrastive_class
 from ..models.configuration import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
-from ..objectives.masked_lm import IGNORED, mask_tokens
-from .run import RESULTS
-from .script_arguments import parse_over, read_yaml
+from .masking import TokenMasker
+from .output_dir import RESULTS, prepare_output_dir
+from .script_arguments import explicit_arguments, parse_over, split_config
+
+# BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
+# small models.
+MLM_DEFAULTS: dict[str, Any] = {
+    "output_dir": "outputs/pretrained",
+    "learning_rate": 5e-4,
+    "per_device_train_batch_size": 128,
+    "warmup_steps": 0.06,
+    "weight_decay": 0.01,
+    "num_train_epochs": 1,
+    "logging_steps": 50,
+    "save_steps": 1000,
+    "save_total_limit": 2,
+    # Sentences of similar length share a batch, so that batches of equal size hold about as many tokens.
+    "train_sampling_strategy": "group_by_length",
+    "length_column_name": "length",
+}
+MLM_SAMPLE: dict[str, Any] = {
+    "output_dir": "outputs/sample-pretrained",
+    "train_tokenizer": True,
+    "vocab_size": 2000,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 64,
+    "max_steps": 600,
+    "mlm_probability": 0.3,
+    "max_seq_length": 32,
+}
 
 
 @dataclass
 class PretrainingArguments:
     """The encoder, its tokenizer and the sentences."""
 
-    train_file: str | None = field(default=None, metadata={"help": "Sentences: txt, csv, tsv, jsonl or parquet, .gz."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first rows only."})
-    held_out: int = field(default=1000, metadata={"help": "Last rows, kept for evaluation; at most a tenth of all."})
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Encoder to go on with; else a new BERT."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
+    held_out: int = field(
+        default=1000,
+        metadata={"help": "Number of sentences at the end of the file kept for evaluation (at most 10%)."},
+    )
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder to continue training; default: a new BERT."}
+    )
     tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer of a new encoder."})
     train_tokenizer: bool = field(default=False, metadata={"help": "Train a WordPiece tokenizer on the sentences."})
-    vocab_size: int = field(default=30522, metadata={"help": "Of the tokenizer to train."})
-    cased: bool = field(default=False, metadata={"help": "The tokenizer to train keeps capitals and accents."})
+    vocab_size: int = field(default=30522, metadata={"help": "Vocabulary size of the tokenizer to train."})
+    cased: bool = field(default=False, metadata={"help": "Train a tokenizer that keeps capitals and accents."})
     hidden_size: int = field(default=256, metadata={"help": "Width of a new encoder."})
-    num_hidden_layers: int = field(default=4, metadata={"help": "Layers of a new encoder."})
-    num_attention_heads: int = field(default=4, metadata={"help": "Attention heads of a new encoder."})
-    intermediate_size: int | None = field(default=None, metadata={"help": "Feed-forward width; default: 4 x hidden."})
-    max_position_embeddings: int = field(default=512, metadata={"help": "Positions of a new encoder."})
-    max_seq_length: int = field(default=128, metadata={"help": "Tokens a sentence is cut to."})
+    num_hidden_layers: int = field(default=4, metadata={"help": "Number of layers of a new encoder."})
+    num_attention_heads: int = field(default=4, metadata={"help": "Number of attention heads of a new encoder."})
+    intermediate_size: int | None = field(
+        default=None, metadata={"help": "Feed-forward width of a new encoder; default: 4 x hidden_size."}
+    )
+    max_position_embeddings: int = field(default=512, metadata={"help": "Number of positions of a new encoder."})
+    max_seq_length: int = field(default=128, metadata={"help": "Longer sentences are truncated to so many tokens."})
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
+    )
+    sample_dir: str = field(
+        default="outputs/sample",
+        metadata={"help": "Where the sample corpus is kept, for runs without --train_file."},
+    )
 
 
 @cache
-def pretraining_class(kind: type[ContrastiveModel]) -> type[ContrastiveModel]:
-    """The contrastive class of an encoder with the masked-LM loss alone as its forward."""
+def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveModel]:
+    """Derive from a contrastive class one whose forward pass returns only the masked-LM loss.
 
-    def forward(self, input_ids, attention_mask, labels):
-        """Mean cross-entropy at the masked positions of (n, length) inputs; `labels` are -100 elsewhere."""
+    The loss is the stock model's. It is computed without padding and with the head at masked positions only.
+    """
+
+    def forward(
+        self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the mean cross-entropy at the masked positions of inputs of shape `(batch, length)`."""
         return {"loss": self._masked_lm_loss(input_ids, attention_mask, None, labels)}
 
-    return type(kind.__name__.replace("ForCL", "ForPretraining"), (kind,), {"forward": forward})
+    name = model_class.__name__.replace("ForCL", "ForPretraining")
+    return type(name, (model_class,), {"forward": forward})
 
 
-class Collator:
-    """Pads token ids; what is masked already keeps its labels."""
+class MaskedLMTrainer(Trainer):
+    """Train an encoder with the masked-LM loss alone, on rows of `input_ids`.
 
-    def __init__(self, pad_token_id: int):
-        self.pad_token_id = pad_token_id
+    Args:
+        model (`ContrastiveModel`): A model of a [`pretraining_class`].
+        args (`TrainingArguments`): The training arguments.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        masker (`TokenMasker`): Draws the masks of training.
+        kwargs (`Any`): Further arguments of the Trainer.
+    """
 
-    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        length = max(len(row["input_ids"]) for row in rows)
-
-        def pad(name: str, value: int) -> torch.Tensor:
-            return torch.tensor([[*row[name], *[value] * (length - len(row[name]))] for row in rows])
-
-        batch = {"input_ids": pad("input_ids", self.pad_token_id)}
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        batch["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
-        if "labels" in rows[0]:
-            batch["labels"] = pad("labels", IGNORED)
-        return batch
-
-
-class PretrainingTrainer(Trainer):
-    """transformers' Trainer; masks are drawn in the step, from dropout's generator: a resumed run sees its own."""
-
-    def __init__(self, *args, masker: DataCollatorForLanguageModeling, **others):
-        super().__init__(*args, **others)
+    def __init__(
+        self,
+        model: ContrastiveModel,
+        args: TrainingArguments,
+        tokenizer: PreTrainedTokenizerBase,
+        masker: TokenMasker,
+        **kwargs: Any,
+    ):
+        super().__init__(model=model, args=args, data_collator=DataCollatorForTokenClassification(tokenizer), **kwargs)
         self.masker = masker
 
-    def compute_loss(self, model, inputs, *args, **kwargs):
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         if "labels" not in inputs:
-            masked, labels = mask_tokens(inputs["input_ids"], self.masker)
+            masked, labels = self.masker(inputs["input_ids"])
             inputs = {**inputs, "input_ids": masked, "labels": labels}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 
-def parse_pretraining_arguments(
-    argv: Sequence[str], defaults: dict, sample: dict
-) -> tuple[PretrainingArguments, TrainingArguments]:
-    """The command line over a YAML file over `defaults`.
+def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArguments, TrainingArguments]:
+    """Parse a command line over a YAML file over `MLM_DEFAULTS`; without `--train_file`, write the sample corpus.
 
     Args:
-        argv: a first argument that ends in .yaml or .yml names a file of argument names and values.
-        defaults: of the script.
-        sample: values that differ where no sentences are named: an offline run on the generated sample corpus, which
-            is written to `outputs/sample/corpus`.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml
+            names a file of argument names and values.
+
+    Returns:
+        `tuple[PretrainingArguments, TrainingArguments]`: The parsed arguments.
 
     Raises:
-        ValueError: a file with arguments that are not known.
+        ValueError: If the file names an unknown argument, or values contradict each other.
     """
-    kinds = (PretrainingArguments, TrainingArguments)
-    rest, from_file = list(argv), {}
-    if rest and rest[0].endswith((".yaml", ".yml")):
-        from_file = read_yaml(rest.pop(0), kinds)
-    parsed = parse_over(defaults | from_file, kinds, rest)
-    if parsed[0].train_file:
-        return parsed
-    options, args = parse_over(defaults | sample | from_file, kinds, rest)
-    with args.main_process_first(desc="writing the sample corpus"):
-        options.train_file = str(write_sample_corpus(Path("outputs", "sample", "corpus")).train_sentences)
+    classes = (PretrainingArguments, TrainingArguments)
+    argv, from_file = split_config(argv, classes)
+    is_sample = not (from_file | explicit_arguments(argv, classes)).get("train_file")
+    defaults = MLM_DEFAULTS | MLM_SAMPLE if is_sample else MLM_DEFAULTS
+    options, args = parse_over(defaults | from_file, classes, argv)
+    if is_sample:
+        with args.main_process_first(desc="writing the sample corpus"):
+            corpus = write_sample_corpus(sample_files(options.sample_dir)[0].train_sentences.parent)
+        options.train_file = str(corpus.train_sentences)
+        options.overwrite_output_dir |= args.output_dir == MLM_SAMPLE["output_dir"]
     return options, args
 
 
 def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:
-    """The sentences to train on, and those held out, the last of the file.
+    """Read the sentences, and hold out the last ones for evaluation.
+
+    Args:
+        options (`PretrainingArguments`): Names the file and how many sentences are held out.
+
+    Returns:
+        `tuple[list[str], list[str]]`: The sentences to train on and those held out.
 
     Raises:
-        ValueError: none to hold out.
+        ValueError: If there are too few sentences to hold any out.
     """
-    texts = load_text_dataset(options.train_file, max_rows=options.max_train_samples, expected_columns=1)["sent0"]
-    texts = list(texts)
+    dataset = load_text_dataset(str(options.train_file), max_rows=options.max_train_samples, expected_columns=1)
+    texts = list(dataset["sent0"])
     held_out = min(options.held_out, len(texts) // 10)
     if held_out < 1:
-        raise ValueError(f"{options.train_file}: {len(texts)} sentences are too few: a tenth of them is held out")
+        raise ValueError(
+            f"{options.train_file}: {len(texts)} sentences are too few, because a tenth of them is held out for "
+            "evaluation: give at least 10 sentences and --held_out of at least 1"
+        )
     return texts[:-held_out], texts[-held_out:]
 
 
 def make_tokenizer(options: PretrainingArguments, texts: list[str]) -> PreTrainedTokenizerBase:
-    """The encoder's own, the one that is named, or a new WordPiece tokenizer.
+    """Load the tokenizer that the options name, or train a WordPiece tokenizer.
+
+    Args:
+        options (`PretrainingArguments`): Names the tokenizer or the encoder.
+        texts (`list[str]`): Sentences to train a tokenizer on.
+
+    Returns:
+        `PreTrainedTokenizerBase`: The tokenizer.
 
     Raises:
-        ValueError: none of the three is asked for, or two.
+        ValueError: If not exactly one of the ways to get a tokenizer was requested.
     """
     if options.model_name_or_path and (options.train_tokenizer or options.tokenizer_name):
-        raise ValueError("an encoder to go on with keeps its tokenizer: drop --train_tokenizer and --tokenizer_name")
+        raise ValueError(
+            "an encoder that continues training keeps its tokenizer: drop --train_tokenizer and --tokenizer_name"
+        )
     if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
     if not options.train_tokenizer:
@@ -161,12 +228,21 @@ def make_tokenizer(options: PretrainingArguments, texts: list[str]) -> PreTraine
 
 
 def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> ContrastiveModel:
-    """An encoder with the stock masked-LM head: a new BERT of the shape asked for, or the one to go on with."""
-    settings = {"do_mlm": True, "pooler_type": "cls_before_pooler"}  # no pooler: no loss reaches it here
+    """Make an encoder with the stock masked-LM head.
+
+    Args:
+        options (`PretrainingArguments`): Names the encoder to continue, or gives the shape of a new BERT.
+        tokenizer (`PreTrainedTokenizerBase`): Gives the vocabulary size and padding id of a new BERT.
+
+    Returns:
+        `ContrastiveModel`: A model of a [`pretraining_class`].
+    """
+    # The masked-LM loss does not reach a pooler, and DistributedDataParallel needs a gradient for each parameter.
+    settings = {"do_mlm": True, "pooler_type": "cls_before_pooler"}
     if options.model_name_or_path:
         config = AutoConfig.from_pretrained(options.model_name_or_path)
-        kind = pretraining_class(contrastive_class(type(config)))
-        return kind.from_pretrained(options.model_name_or_path, config=config, **settings)
+        model_class = pretraining_class(contrastive_class(type(config)))
+        return model_class.from_pretrained(options.model_name_or_path, config=config, **settings)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=options.hidden_size,
@@ -175,29 +251,20 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
         intermediate_size=options.intermediate_size or 4 * options.hidden_size,
         max_position_embeddings=options.max_position_embeddings,
         pad_token_id=tokenizer.pad_token_id,
-        # 0.02 is for a width of 768: narrower layers need larger weights for the same output.
+        # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
         initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
     )
     return pretraining_class(contrastive_class(BertConfig))(config, **settings)
 
 
 def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Columns `input_ids` and `length`."""
+    """Tokenise sentences into the columns `input_ids` and `length`."""
     ids = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
     return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
 
 
-def mask_once(dataset: Dataset, masker: DataCollatorForLanguageModeling, seed: int) -> Dataset:
-    """Held-out sentences with masks that stay the same in every evaluation."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        rows = [mask_tokens(torch.tensor([ids]), masker) for ids in dataset["input_ids"]]
-    masked, labels = ([row[i][0].tolist() for row in rows] for i in (0, 1))
-    return Dataset.from_dict({"input_ids": masked, "labels": labels})
-
-
-def save_stock(model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, directory: str | os.PathLike) -> None:
-    """Writes the stock masked-LM model: without pooler and settings, so that training draws a fresh head."""
+def save_stock(model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, directory: str | os.PathLike[str]) -> None:
+    """Save the stock masked-LM model, without our settings, so that contrastive training draws a fresh head."""
     config = copy.deepcopy(model.config)
     delattr(config, SECTION)
     stock = AutoModelForMaskedLM.from_config(config)
@@ -207,34 +274,35 @@ def save_stock(model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, dire
     tokenizer.save_pretrained(directory)
 
 
-def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
-    """Trains, saves the stock masked-LM model into `output_dir` and writes `results.json` beside it.
+def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str, Any]:
+    """Train, save the stock masked-LM model into `output_dir`, and write `results.json` beside it.
+
+    Args:
+        options (`PretrainingArguments`): The encoder, its tokenizer and the sentences.
+        args (`TrainingArguments`): The training arguments.
 
     Returns:
-        What stands in `results.json`: `masked_lm_loss` (in nats a masked token, the mean over the batches of the
-        held-out sentences) and `perplexity` (its exponential), each before and after, and how the run was made.
+        `dict[str, Any]`: The contents of `results.json`: `masked_lm_loss` of the held-out sentences (in nats per
+        masked token, averaged over batches) and `perplexity` (its exponential), before and after, and how the run was
+        made.
 
     Raises:
-        ValueError: `output_dir` holds a model; no sentences to hold out; no tokenizer, or two; a length beyond the
-            encoder's positions.
+        ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
-    directory = Path(args.output_dir)
-    if (directory / RESULTS).exists() and args.resume_from_checkpoint is None:
-        raise ValueError(f"{directory} holds an earlier run: choose another --output_dir, or remove it")
+    prepare_output_dir(args, options.overwrite_output_dir)
     set_seed(args.seed)
     texts, held_out = read_sentences(options)
     tokenizer = make_tokenizer(options, texts)
     model = make_model(options, tokenizer)
     check_max_length(options.max_seq_length, model.config)
-    masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=options.mlm_probability)
-    args.remove_unused_columns = False
-    trainer = PretrainingTrainer(
+    masker = TokenMasker(tokenizer, options.mlm_probability)
+    trainer = MaskedLMTrainer(
         model,
         args,
+        tokenizer,
+        masker,
         train_dataset=tokenize(texts, tokenizer, options.max_seq_length),
-        eval_dataset=mask_once(tokenize(held_out, tokenizer, options.max_seq_length), masker, args.seed),
-        data_collator=Collator(tokenizer.pad_token_id),
-        masker=masker,
+        eval_dataset=masker.mask_once(tokenize(held_out, tokenizer, options.max_seq_length), args.seed),
     )
     before = trainer.evaluate()["eval_loss"]
     outcome = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -249,10 +317,29 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
         "parameters": model.num_parameters(),
     }
     if trainer.is_world_process_zero():
+        directory = Path(str(args.output_dir))
         save_stock(trainer.accelerator.unwrap_model(trainer.model), tokenizer, directory)
         (directory / RESULTS).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
         print(f"  before   {before:6.3f}   ({math.exp(before):.1f})")
         print(f"  after    {after:6.3f}   ({math.exp(after):.1f})")
-        print(f"The encoder is saved in {directory}; its figures are in {directory / RESULTS}.")
+        print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")
     return results
+
+
+def train_mlm(argv: Sequence[str] | None = None) -> int:
+    """Pretrain an encoder by masked language modelling, for a domain or language that has none.
+
+    Args:
+        argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
+            A first argument that ends in .yaml or .yml is a recipe. Without `--train_file`, the run trains offline on
+            a generated sample.
+
+    Returns:
+        `int`: Exit code 0.
+
+    Raises:
+        ValueError: If the arguments or the sentences are invalid.
+    """
+    pretrain(*parse_pretraining_arguments(sys.argv[1:] if argv is None else argv))
+    return 0

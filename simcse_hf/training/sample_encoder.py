@@ -1,45 +1,45 @@
-"""A tiny BERT warmed up on the sample corpus by masked language modelling: the start for the offline examples."""
+"""A tiny BERT, warmed up on the sample corpus by masked language modelling, for runs without any download."""
 
 import argparse
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertTokenizer,
-    DataCollatorForLanguageModeling,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from accelerate.state import AcceleratorState
+from transformers import BertTokenizer, TrainingArguments, set_seed
 from transformers.utils import logging
 
 from ..data.sample import SampleCorpus, sample_files, write_sample_corpus
+from .masking import TokenMasker
+from .pretraining import MaskedLMTrainer, PretrainingArguments, make_model, save_stock, tokenize
 
 logger = logging.get_logger(__name__)
 
 MARKER = "sample_encoder.json"
 MAX_LENGTH = 32
+PROCESS_GROUP_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 @dataclass(frozen=True)
 class SampleEncoderSettings:
     """Size and warm-up of the sample encoder.
 
-    Attributes:
-        hidden_size (`int`): width; the feed-forward layers are four times as wide.
-        num_layers (`int`): transformer layers.
-        num_heads (`int`): attention heads.
-        steps (`int`): optimizer steps of masked language modelling.
-        batch_size (`int`): sentences a step.
-        learning_rate (`float`): peak, after a linear warm-up over the first tenth; linear decay to 0 after it.
-        mlm_probability (`float`): share of the tokens to predict.
+    Args:
+        hidden_size (`int`, *optional*, defaults to `64`): Width; the feed-forward layers are four times as wide.
+        num_layers (`int`, *optional*, defaults to `2`): Number of transformer layers.
+        num_heads (`int`, *optional*, defaults to `4`): Number of attention heads.
+        steps (`int`, *optional*, defaults to `2000`): Optimizer steps of masked language modelling.
+        batch_size (`int`, *optional*, defaults to `64`): Sentences in a step.
+        learning_rate (`float`, *optional*, defaults to `0.001`): Peak learning rate, reached after a linear warm-up
+            over the first tenth of the steps; it then decays linearly to 0.
+        mlm_probability (`float`, *optional*, defaults to `0.3`): Share of the tokens to predict.
     """
 
     hidden_size: int = 64
@@ -51,30 +51,62 @@ class SampleEncoderSettings:
     mlm_probability: float = 0.3
 
 
+def prepare_sample(directory: str | Path, args: TrainingArguments) -> tuple[SampleCorpus, Path]:
+    """Make the sample corpus and encoder for a run, on the first local process while the others wait.
+
+    Args:
+        directory (`str` or `Path`): Where the sample is kept; an up-to-date sample there is used again.
+        args (`TrainingArguments`): The arguments of the run.
+
+    Returns:
+        `tuple[SampleCorpus, Path]`: The corpus and the directory of the encoder.
+    """
+    logger.info(f"Neither a model nor texts are named: this run trains offline on the sample in {directory}.")
+    corpus, encoder = sample_files(directory)
+    with args.main_process_first(desc="making the sample"):
+        if args.local_process_index == 0 and args.world_size == 1:
+            make_sample(directory, use_cpu=args.use_cpu)
+            # The warm-up's Trainer left its precision and device here; the run's Trainer sets its own.
+            AcceleratorState._reset_state()
+        elif args.local_process_index == 0:
+            # In a process of its own, because the warm-up's Trainer must not join the process group of this run.
+            environment = {name: value for name, value in os.environ.items() if name not in PROCESS_GROUP_VARIABLES}
+            command = [sys.executable, "-m", "simcse_hf.training.sample_encoder", str(directory)]
+            subprocess.run(command, check=True, env=environment)
+    return corpus, encoder
+
+
+def make_sample(directory: str | Path, use_cpu: bool = False) -> None:
+    """Write the sample corpus and the sample encoder into a directory, unless they are up to date there."""
+    _, encoder = sample_files(directory)
+    build_sample_encoder(encoder, write_sample_corpus(Path(directory, "corpus")), use_cpu=use_cpu)
+
+
 def build_sample_encoder(
     directory: str | Path,
     corpus: SampleCorpus,
     seed: int = 42,
     settings: SampleEncoderSettings | None = None,
+    use_cpu: bool = False,
 ) -> Path:
-    """Trains a tokenizer and a `BertForMaskedLM` on the corpus's training sentences, and saves both.
+    """Train a tokenizer and a `BertForMaskedLM` on the corpus's training sentences, and save both.
 
-    Masked language modelling only: no pair, triplet or score is read. A directory that already holds an encoder of the
-    same settings, seed and sentences is left as it is; one that holds another sample encoder is rebuilt. Sets the
-    global random seeds when it builds.
+    The encoder sees no pair, triplet or score. A directory that already holds an encoder of the same settings, seed
+    and sentences is left as it is; another sample encoder is replaced. Building sets the global random seeds.
 
     Args:
-        directory (`str` or `Path`): where to save; `AutoModel`, `AutoModelForMaskedLM` and `AutoTokenizer` load it.
-        corpus (`SampleCorpus`): what `write_sample_corpus` returned.
-        seed (`int`): of the weights, the masks, the dropout and the order of the sentences.
-        settings (`SampleEncoderSettings`, *optional*): size and warm-up.
+        directory (`str` or `Path`): Where to save; `AutoModel`, `AutoModelForMaskedLM` and `AutoTokenizer` load it.
+        corpus (`SampleCorpus`): What `write_sample_corpus` returned.
+        seed (`int`, *optional*, defaults to `42`): Seed of the weights, the masks, dropout and the data order.
+        settings (`SampleEncoderSettings`, *optional*): Size and warm-up.
+        use_cpu (`bool`, *optional*, defaults to `False`): Train on the CPU even where there is a GPU.
 
     Returns:
         `Path`: `directory`.
 
     Raises:
-        FileNotFoundError: if the corpus has no file of training sentences.
-        ValueError: if `directory` holds files but no sample encoder: they are not this function's to replace.
+        FileNotFoundError: If the corpus has no file of training sentences.
+        ValueError: If `directory` holds files but no sample encoder; this function does not replace them.
     """
     directory = Path(directory)
     settings = settings or SampleEncoderSettings()
@@ -93,30 +125,32 @@ def build_sample_encoder(
             logger.info(f"The sample encoder in {directory} is up to date.")
             return directory
 
+    logger.info(
+        f"Warming up the sample encoder by masked language modelling, {settings.steps} steps. Later runs use it again."
+    )
     set_seed(seed)
-    lines = text.splitlines()
-    tokenizer = _train_tokenizer(lines)
-    model = _warm_up(lines, tokenizer, seed, settings)
+    texts = text.splitlines()
+    tokenizer = _make_tokenizer(texts)
+    trainer = _warm_up(texts, tokenizer, seed, settings, use_cpu)
     if directory.is_dir():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
-    # First, so that a build cut off while saving can be rebuilt; emptied of its meaning until the weights are there.
+    # The marker comes first, so that an interrupted build can be redone, and gets its content last.
     (directory / MARKER).write_text("null", encoding="utf-8")
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_stock(trainer.model.cpu(), tokenizer, directory)
     (directory / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
     return directory
 
 
-def _train_tokenizer(lines: list[str]) -> BertTokenizer:
-    """An uncased WordPiece tokenizer whose vocabulary is the words of `lines`, and their letters for any other word.
+def _make_tokenizer(texts: list[str]) -> BertTokenizer:
+    """Make an uncased WordPiece tokenizer whose vocabulary is the words of the texts, and letters for other words.
 
-    The trainer of the tokenizers library would do, but breaks ties differently from one run to the next.
+    The trainer of the tokenizers library breaks ties differently from one run to the next.
     """
     blank = BertTokenizer()
     words: set[str] = set()
-    for line in lines:
-        normalized = blank.backend_tokenizer.normalizer.normalize_str(line)
+    for text in texts:
+        normalized = blank.backend_tokenizer.normalizer.normalize_str(text)
         words.update(word for word, _ in blank.backend_tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
     special = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
     letters = sorted(set("".join(words)))
@@ -125,50 +159,45 @@ def _train_tokenizer(lines: list[str]) -> BertTokenizer:
 
 
 def _warm_up(
-    lines: list[str], tokenizer: BertTokenizer, seed: int, settings: SampleEncoderSettings
-) -> BertForMaskedLM:
-    model = BertForMaskedLM(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=settings.hidden_size,
-            num_hidden_layers=settings.num_layers,
-            num_attention_heads=settings.num_heads,
-            intermediate_size=4 * settings.hidden_size,
-            max_position_embeddings=2 * MAX_LENGTH,
-            pad_token_id=tokenizer.pad_token_id,
-            initializer_range=0.02 * (768 / settings.hidden_size) ** 0.5,
-        )
+    texts: list[str], tokenizer: BertTokenizer, seed: int, settings: SampleEncoderSettings, use_cpu: bool
+) -> MaskedLMTrainer:
+    options = PretrainingArguments(
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=settings.num_layers,
+        num_attention_heads=settings.num_heads,
+        max_position_embeddings=2 * MAX_LENGTH,
     )
-    encodings = tokenizer(lines, truncation=True, return_special_tokens_mask=True, return_token_type_ids=False)
-    examples = [{name: encodings[name][row] for name in encodings} for row in range(len(lines))]
     with TemporaryDirectory() as scratch:
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(
-                output_dir=scratch,
-                max_steps=settings.steps,
-                per_device_train_batch_size=settings.batch_size,
-                learning_rate=settings.learning_rate,
-                warmup_steps=0.1,
-                logging_steps=max(1, settings.steps // 5),
-                save_strategy="no",
-                report_to="none",
-                seed=seed,
-            ),
-            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=settings.mlm_probability),
-            train_dataset=examples,
+        args = TrainingArguments(
+            output_dir=scratch,
+            max_steps=settings.steps,
+            per_device_train_batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            warmup_steps=0.1,
+            train_sampling_strategy="group_by_length",
+            logging_steps=max(1, settings.steps // 5),
+            save_strategy="no",
+            report_to="none",
+            dataloader_pin_memory=False,
+            use_cpu=use_cpu,
+            seed=seed,
+        )
+        trainer = MaskedLMTrainer(
+            make_model(options, tokenizer),
+            args,
+            tokenizer,
+            TokenMasker(tokenizer, settings.mlm_probability),
+            train_dataset=tokenize(texts, tokenizer, MAX_LENGTH),
         )
         trainer.train()
-    return model.cpu()
+    return trainer
 
 
 def main() -> None:
-    """Write the sample corpus and the sample encoder into a directory that is named on the command line."""
-    parser = argparse.ArgumentParser(description="Write the sample corpus and warm the sample encoder up on it.")
-    parser.add_argument("directory", type=Path, help="an encoder already there is kept if it was made like this")
-    directory = parser.parse_args().directory
-    _, encoder = sample_files(directory)
-    build_sample_encoder(encoder, write_sample_corpus(directory / "corpus"))
+    """Write the sample into a directory named on the command line."""
+    parser = argparse.ArgumentParser(description="Write the sample corpus and warm up the sample encoder on it.")
+    parser.add_argument("directory", type=Path, help="an up-to-date encoder there is kept")
+    make_sample(parser.parse_args().directory)
 
 
 if __name__ == "__main__":

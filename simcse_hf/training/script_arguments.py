@@ -1,76 +1,101 @@
-"""Arguments of the training scripts: the reference's names, a YAML file and the command line over it."""
+"""The arguments of the training commands: command line over YAML file over defaults."""
 
-from argparse import ArgumentParser
+from argparse import SUPPRESS, Action
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import yaml
-from transformers import HfArgumentParser, PreTrainedConfig
+from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
+from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
+from ..data.sample import sample_files
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
-from ..objectives import OBJECTIVES
+from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
 from .training_args import SimCSETrainingArguments
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
 class ModelArguments:
-    """The model to start from, and its contrastive head. Names and defaults are the reference's where it has them."""
+    """The model to start from, its pooler and its objective, under the names of the reference implementation."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Directory or hub name of an encoder to start from."}
+        default=None, metadata={"help": "Encoder to start from: a directory or a model id on the hub."}
     )
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer, if not the model's own."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the hub."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's own."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the hub."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Directory where downloaded models are kept."})
     head: str = field(
         default="auto",
-        metadata={"help": "The dense + tanh head of the start: keep, fresh, or auto.", "choices": HEAD_CHOICES},
+        metadata={
+            "help": "What happens to a dense + tanh head in the starting checkpoint: keep it, draw a fresh one, or "
+            "decide by whether it was trained on sentences (auto).",
+            "choices": HEAD_CHOICES,
+        },
     )
     pooler_type: str = field(
         default="cls",
-        metadata={"help": "Pooler; mask needs --templates.", "choices": (*POOLER_TYPES, TEMPLATE_POOLER)},
+        metadata={
+            "aliases": ["--pooler"],
+            "help": "How token states become an embedding. The pooler mask needs --templates.",
+            "choices": (*POOLER_TYPES, TEMPLATE_POOLER),
+        },
     )
     templates: list[str] | None = field(
         default=None,
-        metadata={"help": "Templates with {text} and [MASK], for pooler mask: of anchors, and of the other texts."},
+        metadata={
+            "help": "Templates with {text} and [MASK] for the pooler mask: one for anchors, one for other texts."
+        },
     )
-    mlp_only_train: bool = field(default=False, metadata={"help": "Use the head in training only (pooler cls)."})
+    mlp_only_train: bool = field(
+        default=False, metadata={"help": "Use the dense + tanh head during training only (pooler cls)."}
+    )
     temp: float = field(default=0.05, metadata={"help": "Temperature of the contrastive softmax."})
     similarity: str = field(
-        default="cosine", metadata={"help": "cosine, or dot for the dot product.", "choices": SIMILARITIES}
+        default="cosine", metadata={"help": "Similarity of two embeddings: cosine or dot.", "choices": SIMILARITIES}
     )
     hard_negative_weight: float = field(
-        default=0.0, metadata={"help": "Log of alpha, the weight of a row's own hard negatives (Eq. 8)."}
+        default=0.0,
+        metadata={"help": "Logarithm of alpha, the weight of an anchor's own hard negatives (SimCSE, Eq. 8)."},
     )
     hard_negative_alpha: float | None = field(
-        default=None, metadata={"help": "alpha itself, in place of hard_negative_weight."}
+        default=None, metadata={"help": "alpha itself, instead of --hard_negative_weight."}
     )
     do_mlm: bool = field(default=False, metadata={"help": "Add the auxiliary masked-LM loss."})
     mlm_weight: float = field(default=0.1, metadata={"help": "Weight of the auxiliary masked-LM loss."})
-    objective: str = field(default="simcse", metadata={"help": f"One of {', '.join(OBJECTIVES)}."})
+    objective: str = field(default="simcse", metadata={"help": f"Training objective: {', '.join(OBJECTIVES)}."})
     objective_options: list[str] = field(
         default_factory=list,
-        metadata={"help": "Options of the objective, name=value each; in YAML a table."},
+        metadata={"help": "Options of the objective as name=value pairs; a table in YAML."},
     )
     matryoshka_dims: str | None = field(
-        default=None, metadata={"help": "Leading dimensions that carry the objective too, such as 256,128,64."}
+        default=None,
+        metadata={"help": "Also apply the objective to these leading dimensions, for example 256,128,64."},
     )
     encoders: int = field(
-        default=1, metadata={"help": "2: an independent encoder for all but the first text of a row (Table 2)."}
+        default=1,
+        metadata={"help": "Number of encoders; with 2, one encodes the anchors and one the other texts (Table 2)."},
     )
     unpadded: bool = field(
-        default=True, metadata={"help": "Leave padding out of the computation where the encoder allows it."}
+        default=True, metadata={"help": "Skip padding in the computation where the encoder supports it."}
     )
     dropout: float | None = field(
-        default=None, metadata={"help": "Every dropout rate of the encoder (Table 3); default: as in its config."}
+        default=None,
+        metadata={"help": "Set every dropout rate of the encoder (Table 3); default: its config's rates."},
+    )
+    allow_zero_dropout: bool = field(
+        default=False,
+        metadata={"help": "Allow --dropout 0, under which both views of a sentence are equal (Table 3, p = 0)."},
     )
 
-    def settings(self) -> dict:
-        """The keyword arguments of a contrastive model's `from_pretrained`."""
+    def settings(self) -> dict[str, Any]:
+        """Return the keyword arguments for `AutoModelForCL.from_pretrained`."""
         return {
             "head": self.head,
             "pooler_type": self.pooler_type,
@@ -81,51 +106,90 @@ class ModelArguments:
             "do_mlm": self.do_mlm,
             "mlm_weight": self.mlm_weight,
             "objective": self.objective,
-            "objective_options": _options(self.objective_options),
-            "matryoshka_dims": _dims(self.matryoshka_dims),
+            "objective_options": _parse_options(self.objective_options),
+            "matryoshka_dims": _parse_dims(self.matryoshka_dims),
             "encoders": self.encoders,
             "unpadded": self.unpadded,
             "templates": self.templates or [],
         }
 
+    def hub_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `from_pretrained` that say which files on the hub are meant."""
+        return {"cache_dir": self.cache_dir, "revision": self.model_revision}
+
+    def load_options(self) -> dict[str, Any]:
+        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, hub options.
+
+        Returns:
+            `dict[str, Any]`: The keyword arguments.
+
+        Raises:
+            ValueError: If no model is named, there is none under that name, or a value is invalid.
+        """
+        name, settings = self.model_name_or_path, self.settings()
+        if name is None:
+            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
+        try:
+            config = AutoConfig.from_pretrained(name, **self.hub_options())
+        except OSError as error:
+            raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
+        return settings | dropout_settings(config, self.dropout) | self.hub_options()
+
 
 @dataclass
 class DataArguments:
-    """Training texts and the dev set."""
+    """The training texts and the dev set."""
 
     train_file: str | None = field(
-        default=None, metadata={"help": "Training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
+        default=None, metadata={"help": "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
     )
     dataset_name: str | None = field(
-        default=None, metadata={"help": "Hub data set (id or id:config) of training texts."}
+        default=None, metadata={"help": "Training texts on the hub: a data set id, or id:config."}
     )
-    dataset_split: str = field(default="train", metadata={"help": "Split of the hub data set."})
+    dataset_split: str = field(default="train", metadata={"help": "Split of the data set on the hub."})
     columns: list[str] | None = field(
-        default=None, metadata={"help": "Columns of the texts: anchor, positive, hard negatives."}
+        default=None, metadata={"help": "Text columns in the order anchor, positive, hard negatives."}
     )
     nli_sampling: str | None = field(
         default=None,
         metadata={
-            "help": "Hypotheses of a premise's row, for objectives that learn from labelled NLI pairs (columns "
-            "premise, hypothesis, label); default: pairs for softmax, allpalln for the others.",
+            "help": "Which hypotheses of a premise form a row, for objectives that learn from labelled NLI pairs "
+            "(columns premise, hypothesis, label); default: pairs for softmax, allpalln otherwise.",
             "choices": SAMPLINGS,
         },
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first rows only."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
     dev_file: str | None = field(
         default=None,
-        metadata={"help": "Scored pairs: SentEval's sts-dev.csv, or a table of sentence1, sentence2, score."},
+        metadata={
+            "help": "Dev set of scored pairs: SentEval's sts-dev.csv, or a table with the columns sentence1, "
+            "sentence2, score."
+        },
     )
     overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Start anew in an output_dir that holds an earlier run."}
+        default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
     )
+    sample_dir: str = field(
+        default="outputs/sample",
+        metadata={"help": "Where the sample corpus and encoder are kept, for runs without a model and texts."},
+    )
+
+
+ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
 
 
 def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:
-    """Config values that set every dropout rate of an encoder (classifier heads aside) to `rate`; none for None.
+    """Return the config values that set every dropout rate of an encoder.
+
+    Args:
+        config (`PreTrainedConfig`): The encoder's config.
+        rate (`float`, *optional*): Dropout rate; `None` keeps the config's rates.
+
+    Returns:
+        `dict[str, float]`: Config names with the new rate. Rates of classification heads are left out.
 
     Raises:
-        ValueError: `rate` is no probability.
+        ValueError: If `rate` is not a probability below 1.
     """
     if rate is None:
         return {}
@@ -139,75 +203,176 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
 
 
 def parse_arguments(
-    argv: Sequence[str], defaults: dict | None = None
+    argv: Sequence[str], defaults: dict[str, Any] | None = None, sample: dict[str, Any] | None = None
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
-    """The command line over a YAML file over `defaults`. Without dev set there is no best model to load at the end.
+    """Parse the arguments of a contrastive training run.
+
+    An argument on the command line wins over the YAML file, which wins over the settings of the objective's paper
+    (`Objective.defaults`), which win over `defaults`.
 
     Args:
-        argv: arguments; a first one that ends in .yaml or .yml, or `--config FILE`, names a file of argument names and
-            values.
-        defaults: of a script, where they differ from the dataclasses'.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml,
+            or `--config FILE`, names a file of argument names and values.
+        defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
+        sample (`dict[str, Any]`, *optional*): Defaults that win over the objective's when neither a model nor texts
+            are named.
+
+    Returns:
+        `tuple[ModelArguments, DataArguments, SimCSETrainingArguments]`: The parsed arguments.
 
     Raises:
-        ValueError: a file that is not a table of known arguments; values that do not go together.
+        ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
-    kinds = (ModelArguments, DataArguments, SimCSETrainingArguments)
-    argv = list(argv)
-    config_file = None
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        config_file = argv.pop(0)
-    elif "--config" in argv:
-        at = argv.index("--config")
-        if at + 1 == len(argv):
-            raise ValueError("--config needs the path of a YAML file")
-        config_file = argv[at + 1]
-        del argv[at : at + 2]
+    argv, from_file = split_config(argv, ARGUMENT_CLASSES)
+    explicit = from_file | explicit_arguments(argv, ARGUMENT_CLASSES)
     values = dict(defaults or {})
-    if config_file is not None:
-        values |= read_yaml(config_file, kinds)
-    typed = ArgumentParser(add_help=False, allow_abbrev=False)
-    typed.add_argument("--eval_steps", type=float)
-    typed.add_argument("--dev_file", default=values.get("dev_file"))
-    named = typed.parse_known_args(argv)[0]
-    if named.eval_steps is not None:  # the reference saves when it evaluates; --save_steps still wins
-        values["save_steps"] = named.eval_steps
-    if named.dev_file is None:  # else saving would have to keep step with evaluations that there are none of
+    objective = explicit.get("objective", values.get("objective", "simcse"))
+    papers = _objective_defaults(objective, explicit, values)
+    values |= papers
+    if sample is not None and not names_a_model_or_texts(explicit):
+        directory = explicit.get("sample_dir", DataArguments.sample_dir)
+        values |= sample | {"dev_file": str(sample_files(directory)[0].dev)}
+    values |= from_file
+    final = values | explicit
+    if final.get("pooler_type", "cls") != "cls" and "mlp_only_train" not in explicit:
+        values["mlp_only_train"] = False  # The head belongs to the pooler cls.
+    if final.get("similarity") == "dot" and "temp" not in explicit and "temp" not in papers:
+        values["temp"] = 1.0
+        logger.info("--similarity dot: the default temperature is 1 (SimCSE, Table D.1); --temp sets another.")
+    if "eval_steps" in explicit and "save_steps" not in explicit:
+        values["save_steps"] = final["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
+    if final.get("dev_file") is None:
+        # There is no best model without evaluations, and saving need not keep step with them.
         values["load_best_model_at_end"] = False
-    return parse_over(values, kinds, argv)
+    return parse_over(values, ARGUMENT_CLASSES, argv)
 
 
-def _options(given: list[str] | dict) -> dict:
-    """`["name=value", ...]` -> a table, with numbers, truth values and lists as YAML reads them."""
-    if isinstance(given, dict):
-        return given
-    pairs = [option.partition("=") for option in given]
-    wrong = [name for name, equals, _ in pairs if not (name and equals)]
-    if wrong:
-        raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, wrong))}")
+def names_a_model_or_texts(arguments: dict[str, Any]) -> bool:
+    """Return whether the arguments name a model or training texts; if not, the run uses the offline sample."""
+    return any(arguments.get(name) for name in ("model_name_or_path", "train_file", "dataset_name"))
+
+
+def _objective_defaults(objective: str, explicit: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the objective's paper, and log those that take effect and change something."""
+    papers = dict(getattr(objective_class(objective), "defaults", {}))
+    unknown = sorted(set(papers) - {f.name for cls in ARGUMENT_CLASSES for f in fields(cls) if f.init})
+    if unknown:
+        raise ValueError(f"{objective_class(objective).__name__}.defaults: unknown argument(s) {', '.join(unknown)}")
+    applied = {name: value for name, value in papers.items() if name not in explicit and defaults.get(name) != value}
+    if applied:
+        listed = ", ".join(f"{name}={value!r}" for name, value in applied.items())
+        logger.info(f"Defaults of the paper behind objective {objective}: {listed}. Explicit arguments override them.")
+    return papers
+
+
+def _parse_options(options: list[str] | dict[str, Any]) -> dict[str, Any]:
+    """Turn `["name=value", ...]` into a table, reading numbers, booleans and lists as YAML does."""
+    if isinstance(options, dict):
+        return options
+    pairs = [option.partition("=") for option in options]
+    invalid = [name for name, equals, _ in pairs if not (name and equals)]
+    if invalid:
+        raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")
     return {name: yaml.safe_load(value) for name, _, value in pairs}
 
 
-def _dims(given: str | list[int] | None) -> list[int]:
-    words = given.split(",") if isinstance(given, str) else given or []
+def _parse_dims(dims: str | list[int] | None) -> list[int]:
+    words = dims.split(",") if isinstance(dims, str) else dims or []
     try:
         return [int(word) for word in words]
     except (TypeError, ValueError):
-        raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {given!r}") from None
+        raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {dims!r}") from None
 
 
-def parse_over(values: dict, kinds: Sequence[type], argv: Sequence[str]) -> tuple:
-    """The command line over `values`, as one object of each of the dataclasses `kinds`."""
-    parser = HfArgumentParser(kinds)
-    # Strings pass through the argument's type, as if typed: YAML reads 3e-5 as one.
-    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
-    return parser.parse_args_into_dataclasses(argv)
+def split_config(argv: Sequence[str], classes: Sequence[type]) -> tuple[list[str], dict[str, Any]]:
+    """Separate a YAML file on the command line from the other arguments.
 
+    Args:
+        argv (`Sequence[str]`): Command line; a first argument that ends in .yaml or .yml, or `--config FILE`, names
+            the file.
+        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
 
-def read_yaml(path: str, kinds: Sequence[type]) -> dict:
-    """The arguments in a file, of the dataclasses `kinds`.
+    Returns:
+        `tuple[list[str], dict[str, Any]]`: The other arguments and the file's values.
 
     Raises:
-        ValueError: it is no YAML table, or names arguments that are not known.
+        ValueError: If `--config` has no value, or the file is no table of known arguments.
+    """
+    argv = list(argv)
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        return argv[1:], read_yaml(argv[0], classes)
+    if "--config" not in argv:
+        return argv, {}
+    position = argv.index("--config")
+    if position + 1 == len(argv):
+        raise ValueError("--config needs the path of a YAML file")
+    return argv[:position] + argv[position + 2 :], read_yaml(argv[position + 1], classes)
+
+
+def explicit_arguments(argv: Sequence[str], classes: Sequence[type]) -> dict[str, Any]:
+    """Return the arguments that a command line names, without any defaults."""
+    parser = make_parser(classes)
+    for action in parser._actions:
+        action.default, action.required = SUPPRESS, False
+    # The parser of all values answers --help, because it knows the defaults.
+    return vars(parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])[0])
+
+
+def parse_over(values: dict[str, Any], classes: Sequence[type], argv: Sequence[str]) -> tuple[Any, ...]:
+    """Parse a command line over default values.
+
+    Args:
+        values (`dict[str, Any]`): Defaults by argument name.
+        classes (`Sequence[type]`): Argument dataclasses.
+        argv (`Sequence[str]`): Command line, without a YAML file.
+
+    Returns:
+        `tuple[Any, ...]`: One object of each dataclass.
+
+    Raises:
+        ValueError: If values contradict each other.
+    """
+    parser = make_parser(classes)
+    # Strings pass through the argument's type, as if typed on the command line: YAML reads 3e-5 as a string.
+    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            list(argv), return_remaining_strings=True, look_for_args_file=False
+        )
+    except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+        raise ValueError(str(error)) from error
+    if unknown:
+        parser.error(f"unknown argument(s): {' '.join(unknown)}")
+    return tuple(parsed)
+
+
+def make_parser(classes: Sequence[type]) -> HfArgumentParser:
+    """Make a parser whose help shows this package's arguments first and transformers' last."""
+    parser = HfArgumentParser(classes, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
+    inherited = {f.name for f in fields(TrainingArguments)}
+    ours = parser.add_argument_group("arguments of this package")
+    theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")
+    options = [group for group in parser._action_groups if group not in (ours, theirs)]
+    actions: list[Action] = [action for action in parser._actions if action.dest != "help"]
+    for group in options:
+        group._group_actions = [action for action in group._group_actions if action.dest == "help"]
+    ours._group_actions = [action for action in actions if action.dest not in inherited]
+    theirs._group_actions = [action for action in actions if action.dest in inherited]
+    return parser
+
+
+def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
+    """Read arguments from a YAML file.
+
+    Args:
+        path (`str`): The file.
+        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
+
+    Returns:
+        `dict[str, Any]`: Values by argument name.
+
+    Raises:
+        ValueError: If the file is no YAML table, or names an unknown argument.
     """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -215,7 +380,9 @@ def read_yaml(path: str, kinds: Sequence[type]) -> dict:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a table of arguments (name: value)")
-    unknown = sorted(set(values) - {f.name for kind in kinds for f in fields(kind) if f.init})
+    if "pooler" in values:
+        values["pooler_type"] = values.pop("pooler")
+    unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init})
     if unknown:
         raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
     return values

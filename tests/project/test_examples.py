@@ -1,4 +1,4 @@
-"""The example scripts as a user starts them, and the run that ends in results.json (simcse_hf.training.run)."""
+"""The example scripts as a user starts them, and the run that ends in results.json (simcse_hf.training.results)."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from conftest import VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.training.run import last_checkpoint
+from simcse_hf.training.output_dir import last_checkpoint
 
 ROOT = Path(__file__).parents[2]
 WORDS = VOCABULARY[5:25]
@@ -145,7 +145,11 @@ def test_without_a_dev_set_the_last_weights_are_saved(files, start):
         ("run_unsup.py", ["--dropout", "0"], "without effective dropout"),
         ("run_unsup.py", ["--temp", "0"], "temperature must be a number above 0"),
         ("run_unsup.py", ["--max_seq_length", "400"], "max_seq_length is 400"),
-        ("run_unsup.py", ["--pooler_type", "avg"], "mlp_only_train concerns the head of pooler_type 'cls'"),
+        (
+            "run_unsup.py",
+            ["--pooler_type", "avg", "--mlp_only_train"],
+            "mlp_only_train concerns the head of pooler_type 'cls'",
+        ),
     ],
 )
 def test_bad_arguments_end_with_one_line(files, start, script, more, message):

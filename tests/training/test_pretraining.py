@@ -12,11 +12,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.models.auto import contrastive_class
+from simcse_hf.training.masking import TokenMasker
 from simcse_hf.training.pretraining import (
-    Collator,
+    MaskedLMTrainer,
     PretrainingArguments,
     make_tokenizer,
-    mask_once,
     parse_pretraining_arguments,
     pretrain,
     pretraining_class,
@@ -26,7 +26,6 @@ from simcse_hf.training.pretraining import (
 )
 
 ROOT = Path(__file__).parents[2]
-DEFAULTS = {"output_dir": "out", "learning_rate": 5e-3}
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def sentences(tmp_path):
 
 
 def parse(*words):
-    return parse_pretraining_arguments(list(map(str, words)), DEFAULTS, {})
+    return parse_pretraining_arguments(list(map(str, words)))
 
 
 @pytest.mark.parametrize("model_type, config_class", [("bert", BertConfig), ("roberta", RobertaConfig)])
@@ -68,27 +67,34 @@ def test_loss_and_gradients_are_the_stock_models(model_type, config_class, seed,
         torch.testing.assert_close(gradients[name], p.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_collator_pads_ids_with_the_tokenizers_id_and_labels_with_none():
-    batch = Collator(PAD)(
-        [{"input_ids": [2, 7, 3], "labels": [-100, 5, -100]}, {"input_ids": [2, 3], "labels": [9, 9]}]
+def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_path):
+    """The Trainer's own batches, with the column `length` and without."""
+    from datasets import Dataset
+    from transformers import TrainingArguments
+
+    rows = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "length": [3, 2]})
+    held_out = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "labels": [[-100, 5, -100], [9, 9]]})
+    args = TrainingArguments(str(tmp_path), use_cpu=True, train_sampling_strategy="sequential")
+    model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
+    trainer = MaskedLMTrainer(
+        model, args, tokenizer, TokenMasker(tokenizer, 0.5), train_dataset=rows, eval_dataset=held_out
     )
-    assert batch["input_ids"].tolist() == [[2, 7, 3], [2, 3, PAD]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert batch["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
-    assert "labels" not in Collator(PAD)([{"input_ids": [2, 3]}])
+    (batch,), (masked,) = trainer.get_train_dataloader(), trainer.get_eval_dataloader()
+    assert batch.keys() == {"input_ids", "attention_mask"}
+    assert batch["input_ids"].tolist() == masked["input_ids"].tolist() == [[2, 7, 3], [2, 3, PAD]]
+    assert batch["attention_mask"].tolist() == masked["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert masked["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
 
 
 def test_held_out_masks_stay_and_leave_the_generator_alone(tokenizer, sentences):
-    from transformers import DataCollatorForLanguageModeling
-
     options, _ = parse("--train_file", sentences)
     texts, held_out = read_sentences(options)
     assert len(texts) == 108 and len(held_out) == 12 and texts + held_out == sentences.read_text().splitlines()
-    masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5)
+    masker = TokenMasker(tokenizer, 0.5)
     rows = tokenize(held_out, tokenizer, 8)
     assert rows["length"] == [len(ids) for ids in rows["input_ids"]] and max(rows["length"]) == 8
     state = torch.get_rng_state()
-    first, second = (mask_once(rows, masker, seed=3) for _ in range(2))
+    first, second = (masker.mask_once(rows, seed=3) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state()) and first.to_dict() == second.to_dict()
     kept, masked = 0, 0
     for ids, seen, labels in zip(rows["input_ids"], first["input_ids"], first["labels"], strict=True):
@@ -104,6 +110,7 @@ def test_a_run_learns_saves_a_stock_model_and_simcse_starts_from_it(sentences, t
     options, args = parse(
         *f"--train_file {sentences} --train_tokenizer --vocab_size 120 --hidden_size 32 --num_hidden_layers 1".split(),
         *f"--num_attention_heads 2 --max_position_embeddings 32 --max_seq_length 16 --output_dir {out}".split(),
+        *"--learning_rate 5e-3 --warmup_steps 0".split(),
         *"--max_steps 40 --per_device_train_batch_size 16 --use_cpu --report_to none --save_strategy no".split(),
         *"--mlm_probability 0.3 --train_sampling_strategy group_by_length --disable_tqdm true".split(),
     )

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
 
+from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.objectives.simcse import SimCSEObjective
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*simcse*.yaml"))
@@ -116,6 +118,57 @@ def test_a_bad_yaml_file_is_named(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         parse_arguments([str(file)])
+
+
+class _TwoDefaults(SimCSEObjective):
+    """An objective whose paper trains with another pooler and temperature."""
+
+    defaults = {"pooler_type": "avg", "temp": 0.2, "learning_rate": 7e-6}
+
+
+def test_the_settings_of_an_objectives_paper_stand_between_the_defaults_and_explicit_arguments(tmp_path, caplog):
+    OBJECTIVES["two_defaults"] = _TwoDefaults
+    try:
+        line = ["--objective", "two_defaults", "--output_dir", str(tmp_path), "--use_cpu"]
+        command_defaults = {"learning_rate": 3e-5, "mlp_only_train": True, "temp": 0.2}
+        with caplog.at_level("INFO", "simcse_hf"):
+            model, _, training = parse_arguments(line, command_defaults)
+        assert (model.pooler_type, model.temp, training.learning_rate) == ("avg", 0.2, 7e-6)
+        assert not model.mlp_only_train  # The head belongs to the pooler cls.
+        assert "pooler_type='avg', learning_rate=7e-06" in caplog.text and "temp" not in caplog.text
+
+        (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
+        line = [str(tmp_path / "run.yaml"), *line, "--pooler", "cls", "--mlp_only_train"]
+        model, _, training = parse_arguments(line, command_defaults)
+        assert (model.pooler_type, model.mlp_only_train, training.learning_rate) == ("cls", True, 1e-3)
+    finally:
+        del OBJECTIVES["two_defaults"]
+
+
+def test_another_pooler_switches_off_the_head_that_only_the_defaults_asked_for(tmp_path):
+    line = f"--output_dir {tmp_path} --use_cpu --pooler_type avg".split()
+    assert not parse_arguments(line, {"mlp_only_train": True})[0].mlp_only_train
+    assert parse_arguments([*line, "--mlp_only_train"], {"mlp_only_train": True})[0].mlp_only_train
+
+
+def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
+    line = f"--output_dir {tmp_path} --use_cpu --similarity dot".split()
+    assert parse_arguments(line)[0].temp == 1.0
+    assert parse_arguments([*line, "--temp", "0.5"])[0].temp == 0.5
+
+
+def test_an_unknown_argument_ends_with_usage(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(f"--output_dir {tmp_path} --use_cpu --temperatur 0.1".split())
+    assert "unknown argument(s): --temperatur 0.1" in capsys.readouterr().err
+
+
+def test_help_shows_the_arguments_of_this_package_first_with_their_defaults(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--help"], {"temp": 0.07})
+    text = capsys.readouterr().out
+    positions = [text.index(f"\n  --{name}") for name in ("model_name_or_path", "view", "learning_rate")]
+    assert positions == sorted(positions) and text.index("[recipe.yaml]") < 100 and "(default: 0.07)" in text
 
 
 def test_alpha_in_place_of_its_logarithm(tmp_path):

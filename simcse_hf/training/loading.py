@@ -1,0 +1,113 @@
+"""Load what a training run starts from: the model, its tokenizer and the texts."""
+
+import itertools
+
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+
+from ..data.documents import next_sentence_pairs, read_documents
+from ..data.nli_groups import build_nli_groups
+from ..data.readers import load_text_dataset
+from ..data.spans import SpanDataset
+from ..data.views import DOCUMENT_VIEWS
+from ..models.auto import AutoModelForCL
+from ..models.modeling import ContrastiveModel
+from ..objectives import objective_class
+from .script_arguments import DataArguments, ModelArguments
+from .training_args import SimCSETrainingArguments
+
+
+def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
+    """Load the contrastive model and its tokenizer.
+
+    Args:
+        model_args (`ModelArguments`): Names the model and its settings.
+        seed (`int`): Seed of a fresh head.
+
+    Returns:
+        `tuple[ContrastiveModel, PreTrainedTokenizerBase]`: The model and its tokenizer.
+
+    Raises:
+        ValueError: If no model is named, there is none under that name, or a setting is invalid.
+    """
+    options = model_args.load_options()
+    set_seed(seed)
+    model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **options)
+    return model, load_tokenizer(model_args)
+
+
+def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, or else the model's own."""
+    name = model_args.tokenizer_name or model_args.model_name_or_path
+    return AutoTokenizer.from_pretrained(name, **model_args.hub_options())
+
+
+def load_training_texts(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    training_args: SimCSETrainingArguments,
+    supervised: bool,
+) -> Dataset | SpanDataset:
+    """Load the training texts in the form that the objective and the view read.
+
+    Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, or spans
+    or neighbouring sentences of documents.
+
+    Args:
+        model_args (`ModelArguments`): Names the objective.
+        data_args (`DataArguments`): Names the texts.
+        training_args (`SimCSETrainingArguments`): Names the view.
+        supervised (`bool`): Whether a row holds an anchor, a positive and any number of hard negatives, instead of a
+            single sentence.
+
+    Returns:
+        `Dataset` or `SpanDataset`: The training rows.
+
+    Raises:
+        ValueError: If not exactly one source of texts is named, or its rows do not fit.
+    """
+    if (data_args.train_file is None) == (data_args.dataset_name is None):
+        raise ValueError("name the training texts with either --train_file or --dataset_name")
+    if objective_class(model_args.objective).rows != "texts" or training_args.view in DOCUMENT_VIEWS:
+        if data_args.train_file is None:
+            raise ValueError(
+                f"--objective {model_args.objective} and --view {training_args.view} read a file: name it with "
+                "--train_file instead of --dataset_name"
+            )
+        return _load_structured_rows(model_args, data_args, training_args)
+    source = data_args.train_file or data_args.dataset_name
+    texts = load_text_dataset(
+        source,
+        split=data_args.dataset_split,
+        columns=data_args.columns,
+        max_rows=data_args.max_train_samples,
+        expected_columns=None if supervised else 1,
+    )
+    if supervised and len(texts.column_names) == 1:
+        raise ValueError(
+            f"{source} holds one text in a row, and supervised training needs an anchor, a positive and any number "
+            "of hard negatives. Add the columns, or train without labels (simcse-hf train unsup)."
+        )
+    return texts
+
+
+def _load_structured_rows(
+    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
+) -> Dataset | SpanDataset:
+    """Load labelled NLI pairs grouped by premise, or spans or neighbouring sentences of documents."""
+    path, limit = str(data_args.train_file), data_args.max_train_samples
+    row_type = objective_class(model_args.objective).rows
+    if row_type == "spans":
+        options = model_args.settings()["objective_options"]
+        names = getattr(objective_class(model_args.objective), "span_options", ())
+        span_options = {name: options[name] for name in names if name in options}
+        documents = itertools.islice(read_documents(path), limit)
+        return SpanDataset(
+            documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, **span_options
+        )
+    if row_type == "nli":
+        sampling = data_args.nli_sampling or ("pairs" if model_args.objective == "softmax" else "allpalln")
+        rows = build_nli_groups(path, sampling=sampling, seed=training_args.seed)
+    else:
+        rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
+    return rows if limit is None else rows.select(range(min(limit, len(rows))))

@@ -1,0 +1,85 @@
+"""Write `results.json` after a run: its dev metrics, its settings and the versions it ran with."""
+
+import json
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import accelerate
+import datasets
+import torch
+import transformers
+
+from .. import __version__
+from .output_dir import RESULTS
+from .record import describe_run
+
+if TYPE_CHECKING:
+    from .trainer import SimCSETrainer
+
+HUB_TOKEN_PATTERN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
+
+
+def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> dict[str, Any]:
+    """Write `results.json` into `output_dir` after training, and print a summary.
+
+    Args:
+        trainer (`SimCSETrainer`): After `train()`.
+        train_texts (`str`, *optional*): Name of the training texts, for the record.
+
+    Returns:
+        `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, each with its
+        step, the main metric of the three under its own name (`stsb_spearman`, on a scale of 0 to 100), and how the
+        run was made. Without a dev set, the three are `None`.
+    """
+    args = trainer.args
+    summary = next((x for x in reversed(trainer.state.log_history) if "train_runtime" in x), {})
+    results = {
+        **_dev_results(trainer),
+        "model": str(Path(str(args.output_dir)).resolve()),
+        **describe_run(trainer),
+        "train_seconds": summary.get("train_runtime"),
+        "train_texts": train_texts,
+        "command": [HUB_TOKEN_PATTERN.sub("hf_...", word) for word in sys.argv],
+        "settings": trainer.model.settings.to_dict(),
+        "versions": {
+            "simcse_hf": __version__,
+            "python": platform.python_version(),
+            **{module.__name__: module.__version__ for module in (torch, transformers, datasets, accelerate)},
+        },
+    }
+    if trainer.is_world_process_zero():
+        path = Path(str(args.output_dir), RESULTS)
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        _print_summary(results, bool(args.load_best_model_at_end), path)
+    return results
+
+
+def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
+    if not trainer.similarity_evals:
+        return {"dev_set": None, "initial": None, "best": None, "final": None}
+    name = f"{trainer.similarity_evals[0].name}_spearman"
+    evaluations = [
+        {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
+        for entry in trainer.state.log_history
+        if f"eval_{name}" in entry
+    ]
+    initial, later = evaluations[0], evaluations[1:] or evaluations
+    metrics = {"initial": initial, "best": max(later, key=lambda entry: entry[name]), "final": later[-1]}
+    return {
+        "dev_set": trainer.similarity_evals[0].source,
+        name: {when: entry[name] for when, entry in metrics.items()},
+        **metrics,
+    }
+
+
+def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
+    name = next((key for key in results if key.endswith("_spearman")), None)
+    if name is not None:
+        print(f"\nDev set {results['dev_set']}, Spearman x 100")
+        print(f"  before training   {results[name]['initial']:6.2f}")
+        print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
+        print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
+    print(f"The {'best' if best_is_saved else 'last'} model is saved in {path.parent}; its metrics are in {path}.")
