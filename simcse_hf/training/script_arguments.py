@@ -254,7 +254,7 @@ def names_a_model_or_texts(arguments: dict[str, Any]) -> bool:
 
 def _objective_defaults(objective: str, explicit: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the objective's paper, and log those that take effect and change something."""
-    papers = dict(getattr(objective_class(objective), "defaults", {}))
+    papers = dict(objective_class(objective).defaults)
     unknown = sorted(set(papers) - {f.name for cls in ARGUMENT_CLASSES for f in fields(cls) if f.init})
     if unknown:
         raise ValueError(f"{objective_class(objective).__name__}.defaults: unknown argument(s) {', '.join(unknown)}")
