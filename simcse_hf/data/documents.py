@@ -1,4 +1,4 @@
-"""Documents of sentences, one a line with an empty line between documents, and pairs of neighbours out of them."""
+"""Read documents, one sentence on each line and a blank line between documents, and pair neighbouring sentences."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -13,15 +13,19 @@ logger = logging.get_logger(__name__)
 
 
 def read_documents(source: str | Path | Sequence[str | Path]) -> Iterator[list[str]]:
-    """The documents of one or several files, each a list of its sentences.
+    """Yield the documents of one or several files.
 
     Args:
-        source: .txt or .txt.gz, UTF-8: a sentence a line, one or more empty lines between documents.
+        source (`str | Path | Sequence`): .txt or .txt.gz files in UTF-8 with one sentence on each line and one or
+            more blank lines between documents.
+
+    Yields:
+        `list[str]`: The sentences of a document.
 
     Raises:
-        DataFileNotFoundError: a file does not exist (also a ValueError).
-        ValueError: another format; a file without a single empty line between sentences, which is a list of sentences
-            and not of documents; text that is not UTF-8, with its line.
+        DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
+        ValueError: If a file has another format, is not UTF-8, or has no blank line between its sentences, so that it
+            is a list of sentences rather than of documents.
     """
     for path in [source] if isinstance(source, (str, Path)) else source:
         yield from _documents_of(path)
@@ -30,47 +34,47 @@ def read_documents(source: str | Path | Sequence[str | Path]) -> Iterator[list[s
 def _documents_of(path: str | Path) -> Iterator[list[str]]:
     table = open_table(path)
     if not isinstance(table, LinesFile):
-        raise ValueError(f"{path}: documents are read from .txt or .txt.gz, one sentence a line")
+        raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
     document: list[str] = []
     documents, last = 0, 0
     for number, (sentence,) in table.rows(table.columns):
-        if document and number > last + 1:  # the table passes over empty lines
+        if document and number > last + 1:  # the table has skipped a blank line
             yield document
             documents += 1
             document = []
         document.append(sentence)
         last = number
     if not document:
-        raise ValueError(f"{path}: the file holds no sentences, only blank lines")
+        raise ValueError(f"{path}: the file holds no sentences, only blank lines.")
     if not documents:
         raise ValueError(
-            f"{path}: there is no empty line between line 1 and line {last}, so the whole file would be one document. "
-            "Expected is one sentence a line and an empty line after each document: without these, neighbours may "
-            "come from different texts"
+            f"{path}: there is no empty line between line 1 and line {last}, so the whole file would be one document "
+            "and neighbours might come from different texts. Write one sentence on each line and an empty line after "
+            "each document."
         )
     yield document
 
 
 def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int = 1, seed: int = 0) -> Dataset:
-    """Pairs of a sentence and one that follows it in its document.
+    """Pair each sentence with one that follows it in its document.
 
-    SimCSE, arXiv:2104.08821, Table 2: window 1 is "next sentence"; window 3 "next 3 sentences: randomly sample one
-    from the next 3 sentences", or from the fewer that are left before the document ends. It is sampled once, and so
-    the same in every epoch. The last sentence of a document begins no pair.
+    These are objectives of Table 2 in SimCSE (arXiv:2104.08821): window 1 is "next sentence", and window 3 is "next
+    3 sentences: randomly sample one from the next 3 sentences". Fewer candidates are left near the end of a document.
+    Pairs are drawn once and stay the same in every epoch. The last sentence of a document begins no pair.
 
     Args:
-        source: see [`read_documents`].
-        window: how many of the following sentences are candidates.
-        seed: of the sample.
+        source (`str | Path | Sequence`): The files; see [`read_documents`].
+        window (`int`, *optional*, defaults to `1`): How many of the following sentences are candidates.
+        seed (`int`, *optional*, defaults to `0`): Seed of the draw.
 
     Returns:
-        A dataset with the columns `sent0` and `sent1`, in the order of the files.
+        `datasets.Dataset`: A dataset with the columns `sent0` and `sent1`, in the order of the files.
 
     Raises:
-        ValueError: a window below 1; documents that cannot be read (see [`read_documents`]), or of one sentence each.
+        ValueError: If `window` is below 1, the documents cannot be read, or each has a single sentence.
     """
     if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
+        raise ValueError(f"window must be at least 1, got {window}.")
     rng = random.Random(seed)
     first, second = [], []
     alone = 0
@@ -81,8 +85,8 @@ def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int =
             second.append(rng.choice(document[place + 1 : place + 1 + window]))
     if not first:
         raise ValueError(
-            f"{source}: all {alone} documents are a single sentence, which has no next one. Expected is one sentence "
-            "a line, and an empty line after each document only"
+            f"{source}: all {alone} documents are a single sentence, which has no next one. Write one "
+            "sentence on each line, and an empty line after each document only."
         )
     if alone:
         logger.info(f"{source}: {alone} documents of a single sentence give no pair.")

@@ -1,46 +1,50 @@
-"""A text table in a file (txt, csv, tsv, json, jsonl, parquet, gz of each) or a list, row by row with line numbers."""
+"""Read a table of texts row by row, with line numbers, from a file or from memory."""
 
 import csv
-import gzip
 import json
 import re
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from io import BufferedReader
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Dataset
+
+from .lines import decoded_lines, read_bytes
 
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 
 _BATCH_ROWS = 10_000
 _CELL_LIMIT = 2**27  # characters; the csv module's own limit of 131072 is below one long document
-_UTF8_BOM = b"\xef\xbb\xbf"
-_SAMPLE_ROWS = 100
+#: The rows that a table's columns are judged by.
+SAMPLE_ROWS = 100
 
 Row = tuple[int, Sequence[Any]]
 
 
 class DataFileNotFoundError(FileNotFoundError, ValueError):
-    """A named data file does not exist."""
+    """A data file does not exist."""
 
 
 class TextTable(ABC):
-    """Named columns and an iterator over their rows.
+    """A table with named columns, read row by row.
+
+    Args:
+        name (`str`): What messages call the table: the file's path, or a description of an object in memory.
 
     Attributes:
-        name: What messages call the table: the file's path, or a description of an object in memory.
-        unit: What row numbers count: "line" of the file or "row" of the table, both from 1.
-        columns: Column names in the table's own order.
-        blank_lines: Blank lines skipped by the latest pass of `rows`.
+        unit (`str`): What numbers of rows count, from 1: `"line"` of the file or `"row"` of the table.
+        columns (`list[str]`): The names of the columns, in the table's own order.
+        positional (`bool`): Whether columns have no names of their own, so that their position says what they hold.
+        blank_lines (`int`): Blank lines that the latest pass of `rows` has skipped.
     """
 
     unit = "line"
+    positional = False
 
     def __init__(self, name: str):
         self.name = name
@@ -49,65 +53,80 @@ class TextTable(ABC):
 
     @abstractmethod
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yields (1-based line or row number, the cells of `columns`) for every row."""
+        """Yield the line or row number, from 1, and the cells of some columns for every row.
+
+        Args:
+            columns (`Sequence[str]`): The columns.
+
+        Yields:
+            `tuple[int, Sequence[Any]]`: The number and the cells.
+        """
 
     def sample(self) -> list[Sequence[Any]]:
-        """The cells of the first 100 rows, all columns."""
-        return [cells for _, cells in islice(self.rows(self.columns), _SAMPLE_ROWS)]
+        """Return the cells of the first rows, in all columns."""
+        return [cells for _, cells in islice(self.rows(self.columns), SAMPLE_ROWS)]
 
     def at(self, number: int) -> str:
-        """The place `number` for a message: `path, line 7`."""
+        """Return the place of a row for a message, such as `train.csv, line 7`."""
         return f"{self.name}, {self.unit} {number}"
 
 
 def open_table(path: str | Path, delimiter: str | None = None) -> TextTable:
-    """Opens a file by its extension and reads its column names.
+    """Open a file by its extension and read the names of its columns.
+
+    A txt file has the one column `text`. The first row of a csv or tsv file is its header. A json file is an array of
+    objects, or has one object on each line; the keys of its first 100 objects are its columns.
 
     Args:
-        path: A file whose name ends in one of .txt, .csv, .tsv, .json, .jsonl, .parquet, or in one of these and .gz.
-        delimiter: Cell separator of a csv or tsv file; by default a comma for csv and a tab for tsv.
+        path (`str | Path`): A file whose name ends in .txt, .csv, .tsv, .json, .jsonl or .parquet, or in one of
+            these followed by .gz.
+        delimiter (`str`, *optional*): Cell separator of a csv or tsv file. Defaults to a comma or a tab.
 
     Returns:
-        The table. A txt file has the one column `text`; the first row of a csv or tsv file is its header; a json file
-        is either an array of objects or one object per line, and its first 100 objects name the columns.
+        `TextTable`: The table.
 
     Raises:
-        DataFileNotFoundError: The file does not exist.
-        ValueError: Unknown extension, directory, empty file, broken gzip stream, text that is not UTF-8 (with line
-            and byte offset), or a malformed header or first row.
+        DataFileNotFoundError: If the file does not exist.
+        ValueError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
+            its header or first row is malformed.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise DataFileNotFoundError(f"{path}: no such file.")
     if path.is_dir():
-        raise ValueError(f"{path}: is a directory; name the files in it instead.")
+        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
     suffix = SUFFIX.search(path.name)
     if suffix is None:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}; the name must end in {SUFFIXES}.")
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty.")
-    kind = suffix[1].lower()
-    if delimiter is not None and kind not in ("csv", "tsv"):
+    extension = suffix[1].lower()
+    if delimiter is not None and extension not in ("csv", "tsv"):
         raise ValueError(f"{path}: a delimiter ({delimiter!r}) applies to csv and tsv files only.")
-    if kind == "txt":
+    if extension == "txt":
         return LinesFile(path)
-    if kind in ("csv", "tsv"):
-        return DelimitedFile(path, delimiter or {"csv": ",", "tsv": "\t"}[kind])
-    if kind == "parquet":
+    if extension in ("csv", "tsv"):
+        return DelimitedFile(path, delimiter or {"csv": ",", "tsv": "\t"}[extension])
+    if extension == "parquet":
         return ParquetFile(path)
     return JsonFile(path)
 
 
 class LinesFile(TextTable):
-    """A txt file: one sentence per line, kept as it is but for the line end; blank lines are skipped."""
+    """A txt file with one sentence on each line. Blank lines are skipped; white space within a line is kept.
+
+    Args:
+        path (`Path`): The file.
+    """
 
     def __init__(self, path: Path):
         super().__init__(str(path))
         self.columns = ["text"]
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
         self.blank_lines = 0
-        for number, line in _decoded_lines(Path(self.name)):
+        for number, line in decoded_lines(Path(self.name)):
             line = line.removesuffix("\n").removesuffix("\r")
             if line.strip():
                 yield number, (line,)
@@ -116,7 +135,15 @@ class LinesFile(TextTable):
 
 
 class DelimitedFile(TextTable):
-    """A csv or tsv file with a header line, quoted by the rules of RFC 4180; blank lines are skipped."""
+    """A csv or tsv file with a header, quoted as RFC 4180 says. Blank lines are skipped.
+
+    Args:
+        path (`Path`): The file.
+        delimiter (`str`): The character between cells.
+
+    Raises:
+        ValueError: If the delimiter is not one character, or the header is missing or malformed.
+    """
 
     def __init__(self, path: Path, delimiter: str):
         super().__init__(str(path))
@@ -131,8 +158,9 @@ class DelimitedFile(TextTable):
         self._check_delimiter()
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
         self.blank_lines = 0
-        chosen = [self.columns.index(column) for column in columns]
+        indices = [self.columns.index(column) for column in columns]
         width = len(self.columns)
         for number, cells in islice(self._records(), 1, None):
             if len(cells) != width:
@@ -140,16 +168,16 @@ class DelimitedFile(TextTable):
                     f"{self.at(number)}: {len(cells)} cells where the header has {width} ({', '.join(self.columns)}). "
                     f"Put double quotes around a cell that contains the delimiter {self.delimiter!r}."
                 )
-            yield number, [cells[index] for index in chosen]
+            yield number, [cells[index] for index in indices]
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(
-            (line for _, line in _decoded_lines(Path(self.name))), delimiter=self.delimiter, strict=True
+            (line for _, line in decoded_lines(Path(self.name))), delimiter=self.delimiter, strict=True
         )
         limit = csv.field_size_limit()
         while True:
             number = reader.line_num + 1
-            csv.field_size_limit(_CELL_LIMIT)  # a setting of the whole process, so put back after each record
+            csv.field_size_limit(_CELL_LIMIT)  # the limit is global, so it is restored after each record
             try:
                 cells = next(reader)
             except StopIteration:
@@ -161,7 +189,7 @@ class DelimitedFile(TextTable):
                 ) from None
             finally:
                 csv.field_size_limit(limit)
-            # A raw quote at the start of a tsv cell swallows the lines up to the next quote without an error.
+            # An unescaped quote at the start of a tsv cell swallows the lines up to the next quote without an error.
             if self.delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
                 raise ValueError(
                     f"{self.at(number)}: a cell that opens with a double quote runs on to line {reader.line_num}. "
@@ -175,44 +203,73 @@ class DelimitedFile(TextTable):
     def _check_delimiter(self) -> None:
         if len(self.columns) > 1:
             return
-        for other in {"\t", ",", ";", "|"} - {self.delimiter}:
-            names = self.columns[0].split(other)
+        for delimiter in {"\t", ",", ";", "|"} - {self.delimiter}:
+            names = self.columns[0].split(delimiter)
             if len(names) > 1 and all(re.fullmatch(r"\w+", cell) for cell in names):
                 raise ValueError(
                     f"{self.name}: with the delimiter {self.delimiter!r} the header is the one column "
-                    f"{self.columns[0]!r}; pass delimiter={other!r}, or rename the column if it is one."
+                    f"{self.columns[0]!r}. Pass delimiter={delimiter!r}, or rename the column if it is one."
                 )
 
 
 class JsonFile(TextTable):
-    """A json file: an array of objects, or one object per line (JSON Lines)."""
+    """A json file: an array of rows, or one row on each line (JSON Lines).
+
+    A row is an object or an array of texts.
+
+    Args:
+        path (`Path`): The file.
+
+    Attributes:
+        refuse_late_keys (`bool`): Whether `rows` raises an error for a key that first appears after the rows that name
+            the columns. Where columns are chosen by their names, such a column would be lost without a word.
+
+    Raises:
+        ValueError: If the file holds no rows or its first rows are malformed.
+    """
+
+    refuse_late_keys = False
 
     def __init__(self, path: Path):
         super().__init__(str(path))
         self._array = self._read_array()
         self.unit = "line" if self._array is None else "row"
-        self.columns = _keys(record for _, record in islice(self._objects(), _SAMPLE_ROWS))
+        first = next((value for _, value in self._values()), None)
+        self.positional = isinstance(first, list)
+        self.columns = list(dict.fromkeys(key for _, record in islice(self._objects(), SAMPLE_ROWS) for key in record))
         if not self.columns:
             raise ValueError(f"{path}: the file holds no rows.")
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
+        known = set(self.columns)
         for number, record in self._objects():
+            if self.refuse_late_keys and not record.keys() <= known:
+                raise ValueError(
+                    f"{self.at(number)}: the key {min(record.keys() - known)!r} does not occur in the first "
+                    f"{SAMPLE_ROWS} rows, from whose keys the columns are chosen. Add the key to the first row (null "
+                    "stands for no text), or name the columns to take with --columns (columns=[...])."
+                )
             yield number, [record.get(column) for column in columns]
 
     def _read_array(self) -> list[Any] | None:
-        lines = _decoded_lines(Path(self.name))
-        first = next((line for _, line in lines if line.strip()), "")
-        if not first.lstrip().startswith("["):
+        lines = (line for _, line in decoded_lines(Path(self.name)) if line.strip())
+        first = next(lines, "").lstrip()
+        # An array that closes on the first line is a row of a JSON Lines file if another line follows.
+        if not first.startswith("[") or (first.rstrip().endswith("]") and any(lines)):
             return None
-        text = "".join(line for _, line in _decoded_lines(Path(self.name)))
+        text = "".join(line for _, line in decoded_lines(Path(self.name)))
         try:
-            return json.loads(text)
+            values: list[Any] = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"{self.name}, line {error.lineno}: not valid JSON: {error.msg}.") from None
+        return values
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         self.blank_lines = 0
         for number, record in self._values():
+            if self.positional and isinstance(record, list):
+                record = {str(index): cell for index, cell in enumerate(record)}
             if not isinstance(record, dict):
                 raise ValueError(
                     f'{self.at(number)}: expected an object such as {{"sent0": "..."}}, got {type(record).__name__}.'
@@ -223,7 +280,7 @@ class JsonFile(TextTable):
         if self._array is not None:
             yield from enumerate(self._array, 1)
             return
-        for number, line in _decoded_lines(Path(self.name)):
+        for number, line in decoded_lines(Path(self.name)):
             if not line.strip():
                 self.blank_lines += 1
                 continue
@@ -237,16 +294,22 @@ class JsonFile(TextTable):
 
 
 class ParquetFile(TextTable):
-    """A parquet file, read in batches and only the columns asked for."""
+    """A parquet file, read in batches. Only the requested columns are read.
+
+    Args:
+        path (`Path`): The file.
+
+    Raises:
+        ValueError: If the file is not a parquet file, or names a column twice.
+    """
 
     unit = "row"
 
     def __init__(self, path: Path):
         super().__init__(str(path))
         source: Any = path
-        if path.suffix.lower() == ".gz":  # parquet is read from its end, which a gzip stream cannot reach
-            with _open_binary(path) as stream:
-                source = pa.BufferReader(_read(stream, path))
+        if path.suffix.lower() == ".gz":  # parquet is read from its end, so it is unpacked into memory
+            source = pa.BufferReader(read_bytes(path))
         try:
             self._file = pq.ParquetFile(source)
         except pa.ArrowInvalid as error:
@@ -255,6 +318,7 @@ class ParquetFile(TextTable):
         _check_unique(self.columns, str(path))
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
         number = 0
         for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
             for cells in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
@@ -262,8 +326,36 @@ class ParquetFile(TextTable):
                 yield number, cells
 
 
+class DatasetTable(TextTable):
+    """A dataset in memory or in a memory-mapped file.
+
+    Args:
+        dataset (`datasets.Dataset`): The dataset.
+        name (`str`): What messages call it.
+    """
+
+    unit = "row"
+
+    def __init__(self, dataset: Dataset, name: str):
+        super().__init__(name)
+        self._dataset = dataset.with_format(None)
+        self.columns = dataset.column_names
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
+        batches = self._dataset.select_columns(list(columns)).iter(_BATCH_ROWS)
+        yield from enumerate(chain.from_iterable(zip(*map(b.get, columns), strict=True) for b in batches), 1)
+
+
 class MemoryTable(TextTable):
-    """A list of sentences, of tuples or of dicts in memory."""
+    """A list of sentences, of tuples or of dicts.
+
+    Args:
+        rows (`Sequence[Any]`): The list.
+
+    Raises:
+        ValueError: If the list is empty or its first row is none of these.
+    """
 
     unit = "row"
 
@@ -275,75 +367,30 @@ class MemoryTable(TextTable):
         if not isinstance(first, (str, dict, tuple, list)) or not first:
             raise ValueError(f"{self.at(1)}: expected a string, tuple or dict, got {first!r}.")
         self._rows = rows
+        self.positional = isinstance(first, (tuple, list))
         if isinstance(first, str):
             self.columns = ["text"]
         elif isinstance(first, dict):
-            self.columns = _keys(row for row in rows[:_SAMPLE_ROWS] if isinstance(row, dict))
+            self.columns = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
         else:
             self.columns = [str(index) for index in range(len(first))]
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
         first = self._rows[0]
-        chosen = [self.columns.index(column) for column in columns]
+        indices = [self.columns.index(column) for column in columns]
         for number, row in enumerate(self._rows, 1):
             if isinstance(first, str):
                 yield number, (row,)
             elif isinstance(row, dict) and isinstance(first, dict):
                 yield number, [row.get(column) for column in columns]
             elif isinstance(row, (tuple, list)) and len(row) == len(self.columns):
-                yield number, [row[index] for index in chosen]
+                yield number, [row[index] for index in indices]
             else:
                 raise ValueError(f"{self.at(number)}: {row!r} does not have the {len(self.columns)} cells of row 1.")
 
 
-def _keys(records: Iterable[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for record in records for key in record))
-
-
 def _check_unique(columns: Sequence[str], name: str) -> None:
-    twice = sorted({column for column in columns if columns.count(column) > 1})
-    if twice:
-        raise ValueError(f"{name}: column name(s) {', '.join(map(repr, twice))} occur more than once.")
-
-
-def _open_binary(path: Path) -> BinaryIO:
-    if path.suffix.lower() == ".gz":
-        return BufferedReader(gzip.open(path, "rb"), 2**20)  # gzip's own line iterator is several times slower
-    return open(path, "rb")
-
-
-def _read(stream: BinaryIO, path: Path) -> bytes:
-    try:
-        return stream.read()
-    except (EOFError, OSError, zlib.error) as error:
-        raise _broken_gzip(path, error) from None
-
-
-def _broken_gzip(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path}: cannot be read to its end: {error} Copy or download the file again.")
-
-
-def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (1-based number, line with its end) of a UTF-8 file, with or without a byte-order mark."""
-    offset = 0
-    with _open_binary(path) as stream:
-        lines = enumerate(stream, 1)
-        while True:
-            try:
-                number, raw = next(lines)
-            except StopIteration:
-                return
-            except (EOFError, OSError, zlib.error) as error:
-                raise _broken_gzip(path, error) from None
-            try:
-                yield number, raw.removeprefix(_UTF8_BOM).decode() if number == 1 else raw.decode()
-            except UnicodeDecodeError as error:
-                # The position that the error carries counts from behind the byte-order mark.
-                start = error.start + len(_UTF8_BOM) * (number == 1 and raw.startswith(_UTF8_BOM))
-                encoding = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-                raise ValueError(
-                    f"{path}, line {number}: byte 0x{raw[start]:02x} at byte offset {offset + start} "
-                    f"is not UTF-8. The text may be {encoding}: convert it with "
-                    f"`iconv -f {encoding} -t UTF-8` and use the result."
-                ) from None
-            offset += len(raw)
+    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if repeated:
+        raise ValueError(f"{name}: column name(s) {', '.join(map(repr, repeated))} occur more than once.")

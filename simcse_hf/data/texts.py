@@ -1,33 +1,36 @@
-"""One column of texts, streamed from a file of any size."""
+"""Stream one column of texts from a file of any size."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .columns import resolve_columns
-from .files import TextTable, open_table
+from .columns import SENTENCE_NAMES, resolve_columns
+from .files import JsonFile, TextTable, open_table
 
 
-def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[TextTable, str]:
-    """Opens a file and chooses its column of texts.
+def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[TextTable, str]:
+    """Open a file and choose its column of texts.
 
     Args:
-        path: a txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
-        column: its column; default: the only one, or the one named `sent0`, `text` or `sentence`.
+        path (`str | os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these followed by .gz.
+        column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
+            `sentence`.
 
     Returns:
-        The open table and the column's name.
+        `tuple[TextTable, str]`: The open table and the name of the column.
 
     Raises:
-        ValueError: an unreadable file, no such column, or several that could be meant.
+        ValueError: If the file cannot be read, has no such column, or has several that may be meant.
     """
     table = open_table(Path(path))
     if column is not None:
         resolve_columns(table.columns, name=table.name, columns=[column])
         return table, column
+    if isinstance(table, JsonFile):
+        table.refuse_late_keys = True
     if len(table.columns) == 1:
         return table, table.columns[0]
-    known = [name for name in table.columns if name in ("sent0", "text", "sentence")]
+    known = [name for name in table.columns if name in SENTENCE_NAMES]
     if len(known) != 1:
         raise ValueError(
             f"{table.name}: which of the columns {', '.join(map(repr, table.columns))} holds the texts? Name it."
@@ -35,26 +38,27 @@ def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Tex
     return table, known[0]
 
 
-def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
-    """The texts of a file, one after the other, whatever its size.
+def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a file one by one.
 
-    Blank lines of a txt file are skipped; an empty cell of a table is a text like any other, so that vectors can be
-    laid beside the table's rows.
+    Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
+    aligned with the rows of the table.
 
     Args:
-        path: as in [`text_column`].
-        column: as in [`text_column`].
+        path (`str | os.PathLike`): The file; see [`text_column`].
+        column (`str`, *optional*): The column; see [`text_column`].
 
     Yields:
-        (1-based line or row number, text).
+        `tuple[int, str]`: The line or row number, from 1, and the text.
 
     Raises:
-        ValueError: as [`text_column`]; a cell that is no text, with its place.
+        ValueError: If the file cannot be read, its column is unclear, or a cell holds no text. The message names the
+            line or row.
     """
     table, column = text_column(path, column)
     for number, (text,) in table.rows([column]):
         if not isinstance(text, str):
             raise ValueError(
-                f"{table.at(number)}, column {column!r}: expected a text, got {text!r}; fill or drop such rows first."
+                f"{table.at(number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows first."
             )
         yield number, text

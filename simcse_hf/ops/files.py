@@ -29,7 +29,7 @@ def find_file(name_or_path: str | os.PathLike, filename: str, **hub_kwargs: Any)
     """Find an optional file of a model, and download it if the model is on the hub.
 
     Args:
-        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
         filename (`str`): The file, relative to the model, such as `"modules.json"` or `"1_Pooling/config.json"`.
         hub_kwargs (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only` and `subfolder`, as
             in `from_pretrained`. `filename` is relative to `subfolder`.
@@ -58,7 +58,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
             np.save(stream, vectors)
 
     Args:
-        path (`str` or `os.PathLike`): Where the file or folder is to stand. Its parent folder must exist.
+        path (`str | os.PathLike`): Where the file or folder is to stand. Its parent folder must exist.
 
     Yields:
         `Path`: A path that does not exist yet, in the same folder as `path`. Its name ends in `.partial`.

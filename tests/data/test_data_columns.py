@@ -1,23 +1,24 @@
-"""What a user is promised of column names: asked for, then known, then by position, and never a guess in silence."""
+"""Columns are chosen by request or by name, never by a silent guess, and a log line says which plays which part."""
 
 import logging
 
 import pytest
+from datasets import Dataset, Features, Value
 
-from simcse_hf.data.columns import output_columns, resolve_columns
-
-
-def resolve(found, **options):
-    return resolve_columns(found.split(), name="data.csv", **options)
+from simcse_hf.data.columns import output_columns, resolve_columns, resolve_dataset_columns
 
 
-def test_output_columns():
+def resolve(column_names, **options):
+    return resolve_columns(column_names.split(), name="data.csv", **options)
+
+
+def test_output_columns_are_numbered():
     assert output_columns(1) == ["sent0"]
     assert output_columns(4) == ["sent0", "sent1", "sent2", "sent3"]
 
 
 @pytest.mark.parametrize(
-    ("found", "chosen"),
+    ("column_names", "expected"),
     [
         ("hard_neg sent1 sent0", "sent0 sent1 hard_neg"),
         ("sent0 sent1", "sent0 sent1"),
@@ -27,75 +28,112 @@ def test_output_columns():
         ("negative positive anchor", "anchor positive negative"),
         ("anchor positive", "anchor positive"),
         ("negative_2 negative_1 anchor positive", "anchor positive negative_1 negative_2"),
+        ("neg pos query", "query pos neg"),
+        ("positive negative query id", "query positive negative"),
+        ("hypothesis premise genre", "premise hypothesis"),
         ("label sentence2 sentence1", "sentence1 sentence2"),
         ("idx text label", "text"),
+        ("text category", "text"),
+        ("source text other", "text"),
         ("id sentence", "sentence"),
+        ("id review score", "review"),
         ("sent0", "sent0"),
+        ("x", "x"),
     ],
 )
-def test_known_names_are_put_in_order(found, chosen):
-    assert resolve(found) == chosen.split()
+def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expected):
+    assert resolve(column_names) == expected.split()
 
 
-@pytest.mark.parametrize("found", ["x", "x y", "x y z", "x y z w", "text other", "sent1 sent0b"])
-def test_other_names_go_by_position_and_the_log_says_so(found, caplog):
+@pytest.mark.parametrize(
+    "column_names",
+    [
+        "x y",
+        "x y z",
+        "sent1 sent0b",
+        "text sentence",
+        "text positive",
+        "anchor positive sentence1 sentence2",
+        "id label",
+    ],
+)
+def test_asks_for_columns_if_the_names_are_not_clear(column_names):
+    listed = ", ".join(map(repr, column_names.split()))
+    with pytest.raises(
+        ValueError, match=rf"data\.csv: the column names do not say .*--columns .*columns are {listed}"
+    ):
+        resolve(column_names)
+    requested = column_names.split()[::-1]
+    assert resolve(column_names, columns=requested) == requested
+
+
+def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
-        assert resolve(found) == found.split()
-    assert "data.csv: columns taken by position: " + ", ".join(map(repr, found.split())) in caplog.text
+        resolve("hard_neg sent1 sent0 source")
+        resolve("text")
+    assert caplog.messages == [
+        "data.csv: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored 'source'.",
+        "data.csv: the sentences are in column 'text'.",
+    ]
 
 
-def test_asked_for_wins_over_known_names():
+def test_requested_columns_override_known_names():
     assert resolve("sent0 sent1 hard_neg", columns=["hard_neg", "sent0"]) == ["hard_neg", "sent0"]
 
 
-def test_asked_for_but_missing():
+def test_refuses_a_requested_column_that_is_missing():
     with pytest.raises(ValueError, match="data.csv: no column 'premise'; the columns are 'a', 'b'"):
         resolve("a b", columns=["a", "premise"])
 
 
 @pytest.mark.parametrize("columns", [[], "a"])
-def test_asked_for_must_be_a_list(columns):
+def test_requested_columns_must_be_a_list(columns):
     with pytest.raises(ValueError, match="columns must be a non-empty list"):
         resolve("a b", columns=columns)
 
 
-def test_asked_for_twice():
+def test_refuses_a_column_that_is_requested_twice():
     with pytest.raises(ValueError, match="names a column twice"):
         resolve("a b", columns=["a", "a"])
 
 
 @pytest.mark.parametrize("other", ["idx", "id", "label", "gold_label", "score", "pair_id"])
-def test_position_does_not_decide_over_a_column_that_is_no_text(other):
-    with pytest.raises(ValueError, match=rf"data\.csv: column\(s\) '{other}' look like no text.*columns=\[\.\.\.\]"):
+def test_identifiers_labels_and_scores_are_never_text(other):
+    with pytest.raises(ValueError, match=rf"data\.csv: .*\('{other}' cannot be text\).*columns=\[\.\.\.\]"):
         resolve(f"x y {other}")
 
 
-def test_a_column_of_numbers_is_no_text_whatever_its_name():
+def test_a_column_of_numbers_is_never_text_whatever_its_name():
     sample = [("A dog.", "An animal.", "0.5"), ("A cat.", "An animal.", "-1e3")]
-    with pytest.raises(ValueError, match="'similarity' look like no text"):
+    with pytest.raises(ValueError, match="'similarity' cannot be text"):
         resolve("x y similarity", sample=sample)
-    assert resolve("x y similarity", sample=[*sample, ("A.", "B.", "none of it")]) == ["x", "y", "similarity"]
-    with pytest.raises(ValueError, match="'y' look like no text"):
-        resolve("x y", sample=[("A dog.", 3)])
-    assert resolve("x y", sample=[("A dog.", None)]) == ["x", "y"]
+    with pytest.raises(ValueError) as error:
+        resolve("x y similarity", sample=[*sample, ("A.", "B.", "none of it")])
+    assert "cannot be text" not in str(error.value)
+    assert resolve("x y", sample=[("A dog.", 3)]) == ["x"]
+    with pytest.raises(ValueError, match="do not say"):
+        resolve("x y", sample=[("A dog.", None)])
 
 
 def test_the_only_column_is_taken_even_when_it_holds_numbers():
     assert resolve("text", sample=[("1984",), ("42",)]) == ["text"]
 
 
-@pytest.mark.parametrize(("found", "missing"), [("sent0 hard_neg", "sent1"), ("anchor negative_1 x", "positive")])
-def test_negatives_without_a_positive(found, missing):
+@pytest.mark.parametrize(
+    ("column_names", "missing"),
+    [("sent0 hard_neg", "sent1"), ("anchor negative_1 x", "positive"), ("query neg", "pos")],
+)
+def test_refuses_negatives_without_a_positive(column_names, missing):
     with pytest.raises(ValueError, match=f"but no '{missing}'"):
-        resolve(found)
+        resolve(column_names)
 
 
-def test_two_negatives_of_one_number():
+def test_refuses_two_negatives_with_the_same_number():
     with pytest.raises(ValueError, match="'hard_neg1' and 'hard_neg_1' have the same number"):
         resolve("sent0 sent1 hard_neg1 hard_neg_1")
 
 
-def test_expected_number_of_columns():
+def test_refuses_another_number_of_columns_than_expected():
     assert resolve("sent0 sent1 hard_neg", expected_columns=3) == ["sent0", "sent1", "hard_neg"]
     with pytest.raises(ValueError) as caught:
         resolve("text label", expected_columns=3)
@@ -104,10 +142,67 @@ def test_expected_number_of_columns():
     assert "'text', 'label'" in str(caught.value)
 
 
-def test_ignored_columns_are_named_and_a_label_beside_a_pair_is_a_warning(caplog):
+def test_warns_that_labels_and_scores_of_pairs_are_ignored(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
         resolve("sent0 sent1 source")
         resolve("sentence1 sentence2 label")
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert "ignored 'source'" in caplog.text
     assert "ignored 'label'. Every row counts as a positive pair" in caplog.text
+
+
+TRIPLET = {"sent0": "a", "sent1": "p", "sent2": "n"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"anchor": "a", "negative": "n", "positive": "p"},
+        {"hard_neg": "n", "sent0": "a", "sent1": "p", "label": 1},
+        {"id": 7, "neg": ["n"], "pos": ["p"], "query": "a"},
+        {"score": 0.5, "query": "a", "negative": "n", "positive": "p"},
+    ],
+)
+def test_the_columns_of_a_dataset_are_put_in_order_by_name(row):
+    resolved = resolve_dataset_columns(Dataset.from_list([row]))
+    assert resolved.column_names == list(TRIPLET) and resolved.to_list() == [TRIPLET]
+    assert resolved.features == Features({name: Value("string") for name in TRIPLET})
+
+
+def test_the_columns_of_a_dataset_can_be_requested():
+    dataset = Dataset.from_list([{"x": "a", "y": "p", "idx": 3}])
+    assert resolve_dataset_columns(dataset, ["y", "x"]).to_list() == [{"sent0": "p", "sent1": "a"}]
+    with pytest.raises(ValueError, match="the dataset: the column names do not say"):
+        resolve_dataset_columns(dataset)
+    with pytest.raises(ValueError, match="the dataset: column 'idx' holds .*int64.*, not strings.*--columns"):
+        resolve_dataset_columns(dataset, ["x", "idx"])
+
+
+def test_each_listed_positive_becomes_a_row_and_listed_negatives_become_columns(caplog):
+    rows = [
+        {"query": "q1", "pos": ["p1", "p2"], "neg": ["n1", "n2"]},
+        {"query": "q2", "pos": ["p3"], "neg": ["n3", "n4", "n5"]},
+        {"query": "q3", "pos": ["p4"], "neg": []},
+    ]
+    resolved = resolve_dataset_columns(Dataset.from_list(rows))
+    assert [list(row.values()) for row in resolved] == [
+        ["q1", "p1", "n1", "n2"],
+        ["q1", "p2", "n1", "n2"],
+        ["q2", "p3", "n3", "n4"],
+    ]
+    assert "dropped 1 of 4 rows for an empty cell: row 3." in caplog.text
+    assert "1 rows list more than 2 hard negative(s)" in caplog.text
+    with pytest.raises(ValueError, match="4 text column.* where 3 are expected"):
+        resolve_dataset_columns(Dataset.from_list(rows), expected_columns=3)
+
+
+def test_empty_cells_of_a_dataset_are_dropped_with_a_warning(caplog):
+    dataset = Dataset.from_list([{"text": "a"}, {"text": None}, {"text": " "}])
+    assert resolve_dataset_columns(dataset).to_list() == [{"sent0": "a"}]
+    assert "the dataset: dropped 2 of 3 rows for an empty cell: row 2, 3." in caplog.text
+
+
+@pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
+def test_tokenised_and_grouped_datasets_stay_as_they_are(columns):
+    dataset = Dataset.from_dict(columns)
+    assert resolve_dataset_columns(dataset) is dataset

@@ -1,4 +1,4 @@
-"""What a user is promised of a file: its rows with their line numbers, or an error that says where it is wrong."""
+"""A file gives its rows with their line numbers, or an error that says where it is wrong."""
 
 import csv
 import gzip
@@ -19,18 +19,18 @@ def write(path, content):
     return path
 
 
-def contents(kind):
+def contents(extension):
     records = [dict(zip(("a", "b"), row, strict=True)) for row in ROWS]
-    if kind == "txt":
+    if extension == "txt":
         return "".join(f"{a}\n" for a, _ in ROWS)
-    if kind in ("csv", "tsv"):
+    if extension in ("csv", "tsv"):
         lines = []
-        writer = csv.writer(type("Sink", (), {"write": lines.append}), delimiter={"csv": ",", "tsv": "\t"}[kind])
+        writer = csv.writer(type("Sink", (), {"write": lines.append}), delimiter={"csv": ",", "tsv": "\t"}[extension])
         writer.writerows([("a", "b"), *ROWS])
         return "".join(lines)
-    if kind == "json":
+    if extension == "json":
         return json.dumps(records, indent=1)
-    if kind == "jsonl":
+    if extension == "jsonl":
         return "".join(json.dumps(record) + "\n" for record in records)
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(records), sink)
@@ -38,33 +38,33 @@ def contents(kind):
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
-@pytest.mark.parametrize("kind", ["txt", "csv", "tsv", "json", "jsonl", "parquet"])
-def test_every_format_and_its_gz_gives_the_same_rows(tmp_path, kind, gz):
-    table = open_table(write(tmp_path / f"data.{kind}{gz}", contents(kind)))
-    if kind == "txt":
+@pytest.mark.parametrize("extension", ["txt", "csv", "tsv", "json", "jsonl", "parquet"])
+def test_every_format_gives_the_same_rows_packed_or_not(tmp_path, extension, gz):
+    table = open_table(write(tmp_path / f"data.{extension}{gz}", contents(extension)))
+    if extension == "txt":
         assert table.columns == ["text"]
         assert [list(cells) for _, cells in table.rows(["text"])] == [[a] for a, _ in ROWS]
     else:
         assert table.columns == ["a", "b"]
         assert [list(cells) for _, cells in table.rows(["b", "a"])] == [[b, a] for a, b in ROWS]
-    start = 2 if kind in ("csv", "tsv") else 1
+    start = 2 if extension in ("csv", "tsv") else 1
     assert [number for number, _ in table.rows(table.columns)] == [start, start + 1]
 
 
-def test_extension_is_read_in_any_case(tmp_path):
+def test_the_extension_may_be_in_upper_case(tmp_path):
     assert open_table(write(tmp_path / "DATA.TXT", "One.\n")).sample() == [("One.",)]
 
 
-def test_json_lines_in_a_json_file(tmp_path):
+def test_a_json_file_may_hold_json_lines(tmp_path):
     assert open_table(write(tmp_path / "x.json", contents("jsonl"))).sample() == [list(row) for row in ROWS]
 
 
-def test_byte_order_mark_is_no_part_of_the_text(tmp_path):
+def test_the_byte_order_mark_is_removed(tmp_path):
     assert open_table(write(tmp_path / "x.txt", "\ufeffOne.\n")).sample() == [("One.",)]
     assert open_table(write(tmp_path / "x.csv", '\ufeff"a",b\n1,2\n')).columns == ["a", "b"]
 
 
-def test_txt_keeps_inner_white_space_and_splits_at_line_feeds_only(tmp_path):
+def test_txt_keeps_inner_white_space_and_does_not_split_at_unicode_separators(tmp_path):
     table = open_table(write(tmp_path / "x.txt", "  two  spaces\t\r\n\n \nform\x0cfeed and\u2028separator\nlast"))
     assert list(table.rows(["text"])) == [
         (1, ("  two  spaces\t",)),
@@ -74,13 +74,13 @@ def test_txt_keeps_inner_white_space_and_splits_at_line_feeds_only(tmp_path):
     assert table.blank_lines == 2
 
 
-def test_csv_line_numbers_count_blank_lines_and_lines_inside_quotes(tmp_path):
+def test_csv_line_numbers_count_blank_lines_and_line_breaks_in_cells(tmp_path):
     table = open_table(write(tmp_path / "x.csv", 'a,b\n\n"one\ntwo",x\ny,z\n'))
     assert list(table.rows(["a"])) == [(3, ["one\ntwo"]), (5, ["y"])]
     assert table.blank_lines == 1
 
 
-def test_csv_cell_longer_than_the_csv_modules_limit(tmp_path):
+def test_reads_csv_cells_longer_than_the_limit_of_the_csv_module(tmp_path):
     limit = csv.field_size_limit()
     long = "word " * (limit // 4)
     assert open_table(write(tmp_path / "x.csv", f"a,b\n{long},x\n")).sample() == [[long, "x"]]
@@ -88,45 +88,45 @@ def test_csv_cell_longer_than_the_csv_modules_limit(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "count"), [("only one", 1), ("one,two,three", 3)])
-def test_csv_row_with_another_number_of_cells(tmp_path, line, count):
+def test_refuses_a_csv_row_with_missing_or_extra_cells(tmp_path, line, count):
     table = open_table(write(tmp_path / "x.csv", f"a,b\nx,y\n{line}\n"))
     with pytest.raises(ValueError, match=rf"x\.csv, line 3: {count} cells where the header has 2 \(a, b\)"):
         list(table.rows(["a"]))
 
 
-def test_csv_quote_that_never_closes(tmp_path):
+def test_refuses_a_csv_quote_that_never_closes(tmp_path):
     table = open_table(write(tmp_path / "x.csv", 'a,b\nx,y\n"open,z\nmore,cells\n'))
     with pytest.raises(ValueError, match=r"x\.csv, line 3: not valid csv: .*doubled"):
         list(table.rows(["a"]))
 
 
-def test_tsv_raw_quotes_do_not_swallow_the_lines_between_them(tmp_path):
+def test_refuses_unescaped_tsv_quotes_that_would_swallow_lines(tmp_path):
     table = open_table(write(tmp_path / "x.tsv", 'a\tb\n"Yes\tx\nhe said."\ty\n'))
     with pytest.raises(ValueError, match=r"x\.tsv, line 2: .* runs on to line 3"):
         list(table.rows(["a"]))
 
 
-def test_csv_that_is_separated_by_something_else(tmp_path):
+def test_names_the_delimiter_that_a_csv_file_seems_to_use(tmp_path):
     path = write(tmp_path / "x.csv", "sent0\tsent1\nx\ty\n")
-    with pytest.raises(ValueError, match=r"x\.csv: .* pass delimiter='\\t'"):
+    with pytest.raises(ValueError, match=r"x\.csv: .* Pass delimiter='\\t'"):
         open_table(path)
     assert open_table(path, delimiter="\t").sample() == [["x", "y"]]
     with pytest.raises(ValueError, match="delimiter must be one character"):
         open_table(path, delimiter="::")
 
 
-def test_delimiter_for_a_format_without_one(tmp_path):
+def test_refuses_a_delimiter_for_a_txt_file(tmp_path):
     with pytest.raises(ValueError, match=r"x\.txt: a delimiter"):
         open_table(write(tmp_path / "x.txt", "One.\n"), delimiter="\t")
 
 
-def test_column_name_twice(tmp_path):
+def test_refuses_a_repeated_column_name(tmp_path):
     with pytest.raises(ValueError, match=r"x\.csv: column name\(s\) 'a' occur more than once"):
         open_table(write(tmp_path / "x.csv", "a,b,a\n1,2,3\n"))
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".json", ".parquet", ".txt.gz"])
-def test_empty_file(tmp_path, suffix):
+def test_refuses_an_empty_file(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     path.touch()
     with pytest.raises(ValueError, match=rf"x{suffix}: the file is empty"):
@@ -134,13 +134,13 @@ def test_empty_file(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("suffix", "content"), [(".csv", "\n\n"), (".json", "[]"), (".jsonl", "\n")])
-def test_file_without_rows_or_header(tmp_path, suffix, content):
+def test_refuses_a_file_without_header_or_rows(tmp_path, suffix, content):
     with pytest.raises(ValueError, match=rf"x{suffix}: the file holds no"):
         open_table(write(tmp_path / f"x{suffix}", content))
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".txt.gz"])
-def test_bytes_that_are_not_utf8(tmp_path, suffix):
+def test_names_line_and_offset_of_a_byte_that_is_not_utf8(tmp_path, suffix):
     first = {".csv": "a\n", ".jsonl": '{"a": "b"}\n'}.get(suffix, "Ünd\n").encode()
     with pytest.raises(
         ValueError, match=rf"x{suffix}, line 2: byte 0xe9 at byte offset {len(first) + 3} .*WINDOWS-1252"
@@ -149,30 +149,30 @@ def test_bytes_that_are_not_utf8(tmp_path, suffix):
         list(table.rows(table.columns))
 
 
-def test_offset_of_a_bad_byte_counts_the_byte_order_mark(tmp_path):
+def test_the_offset_of_a_bad_byte_counts_the_byte_order_mark(tmp_path):
     with pytest.raises(ValueError, match=r"line 1: byte 0xe9 at byte offset 6 "):
         open_table(write(tmp_path / "x.txt", b"\xef\xbb\xbfcaf\xe9\n")).sample()
 
 
-def test_utf16_is_named(tmp_path):
+def test_recognises_utf16(tmp_path):
     with pytest.raises(ValueError, match=r"line 1: byte 0xff at byte offset 0 .* UTF-16"):
         open_table(write(tmp_path / "x.txt", "One.\n".encode("utf-16"))).sample()
 
 
-def test_missing_file_is_both_kinds_of_error(tmp_path):
+def test_a_missing_file_is_a_file_not_found_error_and_a_value_error(tmp_path):
     with pytest.raises(DataFileNotFoundError, match=r"nowhere\.csv: no such file") as caught:
         open_table(tmp_path / "nowhere.csv")
     assert isinstance(caught.value, FileNotFoundError) and isinstance(caught.value, ValueError)
 
 
-def test_directory_and_unknown_extension(tmp_path):
+def test_refuses_a_directory_and_an_unknown_extension(tmp_path):
     with pytest.raises(ValueError, match="is a directory"):
         open_table(tmp_path)
-    with pytest.raises(ValueError, match=r"x\.docx: unknown extension '\.docx'; the name must end in \.txt, \.csv"):
+    with pytest.raises(ValueError, match=r"x\.docx: unknown extension '\.docx'\. The name must end in \.txt, \.csv"):
         open_table(write(tmp_path / "x.docx", "One.\n"))
 
 
-def test_gzip_that_is_cut_or_none(tmp_path):
+def test_refuses_a_broken_gzip_file(tmp_path):
     whole = gzip.compress("".join(f"Sentence {i}.\n" for i in range(5000)).encode())
     cut = tmp_path / "cut.txt.gz"
     cut.write_bytes(whole[: len(whole) // 2])
@@ -184,7 +184,7 @@ def test_gzip_that_is_cut_or_none(tmp_path):
         list(open_table(plain).rows(["text"]))
 
 
-def test_json_that_is_none(tmp_path):
+def test_names_the_line_of_malformed_json(tmp_path):
     table = open_table(write(tmp_path / "x.jsonl", '{"a": "b"}\n' * 200 + '{"a": \n'))
     with pytest.raises(ValueError, match=r"x\.jsonl, line 201: not valid JSON"):
         list(table.rows(["a"]))
@@ -194,18 +194,18 @@ def test_json_that_is_none(tmp_path):
         open_table(write(tmp_path / "x.jsonl", '"a"\n'))
 
 
-def test_json_key_that_the_first_row_lacks(tmp_path):
+def test_a_json_key_may_be_missing_in_the_first_row(tmp_path):
     table = open_table(write(tmp_path / "x.jsonl", '{"a": "1"}\n{"a": "2", "b": "3"}\n'))
     assert table.columns == ["a", "b"]
     assert list(table.rows(["b"])) == [(1, [None]), (2, ["3"])]
 
 
-def test_parquet_that_is_none(tmp_path):
+def test_refuses_a_file_that_is_not_parquet(tmp_path):
     with pytest.raises(ValueError, match=r"x\.parquet: not a readable parquet file"):
         open_table(write(tmp_path / "x.parquet", "PAR1 but not really"))
 
 
-def test_rows_in_memory():
+def test_reads_lists_of_strings_tuples_and_dicts():
     assert list(MemoryTable(["a", "b"]).rows(["text"])) == [(1, ("a",)), (2, ("b",))]
     assert list(MemoryTable([("a", "b")]).rows(["1", "0"])) == [(1, ["b", "a"])]
     assert list(MemoryTable([{"x": "a"}, {"y": "b"}]).rows(["x", "y"])) == [(1, ["a", None]), (2, [None, "b"])]
@@ -215,3 +215,28 @@ def test_rows_in_memory():
         MemoryTable([3])
     with pytest.raises(ValueError, match="list of rows is empty"):
         MemoryTable([])
+
+
+@pytest.mark.parametrize("ends", ["\r", "\r\n", "\n"])
+def test_every_line_end_separates_rows(tmp_path, ends):
+    table = open_table(write(tmp_path / "x.txt", ends.join(["One.", "Two.", "", "Four."])))
+    assert list(table.rows(["text"])) == [(1, ("One.",)), (2, ("Two.",)), (4, ("Four.",))]
+    table = open_table(write(tmp_path / "x.csv", ends.join(["a,b", "1,2", "3,4", ""])))
+    assert list(table.rows(["b"])) == [(2, ["2"]), (3, ["4"])]
+    table = open_table(write(tmp_path / "x.jsonl", ends.join(['{"a": "1"}', '{"a": "2"}'])))
+    assert list(table.rows(["a"])) == [(1, ["1"]), (2, ["2"])]
+
+
+def test_refuses_a_json_key_that_first_appears_after_the_rows_that_name_the_columns(tmp_path):
+    table = open_table(write(tmp_path / "x.jsonl", '{"a": "1"}\n' * 150 + '{"a": "1", "hard_neg": "2"}\n'))
+    assert len(list(table.rows(["a"]))) == 151
+    table.refuse_late_keys = True
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 151: the key 'hard_neg' does not occur in the first 100"):
+        list(table.rows(["a"]))
+
+
+def test_json_rows_may_be_arrays_of_texts(tmp_path):
+    for content in ('["a", "b"]\n["c", "d"]\n', '[["a", "b"], ["c", "d"]]'):
+        table = open_table(write(tmp_path / "x.jsonl", content))
+        assert table.positional and table.columns == ["0", "1"]
+        assert list(table.rows(["1", "0"])) == [(1, ["b", "a"]), (2, ["d", "c"])]
