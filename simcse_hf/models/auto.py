@@ -79,7 +79,7 @@ class AutoModelForCL:
 
         Args:
             config (`PreTrainedConfig`): The config of the encoder.
-            settings (`Any`): The fields of [`ContrastiveSettings`], and `unpadded`.
+            settings (`Any`): The fields of [`ContrastiveSettings`], `unpadded` and `fast_dropout`.
 
         Returns:
             [`ContrastiveModel`]: The model, in training mode.

@@ -17,11 +17,11 @@ from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.matryoshka import make_matryoshka
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
-from ..ops.unpadded import encode_unpadded, supports_unpadded
+from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import AUXILIARY_MODULES, ContrastiveCheckpoint, load_auxiliary_state
 from .configuration import SECTION, ContrastiveSettings
 from .head import SentenceHead
-from .poolers import TEMPLATE_POOLER, at_mask, needs_hidden_states, pool
+from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}
@@ -62,10 +62,12 @@ class ContrastiveModel(ContrastiveCheckpoint):
 
         model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
 
-    A further keyword argument is not saved, because it changes the speed and not the embeddings:
+    Two more keyword arguments are not saved, because they change the speed and not the embeddings:
 
     - `unpadded` (`bool`, defaults to `True`): Leave padding out of the computation, for encoders that allow it (see
       [`supports_unpadded`]). The attribute may be set at any time.
+    - `fast_dropout` (`bool`, defaults to `True`): Replace the encoder's `nn.Dropout` modules by `FastDropout`, which
+      draws its masks faster on a CPU. With `False` the encoder keeps torch's modules.
     """
 
     base_class: type[nn.Module]  # the stock encoder
@@ -78,6 +80,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         config: PreTrainedConfig,
         *,
         unpadded: bool = True,
+        fast_dropout: bool = True,
         _settings: dict[str, Any] | None = None,  # by from_pretrained
         **settings: Any,
     ) -> None:
@@ -102,8 +105,10 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self._register_mlm_head()
         self.post_init()
         self._freeze_unused_head()
-        self.unpadded = unpadded
-        use_fast_dropout(self.base_model)
+        self.unpadded, self.fast_dropout = unpadded, fast_dropout
+        install_unpadded_attention(self.base_model)
+        if fast_dropout:
+            use_fast_dropout(self.base_model)
 
     def update_settings(self, **settings: Any) -> None:
         """Change settings of the model and of the config that is saved with it.
@@ -156,7 +161,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
 
     def copy_encoder(self) -> "ContrastiveModel":
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
-        twin = type(self)(self.config, do_mlm=False, encoders=1, unpadded=self.unpadded)
+        speed = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
+        twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
         names = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
         return cast(ContrastiveModel, twin.to(self.device, self.dtype).train(self.training))
@@ -169,7 +175,9 @@ class ContrastiveModel(ContrastiveCheckpoint):
     @property
     def runs_unpadded(self) -> bool:
         """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
-        return self.unpadded and supports_unpadded(self.base_model) and not torch.compiler.is_compiling()
+        if not self.unpadded or torch.compiler.is_compiling():
+            return False
+        return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which transformers ties to the word embeddings."""
@@ -230,17 +238,15 @@ class ContrastiveModel(ContrastiveCheckpoint):
         whole_last_layer: bool = False,
     ) -> Any:
         """Run the encoder for what the pooler reads: without one, the whole last layer."""
+        if pooler_type is not None:
+            check_has_tokens(attention_mask)
         needs = {
             "all_layers": pooler_type is not None and needs_hidden_states(pooler_type),
             "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
-        if self.runs_unpadded:
-            return encode_unpadded(self.base_model, input_ids, attention_mask, token_type_ids, **needs)
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:  # DistilBERT and others have no such argument
-            inputs["token_type_ids"] = token_type_ids
-        return self.base_model(**inputs, output_hidden_states=needs["all_layers"])
+        encode = encode_unpadded if self.runs_unpadded else encode_padded
+        return encode(self.base_model, input_ids, attention_mask, token_type_ids, **needs)
 
     @property
     def _pooler_type(self) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..ops.unpadded import first_tokens
+
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
 
@@ -38,6 +40,16 @@ def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     """
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def check_has_tokens(attention_mask: torch.Tensor) -> None:
+    """Raise a `ValueError` if a row of the mask marks no token; compiled code skips the check."""
+    if not torch.compiler.is_compiling() and not attention_mask.any(1).all():
+        row = int((~attention_mask.any(1)).nonzero()[0])
+        raise ValueError(
+            f"sentence {row} of the batch has no token: its row of attention_mask holds only zeros. Remove the "
+            "sentence, or unmask at least one token."
+        )
 
 
 def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
@@ -85,8 +97,8 @@ def pool(
     Args:
         pooler_type (`str`): One of `POOLER_TYPES`.
         last_hidden_state (`torch.Tensor`): Of shape `(batch, length, dim)`.
-        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. Texts are padded
-            on the right: [CLS] is column 0.
+        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. The first
+            token that it marks is [CLS], on whichever side texts are padded.
         hidden_states (`Sequence[torch.Tensor]`, *optional*): The embedding output and every layer's output. Required
             if [`needs_hidden_states`] says so.
 
@@ -94,9 +106,10 @@ def pool(
         `torch.Tensor`: Embeddings of shape `(batch, dim)`.
     """
     if pooler_type in ("cls", "cls_before_pooler"):
-        return last_hidden_state[:, 0]
+        return first_tokens(last_hidden_state, attention_mask)
     if pooler_type == "avg":
         return masked_mean(last_hidden_state, attention_mask)
     if pooler_type == "avg_no_cls":
-        return masked_mean(last_hidden_state[:, 1:], attention_mask[:, 1:])
+        mask = attention_mask.bool()
+        return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
     return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # see needs_hidden_states

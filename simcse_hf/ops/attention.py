@@ -1,4 +1,7 @@
-"""Attention within each sentence of a packed batch."""
+"""Attention within each sentence of a packed row."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +9,7 @@ import torch.nn.functional as F
 from .dropout import keep_mask
 from .packing import Block, Packing
 
-SHORT = 64  # tokens, up to which products of whole blocks beat flash attention where there is no dropout
+SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
 
 
 def attend(
@@ -19,130 +22,199 @@ def attend(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> torch.Tensor:
-    """softmax(query key^T scaling) value within each sentence.
+    """Compute softmax(query key^T scaling) value within each sentence.
 
     Args:
-        query: (T, heads, size), or (number of sentences, heads, size) for the first tokens alone.
-        key, value: (T, heads, size).
-        packing: what lies where.
-        scaling: of the scores.
-        dropout: rate at which weights are dropped.
-        window: how far a token sees to either side; None: to the ends of its sentence.
+        query (`torch.Tensor`): Queries of shape `(T, heads, size)`, or `(sentences, heads, size)` for the first token
+            of each sentence only.
+        key (`torch.Tensor`): Keys of shape `(T, heads, size)`.
+        value (`torch.Tensor`): Values of shape `(T, heads, size)`.
+        packing ([`Packing`]): Where the sentences lie.
+        scaling (`float`): Factor of the scores.
+        dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
+        window (`int`, *optional*): How far a token sees to either side; `None` for the whole sentence.
 
     Returns:
-        Like `query`.
+        `torch.Tensor`: Of the shape of `query`.
     """
     if query.device.type != "cpu":
         return _attend_padded(query, key, value, packing, scaling, dropout, window)
     windowed = window is not None and packing.longest > window + 1
     if not windowed and (dropout > 0 or packing.longest <= SHORT):
-        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)
-    parts, done = [], 0
+        spans = _spans(packing.blocks, key.shape[1], first_only=len(query) != len(key))
+        in_blocks = (packing.to_blocks(x) for x in (query, key, value))
+        return packing.from_blocks(_AttendInBlocks.apply(*in_blocks, spans, scaling, dropout), query.shape)
+    outputs, row = [], 0
     for start, count, length in packing.groups:
         rows = count * length if len(query) == len(key) else count
-        q = query[done : done + rows]
+        q = query[row : row + rows]
         k, v = key[start : start + count * length], value[start : start + count * length]
         q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q, k, v))
         mask = None if window is None or length <= window + 1 else _band(length, window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-        parts.append(out.transpose(1, 2).flatten(0, 1))
-        done += rows
-    return torch.cat(parts)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+        row += rows
+    return torch.cat(outputs)
 
 
 def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
-    place = torch.arange(length, device=device)
-    return (place[:, None] - place).abs() <= window
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position).abs() <= window
 
 
-def _attend_padded(query, key, value, packing, scaling, dropout, window):
-    """One call for all sentences: accelerators mind the number of kernels more than the padding within one."""
-    n, length = packing.shape
-    mask = packing.present[:, None, None]
+def _attend_padded(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    scaling: float,
+    dropout: float,
+    window: int | None,
+) -> torch.Tensor:
+    """Attend in one padded call: on an accelerator, few kernels matter more than the padding within one of them."""
+    batch, length = packing.shape
+    mask = packing.token_mask[:, None, None]
     if window is not None and length > window + 1:
         mask = mask & _band(length, window, key.device)
     k, v = (packing.unpack(x.flatten(1)).unflatten(-1, x.shape[1:]).transpose(1, 2) for x in (key, value))
     if len(query) == len(key):
         q = packing.unpack(query.flatten(1)).unflatten(-1, query.shape[1:]).transpose(1, 2)
     else:
-        q = query.new_zeros(n, *query.shape[1:]).index_copy(0, packing.sentences, query)[:, :, None]
+        q = query.new_zeros(batch, *query.shape[1:]).index_copy(0, packing.rows, query)[:, :, None]
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
     out = out.transpose(1, 2)
-    return out.flatten(0, 1)[packing.tokens] if len(query) == len(key) else out[packing.sentences, 0]
+    return out.flatten(0, 1)[packing.token_index] if len(query) == len(key) else out[packing.rows, 0]
+
+
+@dataclass
+class _Span:
+    """Where one block lies: its rows of the queries and of the keys, and its elements of the attention weights.
+
+    For the block of two sentences, two heads and width 16 in `Packing._orders`: 4 products of 16 x 16, rows 0 to 64 of
+    queries and keys, elements 0 to 1024 of the weights. With first tokens as queries: 4 products of 1 x 16, rows 0 to
+    4 of the queries, elements 0 to 64 of the weights.
+    """
+
+    block: Block
+    products: int
+    queries: slice
+    keys: slice
+    weights: slice
+
+    def split(self, rows: torch.Tensor, part: slice) -> torch.Tensor:
+        """View the block's part of `rows` as one matrix per sentence and head."""
+        return rows[part].unflatten(0, (self.products, -1))
+
+
+def _spans(blocks: list[Block], heads: int, first_only: bool) -> list[_Span]:
+    spans, query, key, weight = [], 0, 0, 0
+    for block in blocks:
+        products = block.count * heads
+        query_end = query + products * (1 if first_only else block.width)
+        key_end = key + products * block.width
+        weight_end = weight + (query_end - query) * block.width
+        parts = slice(query, query_end), slice(key, key_end), slice(weight, weight_end)
+        spans.append(_Span(block, products, *parts))
+        query, key, weight = query_end, key_end, weight_end
+    return spans
 
 
 class _AttendInBlocks(torch.autograd.Function):
-    """A block's sentences and heads are one batched product, and dropout's masks are drawn in one go."""
+    """Attention with one batched product for all sentences and heads of a block, and one draw of all dropout masks."""
 
     @staticmethod
-    def forward(ctx, query, key, value, packing, scaling, rate):
-        ctx.shapes, ctx.packing, ctx.scaling = [x.shape for x in (query, key, value)], packing, scaling
-        query, key, value = (packing.heads_first(x) for x in (query, key, value))
-        ctx.slices = _slices(packing.blocks, ctx.shapes)
-        masks, ctx.keep_scale = keep_mask((ctx.slices[-1][2].stop,), rate) if rate > 0 else (None, 1.0)
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        spans: list[_Span],
+        scaling: float,
+        rate: float,
+    ) -> torch.Tensor:
+        ctx.spans, ctx.scaling = spans, scaling
+        masks, ctx.keep_scale = keep_mask((spans[-1].weights.stop,), rate) if rate > 0 else (None, 1.0)
         out, weights = torch.empty_like(query), []
         with torch.autocast("cpu", enabled=False):
-            for block, (rows, places, pairs, count) in zip(packing.blocks, ctx.slices, strict=True):
-                q, k, v = (x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places]))
-                scores = _product(q, k.mT, scaling)
-                wide = torch.promote_types(scores.dtype, torch.float32)
-                weight = torch.softmax(_fill_absent(scores, block, -torch.inf), -1, dtype=wide)
+            for span in spans:
+                q, k, v = (
+                    span.split(x, part) for x, part in ((query, span.queries), (key, span.keys), (value, span.keys))
+                )
+                weight = _softmax(_product(q, k.mT, scaling), span.block)
                 dropped = weight
                 if any(ctx.needs_input_grad):
-                    # So that nothing flows back from rows that stand for no token.
-                    weights.append(_fill_absent(weight, block, 0.0, queries=True))
+                    weights.append(_fill_padding(weight, span.block, 0.0, queries=True))
                 if masks is not None:
-                    dropped = masks[pairs].view_as(weight).to(weight.dtype).mul_(weight)
-                _product(dropped.to(v.dtype), v, ctx.keep_scale, out[rows].unflatten(0, (count, -1)))
+                    dropped = masks[span.weights].view_as(weight).to(weight.dtype).mul_(weight)
+                _product(dropped.to(v.dtype), v, ctx.keep_scale, span.split(out, span.queries))
         ctx.save_for_backward(query, key, value, masks, *weights)
-        return packing.heads_last(out, ctx.shapes[0])
+        return out
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True: these gradients will be differentiated in turn
+            return *_AttendInBlocks._differentiable_gradients(ctx, gradient), None, None, None
         query, key, value, masks, *weights = ctx.saved_tensors
-        gradient = ctx.packing.heads_first(gradient.to(query.dtype))
+        gradient = gradient.to(query.dtype)
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        for weight, (rows, places, pairs, count) in zip(weights, ctx.slices, strict=True):
-            q, k, v, g = (
-                x.unflatten(0, (count, -1)) for x in (query[rows], key[places], value[places], gradient[rows])
-            )
-            dq, dk, dv = (x.unflatten(0, (count, -1)) for x in (d_query[rows], d_key[places], d_value[places]))
+        for weight, span in zip(weights, ctx.spans, strict=True):
+            q, g, dq = (span.split(x, span.queries) for x in (query, gradient, d_query))
+            k, v, dk, dv = (span.split(x, span.keys) for x in (key, value, d_key, d_value))
             dropped, d_weight = weight, _product(g, v.mT, ctx.keep_scale).to(weight.dtype)
             if masks is not None:
-                keep = masks[pairs].view_as(weight).to(weight.dtype)
+                keep = masks[span.weights].view_as(weight).to(weight.dtype)
                 d_weight.mul_(keep)
                 dropped = keep.mul_(weight)
             _product(dropped.to(v.dtype).mT, g, ctx.keep_scale, dv)
-            d_scores = torch._softmax_backward_data(d_weight, weight, -1, weight.dtype).to(q.dtype)
+            d_scores = _softmax_gradient(d_weight, weight).to(q.dtype)
             _product(d_scores, k, ctx.scaling, dq)
             _product(d_scores.mT, q, ctx.scaling, dk)
-        found = (d_query, d_key, d_value)
-        gradients = (ctx.packing.heads_last(x, shape) for x, shape in zip(found, ctx.shapes, strict=True))
-        return *gradients, None, None, None
+        return d_query, d_key, d_value, None, None, None
+
+    @staticmethod
+    def _differentiable_gradients(ctx: Any, gradient: torch.Tensor) -> list[torch.Tensor | None]:
+        """Compute the gradients with the same dropout masks from operations that autograd can differentiate again."""
+        query, key, value, masks, *_ = ctx.saved_tensors
+        outputs = []
+        for span in ctx.spans:
+            q, k, v = (
+                span.split(x, part) for x, part in ((query, span.queries), (key, span.keys), (value, span.keys))
+            )
+            weight = _softmax(q @ k.mT * ctx.scaling, span.block)
+            weight = _fill_padding(weight.clone(), span.block, 0.0, queries=True) * ctx.keep_scale
+            if masks is not None:
+                weight = weight * masks[span.weights].view_as(weight)
+            outputs.append((weight.to(v.dtype) @ v).flatten(0, 1))
+        inputs = [x for x in (query, key, value) if x.requires_grad]
+        gradients = iter(torch.autograd.grad(torch.cat(outputs), inputs, gradient.to(query.dtype), create_graph=True))
+        return [next(gradients) if x.requires_grad else None for x in (query, key, value)]
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, scale: float, out: torch.Tensor | None = None) -> torch.Tensor:
-    """scale * a b of batches of matrices, scaled within the product and not by a pass of its own."""
+    """Compute `scale * a @ b` for batches of matrices, without a pass of its own for the scale."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
 
 
-def _fill_absent(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:
-    """In place, of (sentences * heads, queries, keys): what belongs to keys (or queries) that are no tokens."""
-    if block.absent is None or queries and scores.shape[1] != block.width:
+def _softmax(scores: torch.Tensor, block: Block) -> torch.Tensor:
+    """Turn scores into attention weights, which are 0 at padding keys and have at least float32's precision."""
+    precision = torch.promote_types(scores.dtype, torch.float32)
+    return torch.softmax(_fill_padding(scores, block, -torch.inf), -1, dtype=precision)
+
+
+def _softmax_gradient(d_weight: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of the scores, `weight * (d_weight - sum(d_weight * weight))`; overwrites `d_weight`."""
+    d_weight.mul_(weight)
+    return d_weight.sub_(weight * d_weight.sum(-1, keepdim=True))
+
+
+def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:
+    """Overwrite the entries of padding keys (or queries) in `(sentences * heads, queries, keys)` with `value`.
+
+    Queries are filled in the weights that are kept for the backward pass, so that no gradient flows from rows that
+    stand for no token.
+    """
+    if block.padding is None or queries and scores.shape[1] != block.width:
         return scores
-    absent = block.absent[:, None, :, None] if queries else block.absent[:, None, None]
-    scores.view(block.count, -1, *scores.shape[1:]).masked_fill_(absent, value)
+    padding = block.padding[:, None, :, None] if queries else block.padding[:, None, None]
+    scores.view(block.count, -1, *scores.shape[1:]).masked_fill_(padding, value)
     return scores
-
-
-def _slices(blocks: list[Block], shapes) -> list[tuple[slice, slice, slice, int]]:
-    """Of each block: its rows of the queries, of the keys, of the weights, and the number of products in it."""
-    (queries, heads, _), (keys, _, _), _ = shapes
-    found, row, place, pair = [], 0, 0, 0
-    for block in blocks:
-        count = block.count * heads
-        rows, places = count * (block.width if queries == keys else 1), count * block.width
-        pairs = rows * block.width
-        found.append((slice(row, row + rows), slice(place, place + places), slice(pair, pair + pairs), count))
-        row, place, pair = row + rows, place + places, pair + pairs
-    return found

@@ -1,62 +1,75 @@
-"""Dropout whose masks are cheap to draw on a CPU; on other devices it is torch's."""
+"""Dropout with masks that are cheap to draw on a CPU; on other devices it is torch's."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-_LEVELS = 1 << 16  # a mask element is a 16-bit draw against a threshold
+_LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
 
 
-def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> tuple[torch.Tensor, float]:
-    """Draws which elements dropout keeps, on the CPU.
+def keep_mask(shape: Sequence[int], p: float) -> tuple[torch.Tensor, float]:
+    """Draw which elements dropout keeps, on the CPU.
 
-    One draw from torch's generator seeds a stream of 16-bit numbers, so the mask follows `torch.manual_seed` and a
-    restored generator state draws it again, whatever the number of threads. int16 rather than bool, because torch
-    compares and multiplies bools element by element and numbers of one type in vectors.
+    One draw from torch's generator seeds a stream of 16-bit numbers. The mask therefore follows `torch.manual_seed`,
+    and a restored generator state draws it again, for any number of threads. The mask is int16 and not bool, because
+    torch processes bools one by one and int16 numbers in vectors.
 
     Args:
-        shape: of the mask.
-        p: share of elements to drop, rounded to a multiple of 2**-16.
+        shape (`Sequence[int]`): Shape of the mask.
+        p (`float`): Dropout rate, rounded to a multiple of 2**-16.
 
     Returns:
-        The mask, int16, 1 where an element stays and 0 where it is dropped; and 1 / (share kept), by which what stays
-        is multiplied so that the mean stays.
+        `tuple[torch.Tensor, float]`: The mask, int16, 1 where an element is kept and 0 where it is dropped; and
+        1 / (1 - p), the factor that preserves the mean.
 
     Raises:
-        ValueError: `p` rounds to 0 or 1, where there is nothing to draw.
+        ValueError: If `p` rounds to 0 or 1, where there is nothing to draw.
     """
     dropped = round(p * _LEVELS)
     if not 0 < dropped < _LEVELS:
-        raise ValueError(f"a mask is drawn for a dropout rate between 2**-16 and 1 - 2**-16, got {p}")
-    size = int(np.prod(shape))
+        raise ValueError(f"p must be a dropout rate between 2**-16 and 1 - 2**-16 to draw a mask, got {p}.")
+    size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
     draws = np.random.SFC64(seed).random_raw((size + 3) // 4).view(np.int16)[:size]
     threshold = dropped - _LEVELS // 2
     mask = torch.from_numpy(draws).clamp_(threshold - 1, threshold).sub_(threshold - 1)
-    return mask.view(shape), _LEVELS / (_LEVELS - dropped)
+    return mask.view(*shape), _LEVELS / (_LEVELS - dropped)
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, p):
+    def forward(ctx: Any, x: torch.Tensor, p: float) -> torch.Tensor:
         mask, ctx.scale = keep_mask(x.shape, p)
         ctx.save_for_backward(mask)
         return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         (mask,) = ctx.saved_tensors
         return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
 
 
 def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:
-    """As `torch.nn.functional.dropout`, several times faster on a CPU; the masks are others than torch's.
+    """Apply dropout as `torch.nn.functional.dropout` does, several times faster on a CPU and with other masks.
 
-    Compiled code has torch's own: it is fused with what is around it, and a draw from numpy would cut the graph there.
+    Compiled code uses torch's own dropout, which is fused with the operations around it; a draw from numpy would break
+    the graph.
+
+    Args:
+        x (`torch.Tensor`): Input of any shape.
+        p (`float`): Dropout rate.
+        training (`bool`, *optional*, defaults to `True`): Whether to drop anything.
+
+    Returns:
+        `torch.Tensor`: Of the shape of `x`.
     """
-    drawn = 0 < round(p * _LEVELS) < _LEVELS
-    if training and x.device.type == "cpu" and drawn and not torch.compiler.is_compiling():
+    needs_mask = 0 < round(p * _LEVELS) < _LEVELS
+    if training and x.device.type == "cpu" and needs_mask and not torch.compiler.is_compiling():
         return _Dropout.apply(x, p)
     return F.dropout(x, p, training)
 
@@ -65,11 +78,12 @@ class FastDropout(nn.Dropout):
     """[`dropout`] as a module."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply [`dropout`] in training mode."""
         return dropout(x, self.p, self.training)
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Puts a `FastDropout` in the place of each plain `nn.Dropout` in `model`; weights and their names stay."""
+    """Replace each plain `nn.Dropout` in `model` by a [`FastDropout`]; weights and module names stay the same."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout and not child.inplace:

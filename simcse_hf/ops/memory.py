@@ -1,19 +1,20 @@
-"""Freed memory stays with the process on a CPU."""
+"""Keep freed memory within the process on a CPU."""
 
 from functools import cache
 
 import torch
 
-_LARGEST = (32 << 20) - (1 << 16)  # bytes; glibc minds blocks of up to 32 MB
+_LARGEST_BLOCK = (32 << 20) - (1 << 16)  # bytes; glibc's threshold rises to 32 MB at most
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Takes and frees one large block, once a process, before many of a few megabytes come and go.
+    """Allocate and free one large block, so that glibc keeps later blocks of a few megabytes for reuse.
 
-    glibc gives a large block back to the system when it is freed, and the next one is taken anew and filled with zeros
-    page by page: a tenth of the time of encoding in bfloat16. What counts as large starts at 128 KB and rises to the
-    largest block that was ever freed, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD). The block is never written to, so it
-    takes up no memory; other allocators are not affected.
+    glibc returns a large block to the system when it is freed; the next one is requested anew, and the kernel fills it
+    with zeros page by page. This takes a tenth of the time of encoding in bfloat16. A block counts as large from
+    128 KB at first, and later from the size of the largest block that was ever freed, up to 32 MB (see
+    `M_MMAP_THRESHOLD` in mallopt(3)). The block is never written to and so takes up no memory. Other allocators are
+    not affected.
     """
-    torch.empty(_LARGEST, dtype=torch.uint8)
+    torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)

@@ -1,9 +1,7 @@
-"""Stock encoders without padding: the tokens of a batch as one row, in which each sentence attends to itself only."""
+"""Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,12 +13,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from .attention import attend
 from .packing import Packing
 
-NAME = "simcse_unpadded"
+ATTENTION_NAME = "sdpa_unpadded"
 
-#: model_type -> whether positions are counted over tokens, from `pad_token_id + 1`, and are not the columns. What is
-#: here was compared with padded encoding: its forward takes positions, hands further arguments down to the attention
-#: function and mixes tokens nowhere else.
-_COUNTS_POSITIONS = {
+#: For each supported model type, whether its position ids count tokens from `pad_token_id + 1` instead of columns from
+#: 0. An encoder may be listed if its forward takes position ids and hands further keyword arguments down to the
+#: attention function, if it mixes tokens nowhere else, and if its outputs were compared with those of padded encoding.
+_COUNTS_TOKENS = {
     "albert": False,
     "bert": False,
     "camembert": True,
@@ -33,18 +31,97 @@ _COUNTS_POSITIONS = {
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
 
 
-def supports_unpadded(base_model: PreTrainedModel) -> bool:
-    """Whether an encoder can be run without padding.
+def install_unpadded_attention(base_model: PreTrainedModel) -> None:
+    """Give an encoder the attention function that [`encode_unpadded`] needs, if it is of a supported family.
 
-    BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT can. MPNet and DeBERTa cannot: their
-    attention reads distances within the row. Nor can anything under gradient checkpointing, which calls layers again
-    when the pass is over.
+    Call it once, when the model is made. The attention function is torch's SDPA, as before, for every call that does
+    not come from `encode_unpadded`. An attention implementation other than the default stays in place, now or when it
+    is set later; the encoder then runs with padding.
+
+    Args:
+        base_model (`transformers.PreTrainedModel`): A stock encoder.
     """
     config = base_model.config
-    if config.model_type not in _COUNTS_POSITIONS or getattr(config, "is_decoder", False):
+    if config.model_type not in _COUNTS_TOKENS or getattr(config, "is_decoder", False):
+        return
+    if config._attn_implementation == "sdpa":
+        base_model.set_attn_implementation(ATTENTION_NAME)
+    if config.model_type in _HAS_BERT_LAYERS:
+        base_model.encoder.layer[-1].register_forward_pre_hook(_keep_first_tokens, with_kwargs=True)
+
+
+def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any] | None = None) -> bool:
+    """Return whether [`encode_unpadded`] can run an encoder as it is now.
+
+    BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT can run without padding once
+    [`install_unpadded_attention`] has seen them. MPNet and DeBERTa cannot, because their attention depends on
+    distances within the row. Nor can an encoder in training with gradient checkpointing, which calls layers again
+    after the pass.
+
+    Args:
+        base_model (`transformers.PreTrainedModel`): A stock encoder.
+        device_map (`Mapping[str, Any]`, *optional*): Where Accelerate placed the modules (`model.hf_device_map`).
+
+    Returns:
+        `bool`: False also if another attention implementation is set, or if the modules lie on several accelerators,
+        because the packing of a batch stays on one.
+    """
+    if len({str(device) for device in (device_map or {}).values()} - {"cpu", "disk"}) > 1:
         return False
-    modules = base_model.modules() if base_model.training else ()  # a walk that inference need not make
+    if base_model.config._attn_implementation != ATTENTION_NAME:
+        return False
+    modules = base_model.modules() if base_model.training else ()  # inference need not walk the model
     return not any(getattr(module, "gradient_checkpointing", False) for module in modules)
+
+
+def first_tokens(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Return the first token of each row, [CLS], whether the row is padded on the right or on the left.
+
+    Args:
+        hidden (`torch.Tensor`): States of shape `(batch, length, dim)`, or `(batch, 1, dim)` of first tokens only.
+        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+
+    Returns:
+        `torch.Tensor`: Of shape `(batch, dim)`.
+    """
+    if hidden.shape[1] == 1:
+        return hidden[:, 0]
+    column = attention_mask.bool().int().argmax(1)  # of the first 1
+    return hidden[torch.arange(len(hidden), device=hidden.device), column]
+
+
+def encode_padded(
+    base_model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    token_type_ids: torch.Tensor | None = None,
+    *,
+    all_layers: bool = False,
+    first_only: bool = False,
+    pooled: bool = False,
+) -> BaseModelOutputWithPooling:
+    """Run a stock encoder as it is; `pooled` applies its pooler to the first token, wherever that is.
+
+    Args:
+        base_model (`transformers.PreTrainedModel`): Any encoder.
+        input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+        token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
+        all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
+        first_only (`bool`, *optional*, defaults to `False`): Ignored: the last layer is computed and returned whole.
+        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
+
+    Returns:
+        `BaseModelOutputWithPooling`: As from [`encode_unpadded`], with arbitrary states in the padding.
+    """
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if token_type_ids is not None:  # DistilBERT and others have no such argument
+        inputs["token_type_ids"] = token_type_ids
+    outputs = base_model(**inputs, output_hidden_states=all_layers)
+    if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
+        first = first_tokens(outputs.last_hidden_state, attention_mask)
+        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
+    return outputs
 
 
 def encode_unpadded(
@@ -57,61 +134,87 @@ def encode_unpadded(
     first_only: bool = False,
     pooled: bool = False,
 ) -> BaseModelOutputWithPooling:
-    """What `base_model(input_ids, attention_mask, token_type_ids)` computes, without computing the padding.
+    """Compute `base_model(input_ids, attention_mask, token_type_ids)` without computing the padding.
 
-    Values and gradients are those of the padded pass; with dropout, masks are drawn for tokens only.
+    Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
+    encoder: the packing of a batch travels with the call.
 
     Args:
-        base_model: an encoder that [`supports_unpadded`] accepts.
-        input_ids: (n, length) token ids.
-        attention_mask: (n, length), 1 for a token and 0 for padding.
-        token_type_ids: (n, length).
-        all_layers: return the hidden states of every layer as well.
-        first_only: return the last layer's first token only; for encoders with BERT's layers, the last layer then
-            computes queries and all that follows for these tokens alone.
-        pooled: return the vectors of the encoder's own pooler.
+        base_model (`transformers.PreTrainedModel`): An encoder that [`supports_unpadded`] accepts.
+        input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+        token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
+        all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
+        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only. Encoders
+            with BERT's layers then compute queries, and all that follows them, for these tokens alone.
+        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
 
     Returns:
-        `last_hidden_state` (n, length, dim), or (n, 1, dim) with `first_only`; `hidden_states`, if asked for, a tuple
-        of (n, length, dim); `pooler_output` (n, dim), if asked for. Padding is zero, and so is the first token of a
-        row without tokens, in all but the pooler's output.
+        `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
+        `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
+        shape `(batch, dim)` with `pooled`. Padding is zero, and so is the first token of a row without tokens.
     """
-    packing = Packing.from_mask(attention_mask, first_only and base_model.config.model_type in _HAS_BERT_LAYERS)
-    if packing.tokens.numel() == 0:
-        hidden = base_model.get_input_embeddings().weight.new_zeros(1, 0, base_model.config.hidden_size)
-        layers = [hidden] * (base_model.config.num_hidden_layers + 1)
+    config = base_model.config
+    skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
+    packing = Packing.from_mask(attention_mask, skip_last_layer)
+    if packing.token_index.numel() == 0:
+        hidden = base_model.get_input_embeddings().weight.new_zeros(1, 0, config.hidden_size)
+        layers = [hidden] * (config.num_hidden_layers + 1)
     else:
-        inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.columns}
-        if _COUNTS_POSITIONS[base_model.config.model_type]:
-            padding = base_model.config.pad_token_id
-            counted = input_ids.ne(padding).long()
-            inputs["position_ids"] = packing.pack(counted.cumsum(1) * counted + padding)
+        inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
+        if _COUNTS_TOKENS[config.model_type]:
+            is_token = input_ids.ne(config.pad_token_id).long()
+            inputs["position_ids"] = packing.pack(is_token.cumsum(1) * is_token + config.pad_token_id)
         if token_type_ids is not None:
             inputs["token_type_ids"] = packing.pack(token_type_ids)
-        with _unpadded_attention(base_model):
-            outputs = base_model(**inputs, output_hidden_states=all_layers, packing=packing)
+        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
+        # a mask of the whole row, T x T, for local attention; ours reads the packing instead.
+        no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
+        outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
         hidden, layers = outputs.last_hidden_state, outputs.hidden_states
-    first = packing.firsts_of(hidden[0]) if first_only or pooled else None
+    first = packing.first_tokens(hidden[0]) if first_only or pooled else None
     return BaseModelOutputWithPooling(
         last_hidden_state=first[:, None] if first_only else packing.unpack(hidden[0]),
         hidden_states=tuple(packing.unpack(layer[0]) for layer in layers) if all_layers else None,
-        pooler_output=_pool_first(base_model, first) if pooled else None,
+        pooler_output=_pool_first_tokens(base_model, first) if pooled else None,
     )
 
 
-def _pool_first(base_model: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _pool_first_tokens(base_model: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+    """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
     if isinstance(base_model.pooler, nn.Linear):  # ALBERT keeps its tanh beside it
         return base_model.pooler_activation(base_model.pooler(first))
     return base_model.pooler(first[:, None])
 
 
-# --- the stock forward, for the time of a call, with our attention -------------------------------------------------
+def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """Run BERT's last layer on the first tokens; all tokens go along for its keys and values (a forward pre-hook)."""
+    packing = kwargs.get("packing")
+    if packing is None or not packing.first_only:
+        return None
+    hidden_states, *rest = args
+    return (hidden_states[:, packing.starts], *rest), {**kwargs, "all_tokens": hidden_states}
 
 
-def _attention(module, query, key, value, attention_mask, packing: Packing | None = None, **kwargs):
-    if packing is None:  # somebody else's padded call, from another thread
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    packing: Packing | None = None,
+    all_tokens: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within each sentence of a packed row `(1, heads, T, size)`; without a packing, be torch's SDPA."""
+    if packing is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    window = kwargs.get("sliding_window")  # the first distance out of sight, where an encoder looks around locally
+    if all_tokens is not None:
+        heads = (-1, query.shape[-1])
+        key, value = (
+            project(all_tokens).unflatten(-1, heads).transpose(1, 2) for project in (module.key, module.value)
+        )
+    window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
     out = attend(
         *(x[0].transpose(0, 1) for x in (query, key, value)),
         packing,
@@ -122,60 +225,5 @@ def _attention(module, query, key, value, attention_mask, packing: Packing | Non
     return out[None], None
 
 
-def _mask(*args, attention_mask: torch.Tensor | None = None, **kwargs):
-    return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
-
-_lock = threading.Lock()
-_running: WeakKeyDictionary[nn.Module, list] = WeakKeyDictionary()
-
-
-@contextmanager
-def _unpadded_attention(base_model: PreTrainedModel) -> Iterator[None]:
-    """The encoder uses our attention and last layer within; threads may be in here together."""
-    config = base_model.config
-    with _lock:
-        state = _running.setdefault(base_model, [0, None])
-        if state[0] == 0:
-            state[1] = config._attn_implementation
-            config._attn_implementation = NAME
-            if config.model_type in _HAS_BERT_LAYERS:
-                last = base_model.encoder.layer[-1]
-                last.forward = _first_only(last, last.forward)
-        state[0] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            state[0] -= 1
-            if state[0] == 0:
-                config._attn_implementation = state[1]
-                if config.model_type in _HAS_BERT_LAYERS:
-                    del base_model.encoder.layer[-1].forward
-
-
-def _first_only(layer: nn.Module, whole_layer):
-    """BERT's layer where its output is read at the first token of each sentence only."""
-
-    def forward(hidden_states, *args, packing: Packing | None = None, **kwargs):
-        if packing is None or not packing.first_only:
-            extra = {} if packing is None else {"packing": packing}
-            return whole_layer(hidden_states, *args, **extra, **kwargs)
-        attention = layer.attention.self
-        first = hidden_states[:, packing.firsts]
-        query, key, value = (
-            projection(x)[0].unflatten(-1, (-1, attention.attention_head_size))
-            for projection, x in (
-                (attention.query, first),
-                (attention.key, hidden_states),
-                (attention.value, hidden_states),
-            )
-        )
-        rate = attention.dropout.p if attention.training else 0.0
-        context = attend(query, key, value, packing, scaling=attention.scaling, dropout=rate)
-        return layer.feed_forward_chunk(layer.attention.output(context.flatten(1)[None], first))
-
-    return forward
+AttentionInterface.register(ATTENTION_NAME, _attention)
+AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

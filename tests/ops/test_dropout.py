@@ -1,4 +1,4 @@
-"""The dropout of CPUs: its statistics, its seed, its gradient, and that it changes no model."""
+"""Fast dropout on a CPU has the statistics, seed and gradient of dropout, and leaves a model's weights alone."""
 
 import pytest
 import torch
@@ -7,13 +7,14 @@ from conftest import tiny_config
 from torch import nn
 from transformers import AutoModel
 
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.ops.dropout import FastDropout, dropout, keep_mask, use_fast_dropout
 
 SIZE = 1_000_000
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.2, 0.5, 0.9])
-def test_rate_and_scale(p):
+def test_a_mask_has_the_rate_and_its_scale_preserves_the_mean(p):
     mask, scale = keep_mask((SIZE,), p)
     assert mask.dtype == torch.int16 and set(mask.unique().tolist()) == {0, 1}
     assert abs(1 / scale - (1 - p)) <= 2**-17  # the rate itself, rounded to 16 bits, and the scale that belongs to it
@@ -22,14 +23,14 @@ def test_rate_and_scale(p):
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (5, 7), (2, 3, 4), (0, 4)])
-def test_any_shape(shape):
+def test_masks_have_any_shape(shape):
     mask, _ = keep_mask(shape, 0.3)
     assert mask.shape == shape
     assert dropout(torch.ones(shape), 0.3).shape == shape
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 32, 384, 1536])
-def test_neighbours_rows_and_calls_are_independent(lag):
+def test_mask_elements_are_independent_within_and_across_calls(lag):
     first, second = (keep_mask((SIZE,), 0.1)[0].double() for _ in range(2))
 
     def correlation(a, b):
@@ -48,7 +49,7 @@ def test_each_place_in_a_64_bit_draw_has_the_same_rate():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_mean_stays_and_variance_is_dropouts(dtype):
+def test_the_output_has_the_mean_and_variance_of_dropout(dtype):
     x = torch.full((SIZE,), 2.0, dtype=dtype)
     y = dropout(x, 0.1)
     assert y.dtype == dtype
@@ -57,7 +58,7 @@ def test_mean_stays_and_variance_is_dropouts(dtype):
     assert y.double().var().item() == pytest.approx(4 * 0.1 / 0.9, rel=0.02)
 
 
-def test_seed_repeats_and_calls_differ():
+def test_a_seed_repeats_the_masks_and_each_call_draws_new_ones():
     x = torch.ones(1000)
     torch.manual_seed(3)
     state = torch.get_rng_state()
@@ -81,7 +82,7 @@ def test_masks_do_not_depend_on_the_number_of_threads():
     assert torch.equal(*masks)
 
 
-def test_gradient_meets_the_same_mask():
+def test_the_gradient_is_masked_as_the_output():
     x = torch.randn(50, 60, requires_grad=True, dtype=torch.float64)
     weight = torch.randn_like(x)
     y = dropout(x, 0.3)
@@ -91,7 +92,7 @@ def test_gradient_meets_the_same_mask():
     assert 0.25 < (kept == 0).double().mean() < 0.35
 
 
-def test_identity_in_evaluation_and_without_rate():
+def test_dropout_is_the_identity_in_evaluation_and_at_rate_0():
     x = torch.randn(10, 10)
     assert dropout(x, 0.5, training=False) is x or torch.equal(dropout(x, 0.5, training=False), x)
     assert torch.equal(FastDropout(0.5).eval()(x), x)
@@ -100,12 +101,12 @@ def test_identity_in_evaluation_and_without_rate():
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 1e-6])
-def test_rates_that_need_no_mask_are_refused(p):
+def test_a_mask_is_not_drawn_for_rates_0_and_1(p):
     with pytest.raises(ValueError, match="dropout rate"):
         keep_mask((3,), p)
 
 
-def test_swapped_into_a_model_it_keeps_weights_names_and_rates():
+def test_replacing_dropout_keeps_a_models_weights_names_and_rates():
     model = AutoModel.from_config(tiny_config("bert", hidden_dropout_prob=0.2))
     before = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -116,10 +117,24 @@ def test_swapped_into_a_model_it_keeps_weights_names_and_rates():
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_compiled_it_is_torchs_and_cuts_no_graph():
+def test_compiled_dropout_is_torchs_and_does_not_break_the_graph():
     compiled = torch.compile(FastDropout(0.25).train(), fullgraph=True, backend="eager")
     x = torch.ones(1000)
     torch.manual_seed(3)
-    found = compiled(x)
+    dropped = compiled(x)
     torch.manual_seed(3)
-    assert torch.equal(found, F.dropout(x, 0.25))
+    assert torch.equal(dropped, F.dropout(x, 0.25))
+
+
+def dropout_classes(model):
+    return {type(module) for module in model.base_model.modules() if isinstance(module, nn.Dropout)}
+
+
+def test_fast_dropout_can_be_switched_off(save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    assert model.fast_dropout and dropout_classes(model) == {FastDropout}
+    path = save_checkpoint(model)
+    assert "fast_dropout" not in (path / "config.json").read_text()
+    slow = BertForCL.from_pretrained(path, fast_dropout=False)
+    assert dropout_classes(slow) == dropout_classes(slow.copy_encoder()) == {nn.Dropout}
+    assert slow.state_dict().keys() == model.state_dict().keys()

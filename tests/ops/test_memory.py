@@ -1,4 +1,4 @@
-"""Memory that is freed is taken again without the system's help."""
+"""Freed memory is reused without a request to the system."""
 
 import platform
 import subprocess
@@ -20,7 +20,9 @@ print(faults() - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have habits of their own")
-def test_large_blocks_are_not_taken_anew_from_the_system():
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this threshold")
+def test_freed_blocks_are_reused():
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert int(ran.stdout) < 1000, ran.stderr  # page faults; 168,000 where every block is given back and taken anew
+    assert int(ran.stdout) < 1000, (
+        ran.stderr
+    )  # page faults; 168,000 if every block is returned to the system and requested anew

@@ -1,19 +1,23 @@
-"""Encoding without padding: values and gradients of the padded pass, and no sentence that sees another."""
+"""Encoding without padding gives the values and gradients of the padded pass, and no sentence sees another."""
 
+import copy
+import pickle
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import disk_offload
+from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from conftest import FAMILIES, PAD, random_batch, tiny_config
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.poolers import POOLER_TYPES
-from simcse_hf.ops.attention import _attend_padded, attend
+from simcse_hf.ops.attention import _attend_padded, _softmax_gradient, attend
 from simcse_hf.ops.dropout import keep_mask
 from simcse_hf.ops.packing import Packing
-from simcse_hf.ops.unpadded import encode_unpadded, supports_unpadded
+from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
 UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
@@ -22,6 +26,7 @@ HEADS, HEAD_SIZE = 2, 4
 
 def encoder(family, **changes):
     model = AutoModel.from_config(tiny_config(family, **changes))
+    install_unpadded_attention(model)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))  # biases start at 0
@@ -34,17 +39,17 @@ def gradients(model, scalar):
     return {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
 
 
-def assert_close(found, wanted):
-    """Equal up to float32's rounding, on the scale of each tensor."""
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
+def assert_close(actual, expected):
+    """Assert that tensors are equal up to float32 rounding at the scale of each tensor."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
         torch.testing.assert_close(
-            found[name], tensor, rtol=0, atol=1e-5 * max(1.0, tensor.abs().max().item()), msg=name
+            actual[name], tensor, rtol=0, atol=1e-5 * max(1.0, tensor.abs().max().item()), msg=name
         )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_which_encoders(family):
+def test_which_encoders_run_without_padding(family):
     assert supports_unpadded(encoder(family)) == (family in UNPADDED)
     model = AutoModelForCL.from_config(tiny_config(family))
     assert model.runs_unpadded == (family in UNPADDED)
@@ -54,36 +59,36 @@ def test_which_encoders(family):
 
 @pytest.mark.parametrize("family", UNPADDED)
 @pytest.mark.parametrize("training", [True, False])
-def test_every_layer_and_gradient_is_the_padded_ones(family, training):
+def test_every_layer_and_gradient_equals_the_padded_pass(family, training):
     model = encoder(family, dropout=0.0).train(training)
     batch = random_batch(9, length=12)
     mask = batch["attention_mask"][..., None]
-    wanted = model(**batch, output_hidden_states=True)
-    found = encode_unpadded(model, **batch, all_layers=True)
-    assert len(found.hidden_states) == len(wanted.hidden_states) == 3
+    expected = model(**batch, output_hidden_states=True)
+    output = encode_unpadded(model, **batch, all_layers=True)
+    assert len(output.hidden_states) == len(expected.hidden_states) == 3
     weights = torch.randn(3, *mask.shape[:2], 32) * mask
     assert_close(
-        dict(enumerate(found.hidden_states)), dict(enumerate([layer * mask for layer in wanted.hidden_states]))
+        dict(enumerate(output.hidden_states)), dict(enumerate([layer * mask for layer in expected.hidden_states]))
     )
-    assert torch.equal(found.last_hidden_state, found.hidden_states[-1])
-    total_found, total_wanted = (
-        sum((layer * weight).sum() for layer, weight in zip(output.hidden_states, weights, strict=True))
-        for output in (found, wanted)
+    assert torch.equal(output.last_hidden_state, output.hidden_states[-1])
+    total_found, total_expected = (
+        sum((layer * weight).sum() for layer, weight in zip(outputs.hidden_states, weights, strict=True))
+        for outputs in (output, expected)
     )
-    assert_close(gradients(model, total_found), gradients(model, total_wanted))
+    assert_close(gradients(model, total_found), gradients(model, total_expected))
 
 
 @pytest.mark.parametrize("family", UNPADDED)
-def test_first_tokens_and_pooler_are_the_padded_ones(family):
+def test_first_tokens_and_pooler_output_equal_the_padded_pass(family):
     model = encoder(family, dropout=0.0).train()
     batch = random_batch(9, length=12)
     own_pooler = getattr(model, "pooler", None) is not None
-    wanted = model(**batch)
-    found = encode_unpadded(model, **batch, first_only=True, pooled=own_pooler)
-    assert found.last_hidden_state.shape == (9, 1, 32)
-    pairs = {"first": (found.last_hidden_state[:, 0], wanted.last_hidden_state[:, 0])}
+    expected = model(**batch)
+    output = encode_unpadded(model, **batch, first_only=True, pooled=own_pooler)
+    assert output.last_hidden_state.shape == (9, 1, 32)
+    pairs = {"first": (output.last_hidden_state[:, 0], expected.last_hidden_state[:, 0])}
     if own_pooler:
-        pairs["pooled"] = (found.pooler_output, wanted.pooler_output)
+        pairs["pooled"] = (output.pooler_output, expected.pooler_output)
     for x, y in pairs.values():
         torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
         weight = torch.randn(9, 32)
@@ -92,7 +97,7 @@ def test_first_tokens_and_pooler_are_the_padded_ones(family):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-def test_poolers(family, pooler_type):
+def test_every_pooler_and_its_gradient_equal_the_padded_pass(family, pooler_type):
     model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0), pooler_type=pooler_type).train()
     batch = random_batch(6, 2, length=11)
     both = []
@@ -104,51 +109,51 @@ def test_poolers(family, pooler_type):
 
 
 @pytest.mark.parametrize("family", ["bert", "electra", "albert"])
-def test_token_types(family):
+def test_token_types_are_packed_with_their_tokens(family):
     model = encoder(family, dropout=0.0).eval()
     batch = random_batch(5)
     batch["token_type_ids"] = torch.arange(9).ge(4).long().expand(5, -1)
-    wanted = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, wanted, rtol=0, atol=1e-5)
+    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_gaps_and_padding_on_the_left(family):
-    """The columns of a token are its positions, hidden tokens or not, as in the padded pass."""
+def test_gaps_and_left_padding_keep_the_positions_of_the_padded_pass(family):
+    """As in the padded pass, the position of a token is its column, whether the tokens before it are masked or not."""
     model = encoder(family, dropout=0.0).eval()
     batch = random_batch(6, length=12)
     mask = batch["attention_mask"]
     mask[0, 1] = 0
     mask[1, :2] = 0
     mask[2, 0] = 0
-    wanted = model(**batch).last_hidden_state * mask[..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, wanted, rtol=0, atol=1e-5)
+    expected = model(**batch).last_hidden_state * mask[..., None]
+    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("family", "length"), [("bert", 40), ("roberta", 38), ("modernbert", 40)])
-def test_as_long_as_the_positions_reach(family, length):
+def test_sentences_may_use_every_position(family, length):
     model = encoder(family, dropout=0.0).eval()
     ids = torch.randint(5, 20, (3, length))
     mask = torch.ones_like(ids)
     mask[1, 30:] = 0
     ids[1, 30:] = PAD
-    wanted = model(ids, mask).last_hidden_state * mask[..., None]
-    torch.testing.assert_close(encode_unpadded(model, ids, mask).last_hidden_state, wanted, rtol=0, atol=1e-5)
+    expected = model(ids, mask).last_hidden_state * mask[..., None]
+    torch.testing.assert_close(encode_unpadded(model, ids, mask).last_hidden_state, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_local_attention_reaches_as_far_as_padded(rate):
+def test_local_attention_has_the_window_of_the_padded_pass(rate):
     model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
     batch = random_batch(6, length=24)
-    wanted = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, wanted, rtol=0, atol=1e-5)
+    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
     for layer in model.layers:
         layer.attn.attention_dropout = rate
     repeated = [encode_unpadded(model, **batch).last_hidden_state for _ in range(2)]
     assert torch.equal(*repeated) == (rate == 0.0)
 
 
-# --- sentences do not meet ---------------------------------------------------------------------------------------
+# --- sentences are independent ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", UNPADDED)
@@ -164,12 +169,12 @@ def test_a_sentence_never_sees_another(family, first_only, dropout):
     for inputs in (batch, changed):
         torch.manual_seed(1)
         outputs.append(encode_unpadded(model, **inputs, first_only=first_only).last_hidden_state)
-    others = torch.arange(8) != 3
-    torch.testing.assert_close(outputs[0][others], outputs[1][others], rtol=0, atol=1e-6)
+    unchanged = torch.arange(8) != 3
+    torch.testing.assert_close(outputs[0][unchanged], outputs[1][unchanged], rtol=0, atol=1e-6)
     assert (outputs[0][3] - outputs[1][3]).abs().max() > 1e-4
 
 
-def test_order_and_company_do_not_matter():
+def test_a_sentence_has_the_same_states_alone_and_in_a_batch():
     model = encoder("bert", dropout=0.0).eval()
     batch = random_batch(7, length=10)
     together = encode_unpadded(model, **batch).last_hidden_state
@@ -179,15 +184,15 @@ def test_order_and_company_do_not_matter():
 
 
 @pytest.mark.parametrize("first_only", [True, False])
-def test_rows_without_tokens_are_zero(first_only):
+def test_rows_without_tokens_get_zero_states(first_only):
     model = encoder("bert", dropout=0.0).train()
     batch = random_batch(5)
     batch["attention_mask"][[1, 4]] = 0
-    found = encode_unpadded(model, **batch, first_only=first_only).last_hidden_state
-    wanted = model(**batch).last_hidden_state
-    assert not found[[1, 4]].any()
-    torch.testing.assert_close(found[[0, 2, 3], 0], wanted[[0, 2, 3], 0], rtol=0, atol=1e-5)
-    found.sum().backward()
+    output = encode_unpadded(model, **batch, first_only=first_only).last_hidden_state
+    expected = model(**batch).last_hidden_state
+    assert not output[[1, 4]].any()
+    torch.testing.assert_close(output[[0, 2, 3], 0], expected[[0, 2, 3], 0], rtol=0, atol=1e-5)
+    output.sum().backward()
     nothing = encode_unpadded(model, batch["input_ids"], 0 * batch["attention_mask"], first_only=first_only)
     assert nothing.last_hidden_state.shape == (5, 1 if first_only else 9, 32)
     assert not nothing.last_hidden_state.any()
@@ -197,7 +202,7 @@ def test_rows_without_tokens_are_zero(first_only):
 
 
 def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first_only):
-    """Sentence by sentence, head by head; `masks` are drawn in that order, `drawn_width` columns a sentence."""
+    """Attend sentence by sentence and head by head; `masks` were drawn in that order, `drawn_width` columns each."""
     out, used, start = [], 0, 0
     for row, length in enumerate(packing.lengths.tolist()):
         places = list(range(start, start + length))
@@ -218,40 +223,40 @@ def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first
 
 
 def drawn_width(length):
-    """Columns that masks are drawn for: those of the block that a sentence falls into."""
+    """The width of the block that a sentence falls into: dropout masks are drawn for that many columns."""
     return length if length == 1 else max(16, -(-length // 8) * 8)
 
 
 @pytest.mark.parametrize("first_only", [True, False])
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]])
-def test_attention_against_a_loop(first_only, rate, lengths):
+def test_attention_equals_a_loop_over_sentences_and_heads(first_only, rate, lengths):
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     packing = Packing.from_mask(mask, first_only)
     tokens, queries = int(mask.sum()), len(lengths) if first_only else int(mask.sum())
-    # Not contiguous, as stock encoders hand them over.
+    # Stock encoders hand over tensors that are not contiguous.
     leaves = [torch.randn(HEADS, n, HEAD_SIZE).transpose(0, 1).requires_grad_() for n in (queries, tokens, tokens)]
     doubles = [x.detach().double().requires_grad_() for x in leaves]
     torch.manual_seed(5)
-    found = attend(*leaves, packing, scaling=0.5, dropout=rate)
+    output = attend(*leaves, packing, scaling=0.5, dropout=rate)
     torch.manual_seed(5)
     size = HEADS * sum(drawn_width(length) ** (1 if first_only else 2) for length in lengths)
     keep, scale = keep_mask((size,), rate) if rate else (torch.ones(size), 1.0)
-    wanted = slow_attention(*doubles, packing, 0.5, keep.double(), scale, first_only)
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5)
+    expected = slow_attention(*doubles, packing, 0.5, keep.double(), scale, first_only)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-5)
     torch.manual_seed(5)
     in_double = attend(*doubles, packing, scaling=0.5, dropout=rate)
-    torch.testing.assert_close(in_double, wanted, rtol=0, atol=1e-12)
-    weight = torch.randn(found.shape)
-    (found * weight).sum().backward()
-    (wanted * weight.double()).sum().backward()
+    torch.testing.assert_close(in_double, expected, rtol=0, atol=1e-12)
+    weight = torch.randn(output.shape)
+    (output * weight).sum().backward()
+    (expected * weight.double()).sum().backward()
     for x, y in zip(leaves, doubles, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("first_only", [True, False])
 @pytest.mark.parametrize("window", [None, 3])
-def test_attention_of_accelerators_is_the_same(first_only, window):
+def test_attention_on_accelerators_equals_attention_on_the_cpu(first_only, window):
     mask = random_batch(7, length=9)["attention_mask"]
     mask[2] = 0
     packing = Packing.from_mask(mask, first_only)
@@ -259,23 +264,23 @@ def test_attention_of_accelerators_is_the_same(first_only, window):
     if first_only:
         window = None
     inputs = [torch.randn(n, HEADS, HEAD_SIZE, requires_grad=True) for n in (queries, tokens, tokens)]
-    found = _attend_padded(*inputs, packing, 0.5, 0.0, window)
-    wanted = attend(*inputs, packing, scaling=0.5, window=window)
-    torch.testing.assert_close(found, wanted)
-    weight = torch.randn_like(found)
+    output = _attend_padded(*inputs, packing, 0.5, 0.0, window)
+    expected = attend(*inputs, packing, scaling=0.5, window=window)
+    torch.testing.assert_close(output, expected)
+    weight = torch.randn_like(output)
     for x, y in zip(
-        torch.autograd.grad((found * weight).sum(), inputs),
-        torch.autograd.grad((wanted * weight).sum(), inputs),
+        torch.autograd.grad((output * weight).sum(), inputs),
+        torch.autograd.grad((expected * weight).sum(), inputs),
         strict=True,
     ):
         torch.testing.assert_close(x, y)
 
 
-# --- dropout, precision, and what the stock encoder keeps ----------------------------------------------------------
+# --- dropout, precision, and the stock encoder itself ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["attention.self", "attention.output", "output"])
-def test_each_dropout_is_kept(place):
+def test_each_dropout_module_of_the_encoder_is_applied(place):
     model = encoder("bert", dropout=0.0).train()
     for layer in model.encoder.layer:
         layer.get_submodule(place).dropout.p = 0.2
@@ -289,7 +294,7 @@ def test_each_dropout_is_kept(place):
 
 @pytest.mark.parametrize("family", UNPADDED)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_bfloat16_autocast(family, dropout):
+def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     model = encoder(family, dropout=dropout).train()
     batch = random_batch(6)
     torch.manual_seed(2)
@@ -302,33 +307,40 @@ def test_bfloat16_autocast(family, dropout):
     assert all(torch.isfinite(x).all() for x in gradients(model, loss).values())
 
 
-def test_the_encoder_is_left_as_it_was():
+def test_padded_calls_of_the_encoder_give_the_same_result_as_before():
     model = encoder("bert").eval()
     batch = random_batch(4)
-    before = model(**batch).last_hidden_state
+    before = AutoModel.from_config(tiny_config("bert")).eval()
+    before.load_state_dict(model.state_dict())
+    expected = before(**batch).last_hidden_state
+    assert before.config._attn_implementation == "sdpa"
+    assert torch.equal(model(**batch).last_hidden_state, expected)
     encode_unpadded(model, **batch, first_only=True)
-    assert model.config._attn_implementation == "sdpa"
-    assert "forward" not in vars(model.encoder.layer[-1])
-    assert torch.equal(model(**batch).last_hidden_state, before)
-    too_large = {**batch, "input_ids": batch["input_ids"] + 1000}
     with pytest.raises(IndexError):
-        encode_unpadded(model, **too_large)
-    assert model.config._attn_implementation == "sdpa"
-    assert "forward" not in vars(model.encoder.layer[-1])
+        encode_unpadded(model, **{**batch, "input_ids": batch["input_ids"] + 1000})
+    assert torch.equal(model(**batch).last_hidden_state, expected)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_local_attention_without_a_mask_stays_local_in_padded_calls():
+    model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).eval()
+    ids = random_batch(3, length=24)["input_ids"].clamp(min=5)
+    masked = model(ids, torch.ones_like(ids)).last_hidden_state
+    torch.testing.assert_close(model(ids).last_hidden_state, masked, rtol=0, atol=1e-6)
 
 
 def test_threads_may_share_an_encoder():
     model = encoder("bert").eval()
     batch = random_batch(6)
-    wanted = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
+    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
     wrong = []
 
     def encode(padded):
         for _ in range(20):
             with torch.no_grad():
-                found = model(**batch) if padded else encode_unpadded(model, **batch)
-            hidden = found.last_hidden_state * batch["attention_mask"][..., None]
-            if not torch.allclose(hidden, wanted, atol=1e-5):
+                output = model(**batch) if padded else encode_unpadded(model, **batch)
+            hidden = output.last_hidden_state * batch["attention_mask"][..., None]
+            if not torch.allclose(hidden, expected, atol=1e-5):
                 wrong.append(padded)
 
     threads = [threading.Thread(target=encode, args=(number % 2 == 0,)) for number in range(4)]
@@ -336,14 +348,180 @@ def test_threads_may_share_an_encoder():
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and model.config._attn_implementation == "sdpa"
+    assert not wrong
 
 
-def test_recomputed_layers_run_padded():
+class CountingHook(ModelHook):
+    calls = 0
+
+    def pre_forward(self, module, *args, **kwargs):
+        self.calls += 1
+        return args, kwargs
+
+
+def test_hooks_of_accelerate_on_the_last_layer_run_in_every_call():
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    batch = random_batch(4)
+    expected = model(**batch).sentence_embeddings
+    last, hook = model.base_model.encoder.layer[-1], CountingHook()
+    add_hook_to_module(last, hook)
+    for _ in range(3):
+        assert torch.equal(model(**batch).sentence_embeddings, expected)
+    assert hook.calls == 3
+    remove_hook_from_module(last)
+    assert torch.equal(model(**batch).sentence_embeddings, expected)
+    assert hook.calls == 3
+
+
+def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    batch = random_batch(4)
+    expected = model(**batch).sentence_embeddings
+    assert model.runs_unpadded
+    disk_offload(model, tmp_path, execution_device="cpu")
+    for _ in range(3):
+        assert torch.equal(model(**batch).sentence_embeddings, expected)
+
+
+@pytest.mark.parametrize(
+    ("device_map", "unpadded"),
+    [({"": 0}, True), ({"bert.embeddings": 0, "bert.encoder": "cpu"}, True), ({"bert": 0, "pooler": 1}, False)],
+)
+def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_map, unpadded):
+    model = AutoModelForCL.from_config(tiny_config("bert"))
+    model.hf_device_map = device_map
+    assert model.runs_unpadded == unpadded
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_computes_with_its_own_weights(copy_of):
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
+    batch = random_batch(4)
+    before = model(**batch).sentence_embeddings
+    twin = copy_of(model)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert twin.runs_unpadded and torch.equal(twin(**batch).sentence_embeddings, before)
+
+
+def test_another_attention_implementation_is_respected(save_checkpoint):
+    path = save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="cls"))
+    default = BertForCL.from_pretrained(path).eval()
+    eager = BertForCL.from_pretrained(path, attn_implementation="eager").eval()
+    assert default.runs_unpadded and not eager.runs_unpadded
+    batch = random_batch(4)
+    expected = eager(**batch).sentence_embeddings
+    torch.testing.assert_close(default(**batch).sentence_embeddings, expected, rtol=0, atol=1e-5)
+    default.set_attn_implementation("eager")
+    assert not default.runs_unpadded
+    assert torch.equal(default(**batch).sentence_embeddings, expected)
+    assert len(default.base_model(**batch, output_attentions=True).attentions) == 2
+
+
+def test_the_attention_implementation_is_not_saved(save_checkpoint):
+    path = save_checkpoint(BertForCL(tiny_config("bert")))
+    assert "sdpa" not in (path / "config.json").read_text()
+    assert AutoModel.from_pretrained(path).config._attn_implementation == "sdpa"
+
+
+# --- gradients of gradients ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_only", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_attention_can_be_differentiated_twice(first_only, rate):
+    lengths = torch.tensor([5, 17, 1, 3])
+    packing = Packing.from_mask((torch.arange(17) < lengths[:, None]).long(), first_only)
+    tokens = int(lengths.sum())
+    inputs = [
+        torch.randn(n, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
+        for n in (len(lengths) if first_only else tokens, tokens, tokens)
+    ]
+
+    def attention(*inputs):
+        torch.manual_seed(5)  # the same dropout masks in every call
+        return attend(*inputs, packing, scaling=0.5, dropout=rate)
+
+    assert torch.autograd.gradcheck(attention, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(attention, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_create_graph_gives_the_gradients_of_the_padded_pass(family):
+    """A gradient penalty: torch cannot differentiate its fused attention twice, so the padded pass is eager."""
+    model = encoder(family, dropout=0.0).double().train()
+    padded = AutoModel.from_config(tiny_config(family, dropout=0.0), attn_implementation="eager").double().train()
+    padded.load_state_dict(model.state_dict())
+    batch, weight = random_batch(5), torch.randn(5, 32, dtype=torch.float64)
+    penalties = []
+    for each, output in ((model, encode_unpadded(model, **batch)), (padded, padded(**batch))):
+        scalar = (output.last_hidden_state[:, 0] * weight).sum()
+        (gradient,) = torch.autograd.grad(scalar, each.get_input_embeddings().weight, create_graph=True)
+        penalties.append(gradients(each, gradient.square().sum()))
+    assert_close(*penalties)
+
+
+def test_the_softmax_gradient_equals_torchs():
+    scores = torch.randn(6, 5, 24, dtype=torch.float64, requires_grad=True)
+    weight, d_weight = scores.softmax(-1), torch.randn(6, 5, 24, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(weight, scores, d_weight)
+    torch.testing.assert_close(_softmax_gradient(d_weight.clone(), weight.detach()), expected)
+
+
+# --- padding on the left ---------------------------------------------------------------------------------------------
+
+
+def left_padded(batch):
+    """The batch with each row's padding moved to the left."""
+    shift = batch["attention_mask"].shape[1] - batch["attention_mask"].sum(1, keepdim=True)
+    column = (torch.arange(batch["attention_mask"].shape[1]) - shift) % batch["attention_mask"].shape[1]
+    return {name: x.gather(1, column) for name, x in batch.items()}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "distilbert", "modernbert"])
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+@pytest.mark.parametrize("training", [True, False])
+def test_padding_on_the_left_gives_the_same_embeddings_with_and_without_padding(family, pooler_type, training):
+    config = tiny_config(family, dropout=0.0, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, pooler_type=pooler_type).train(training)
+    right = random_batch(6, length=11)
+    gaps = {name: x.clone() for name, x in right.items()}
+    gaps["attention_mask"][::2, :2] = 0
+    for batch in (left_padded(right), gaps):
+        embeddings = {}
+        for model.unpadded in (True, False):
+            embeddings[model.unpadded] = model(**batch).sentence_embeddings
+        torch.testing.assert_close(embeddings[True], embeddings[False], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_poolers_find_cls_behind_padding_on_the_left(pooler_type, unpadded):
+    """RoBERTa counts positions over tokens, so the side of the padding changes nothing at all."""
+    config = tiny_config("roberta", initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, pooler_type=pooler_type, unpadded=unpadded).eval()
+    batch = random_batch(6, length=11)
+    embeddings = [model(**inputs).sentence_embeddings for inputs in (batch, left_padded(batch))]
+    torch.testing.assert_close(*embeddings, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_a_sentence_without_tokens_is_an_error_that_names_it(unpadded):
+    model = AutoModelForCL.from_config(tiny_config("bert"), unpadded=unpadded)
+    batch = random_batch(4)
+    batch["attention_mask"][2] = 0
+    with pytest.raises(ValueError, match="sentence 2 of the batch has no token.*attention_mask.*Remove"):
+        model(**batch)
+
+
+# --- gradient checkpointing ------------------------------------------------------------------------------------------
+
+
+def test_gradient_checkpointing_runs_with_padding():
     model = AutoModelForCL.from_config(tiny_config("bert", dropout=0.0)).train()
     batch = random_batch(4, 2)
-    wanted = gradients(model, model(**batch).loss)
+    expected = gradients(model, model(**batch).loss)
     model.gradient_checkpointing_enable()
     assert not model.runs_unpadded
-    assert_close(gradients(model, model(**batch).loss), wanted)
+    assert_close(gradients(model, model(**batch).loss), expected)
     assert model.eval().runs_unpadded

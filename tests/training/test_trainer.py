@@ -329,7 +329,6 @@ def drops_no_weights():
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
 def test_attention_that_loses_its_dropout_is_refused(tmp_path, tokenizer, drops_no_weights, model_type, changes):
     model = model_of(model_type)
-    model.unpadded = False
     model.set_attn_implementation(drops_no_weights)
     trainer = SimCSETrainer(model, arguments(tmp_path, **changes), texts(32), processing_class=tokenizer)
     before = weights(model), torch.get_rng_state()
@@ -360,11 +359,11 @@ def test_attention_that_keeps_its_dropout_is_accepted(tmp_path, tokenizer, model
     SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)._check_run()
 
 
-@pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.1), (1, False, 0.0), (2, False, 0.1)])
+@pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.0), (1, False, 0.0), (2, False, 0.1)])
 def test_where_no_attention_dropout_is_lost_the_kernel_is_accepted(
     tmp_path, tokenizer, drops_no_weights, columns, unpadded, rate
 ):
-    """Without padding, attention is this package's own; a rate of 0 is a choice; pairs need no dropout."""
+    """A rate of 0 is a choice, and pairs need no dropout."""
     torch.manual_seed(1)
     config = tiny_config(attention_probs_dropout_prob=rate, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, unpadded=unpadded)
