@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+CODE := simcse_hf tests examples benchmarks model_cards
 INSTALLED := $(VENV)/.installed
 
 .PHONY: quickstart test quality clean
@@ -9,13 +10,15 @@ INSTALLED := $(VENV)/.installed
 quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
 
-test: $(INSTALLED)  ## the test suite
-	$(BIN)/ruff check simcse_hf tests examples benchmarks
+test: $(INSTALLED)  ## lint, format, types and the test suite
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 quality: $(INSTALLED)  ## format and fix
-	$(BIN)/ruff check --fix simcse_hf tests examples benchmarks
-	$(BIN)/ruff format simcse_hf tests examples benchmarks
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ...")'

@@ -1,9 +1,9 @@
-"""Writes the cards of the paper's eight models from `paper.json` and `examples/recipes`.
+"""Write the cards of the paper's eight models from `paper.json` and `examples/recipes`.
 
     python model_cards/generate.py
 
-The figures are the paper's. They stand in the text, with their table, and not in the front matter, where the hub would
-take them for measured results of the model at hand.
+The figures are the paper's. They appear in the text with the number of their table. They are not in the front matter,
+where the hub would take them for results of the model in the repository.
 """
 
 import json
@@ -13,17 +13,17 @@ import yaml
 from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
-from simcse_hf.publishing.card import FRONT_MATTER, describe_model, render_card
-from simcse_hf.publishing.card_results import Table
 from simcse_hf.models.configuration import ContrastiveSettings
+from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
+from simcse_hf.publishing.card_results import Table
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "examples" / "recipes"
 MARKER = "<!-- Written by model_cards/generate.py. -->"
-NOT_THE_PAPERS = "**The paper's figures**, not measured with this package"
+NOT_THE_PAPERS = "**Figures from the paper**, not measured with this package"
 PROTOCOLS = {
-    "sts": "Spearman's correlation x 100 of gold score and cosine similarity on the test sets, aggregation `all`.",
-    "transfer": "Accuracy x 100 of a logistic regression on frozen vectors, by SentEval's default configuration.",
+    "sts": "Spearman's correlation x 100 between gold scores and cosine similarities on the test sets (`all`).",
+    "transfer": "Accuracy x 100 of a logistic regression on frozen embeddings with SentEval's default configuration.",
 }
 TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
 UNSUPERVISED_VIEW = {"name": "identity", "rate": None, "both": False}
@@ -31,7 +31,7 @@ PATHS = ("train_file", "dev_file", "output_dir")
 
 
 def paper_tables(name: str, paper: dict) -> list[Table]:
-    """The tables of the paper's figures for a model; none for those that the paper has no row for."""
+    """Build the tables of the paper's figures for a model, where the paper has a row for it."""
     return [
         Table(
             title=TITLES[kind],
@@ -45,7 +45,7 @@ def paper_tables(name: str, paper: dict) -> list[Table]:
 
 
 def card_of(name: str, recipe: dict, paper: dict) -> str:
-    """The card of the model that a recipe makes."""
+    """Write the card of the model that a recipe trains."""
     encoder, supervised = recipe["model_name_or_path"], name.startswith("sup-")
     config = AutoConfig.for_model(**paper["encoders"][encoder])
     settings = ContrastiveSettings(
@@ -55,7 +55,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         max_seq_length=recipe["max_seq_length"],
     )
     tables = paper_tables(name, paper)
-    script = "run_sup.py" if supervised else "run_unsup.py"
+    command = f"accelerate launch -m simcse_hf train {'sup' if supervised else 'unsup'}"
     data = ModelCardData(
         language="en", base_model=encoder, datasets=["princeton-nlp/datasets-for-simcse"], **FRONT_MATTER
     )
@@ -71,23 +71,23 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         name=name,
         repo_id=recipe["output_dir"],
         tables=tables,
-        training=(
-            f"{texts}(`{Path(recipe['train_file']).name}`), by the recipe "
+        training_text=(
+            f"{texts}(`{Path(recipe['train_file']).name}`), with the recipe "
             f"[`{name}.yaml`](../examples/recipes/{name}.yaml):\n\n"
-            f"```bash\naccelerate launch examples/{script} examples/recipes/{name}.yaml\n```\n\n"
-            "Batch size and learning rate are those of Table A.1, the batch that of all processes."
+            f"```bash\n{command} examples/recipes/{name}.yaml\n```\n\n"
+            "Batch size and learning rate are those of Table A.1. The batch size is the total over all processes."
             + ("" if tables else " The paper's tables have no row for this model.")
         ),
         all_hyperparameters=True,
         hyperparameters=sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_")),
-        hardware="",
+        own_pooler=True,
         sentence_transformers=True,
-        **describe_model(config, settings, True, rows, recipe["output_dir"]),
+        **model_context(config, settings, rows),
     )
 
 
 def index_of(recipes: dict[str, dict], paper: dict) -> str:
-    """The list of the cards, with the settings that differ and the paper's averages."""
+    """Write the list of the cards with the settings that differ and the paper's averages."""
     rows = []
     for name, recipe in recipes.items():
         figures = {kind: paper[kind]["figures"].get(name) for kind in PROTOCOLS}
@@ -102,11 +102,11 @@ def index_of(recipes: dict[str, dict], paper: dict) -> str:
         [
             "# The paper's eight models",
             "",
-            "Cards of the models that the recipes in [`examples/recipes`](../examples/recipes) make, written by",
+            "Cards of the models that the recipes in [`examples/recipes`](../examples/recipes) train, written by",
             "`python model_cards/generate.py` from them and from `paper.json`. The figures are **the paper's**, not",
             "measured with this package: Spearman's correlation x 100 (Table 5) and accuracy x 100 (Table E.1) of",
             f"{paper['source']}.",
-            "The card of a model trained here is written by `simcse-hf card`, from the files of its own results.",
+            "`simcse-hf card` writes the card of a model that you train yourself, from the files of its own results.",
             "",
             "| recipe | batch | learning rate | epochs | STS-B test | average of 7 STS tasks | of 7 transfer tasks |",
             "|---|---|---|---|---|---|---|",
@@ -119,7 +119,7 @@ def index_of(recipes: dict[str, dict], paper: dict) -> str:
 
 
 def generate() -> dict[str, str]:
-    """File names and their contents."""
+    """Return the content of each file by its name."""
     paper = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))
     recipes = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.yaml"))}
     recipes = {name: recipe for name, recipe in recipes.items() if name.startswith(("sup-", "unsup-"))}

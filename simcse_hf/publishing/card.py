@@ -1,18 +1,19 @@
-"""Writes the card of a saved model: README.md and `.eval_results`, from the template and the result files."""
+"""Writes the model card (README.md and `.eval_results`) of a saved model from the files in its directory."""
 
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import yaml
 from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..models.configuration import SECTION, ContrastiveSettings, max_positions
-from ..models.poolers import TEMPLATE_POOLER, needs_hidden_states
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform
@@ -22,51 +23,34 @@ from .card_results import (
     eval_result_entries,
     evaluation_tables,
     model_index,
-    not_outdated,
     read_evaluation,
     read_run,
+    without_outdated,
 )
-from .card_training import (
-    hub_id,
-    hyperparameters,
-    papers_of,
-    read_emissions,
-    tell_hardware,
-    tell_training,
-    trained_by,
-)
+from .card_training import hub_id, hyperparameters, papers_of, read_emissions, training_context
 from .papers import PAPERS, bibtex_of
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
-MARKER = "<!-- Written by `simcse-hf card`; what is changed here by hand is lost at its next run. -->"
+MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
+# Cards of earlier versions are still recognised as written by this package.
+_MARKERS = (MARKER, "<!-- Written by `simcse-hf card`; what is changed here by hand is lost at its next run. -->")
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
-WIDGET = [
-    {
-        "source_sentence": "A cat sits on the mat.",
-        "sentences": ["A feline rests on a rug.", "A dog runs across the field.", "The market fell sharply today."],
-    }
-]
-
-FRONT_MATTER = {
+FRONT_MATTER: dict[str, Any] = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
-    "widget": WIDGET,
+    "widget": [
+        {
+            "source_sentence": "A cat sits on the mat.",
+            "sentences": [
+                "A feline rests on a rug.",
+                "A dog runs across the field.",
+                "The market fell sharply today.",
+            ],
+        }
+    ],
 }
-
-_TEMPLATE = Path(__file__).with_name("template.md")
-_POOLERS = {
-    "cls": "`cls`: the first token through the trained dense + tanh head",
-    "cls_before_pooler": "`cls_before_pooler`: the first token of the last layer",
-    "avg": "`avg`: mean of the last layer over all tokens",
-    "avg_no_cls": "`avg_no_cls`: mean of the last layer over all tokens but the first, [CLS]",
-    TEMPLATE_POOLER: "`mask`: the mask token of a template around the text, last layer",
-    "avg_top2": "`avg_top2`: mean of the last two layers over all tokens",
-    "avg_first_last": "`avg_first_last`: mean of the first and the last layer over all tokens",
-    "avg_embeddings_last": "`avg_embeddings_last`: mean of the embedding output and the last layer over all tokens",
-}
-_OTHER_LAYER = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}
 
 
 def write_card(
@@ -74,233 +58,204 @@ def write_card(
     evaluations: Sequence[str | os.PathLike] | None = None,
     *,
     repo_id: str | None = None,
-    run: dict | None = None,
+    run: dict[str, Any] | None = None,
     language: str | Sequence[str] | None = None,
     license: str | None = None,
     datasets: Sequence[str] | None = None,
     tags: Sequence[str] | None = None,
 ) -> Path:
-    """Writes the card of the model saved in `directory`, and its figures as `.eval_results` where the hub knows them.
+    """Write the card of a saved model, and `.eval_results` for the benchmarks that the hub knows.
 
-    Figures come from result files alone: `results.json` of the training run in `directory`, and evaluations.
+    All figures come from files: `results.json` of the training run in `directory`, and the evaluations.
 
     Args:
-        directory: of the model.
-        evaluations: JSON files of `simcse-hf evaluate --output`; default: those named `evaluation*.json` in
-            `directory`, without what is older than the weights.
-        repo_id: its name on the hub, for the usage examples; default: `your-name/` and the directory's.
-        run: of [`describe_run`], where `results.json` is not written yet; one of another run is left out.
-        language, license, datasets: for the front matter; default: those of the card that is there, if any.
-        tags: besides those of every card.
+        directory (`str` or `os.PathLike`): The directory of the model.
+        evaluations (`Sequence`, *optional*): JSON files written by `simcse-hf evaluate --output`. By default, all
+            files `evaluation*.json` in `directory` that are not older than the weights.
+        repo_id (`str`, *optional*): The model's name on the hub, for the usage examples. Defaults to `your-name/`
+            followed by the name of the directory.
+        run (`dict`, *optional*): The result of `describe_run`, where `results.json` is not written yet. A
+            `results.json` of another run is then ignored.
+        language (`str` or `Sequence[str]`, *optional*): For the front matter, like `license` and `datasets`. Each
+            defaults to the value in the present card, if there is one.
+        license (`str`, *optional*): The name of the license.
+        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
+        tags (`Sequence[str]`, *optional*): Further tags.
 
     Returns:
-        The path of the card.
+        `Path`: The path of the card.
 
     Raises:
-        ValueError: the directory holds no model, or a damaged transform; its README.md was not written by this
-            function; a file of results is broken, or of another model.
+        ValueError: If the directory holds no model of this package or a damaged transform, if its README.md was not
+            written by this function, or if a results file is broken or belongs to another model.
     """
     directory = Path(directory)
-    if not (directory / "config.json").exists():
-        raise ValueError(f"{directory} holds no model (config.json): name the directory that it was saved in")
+    config, settings = _read_config(directory)
     path = directory / CARD
-    kept = _front_matter_to_keep(path)
-    config = AutoConfig.from_pretrained(directory)
-    if getattr(config, SECTION, None) is None:
-        raise ValueError(f"{directory} was not saved by this package: its config.json names no pooler")
-    settings = ContrastiveSettings.from_config(config)
-    found = find_transform(directory, {})
-    method = found and found[0].method
-    pooler = settings.inference_pooler if found is None else found[1].pooler
-    saved_run = read_run(directory / "results.json")
-    if run is None or all(saved_run.get(name) == run[name] for name in ("steps", "train_loss")):
-        run = {**saved_run, **(run or {})}
-    if evaluations is None:
-        evaluations = not_outdated(sorted(directory.glob("evaluation*.json")), directory)
-    documents = [read_evaluation(Path(file), directory, repo_id, pooler, method) for file in evaluations]
+    previous = _previous_front_matter(path)
+    transform = find_transform(directory, {})
+    documents = _read_evaluations(directory, evaluations, repo_id, settings, transform)
+    run = _merge_runs(read_run(directory / "results.json"), run)
     emissions = read_emissions(directory / "emissions.csv")
-    tables = [table for document in documents for table in evaluation_tables(document)]
     figures = [figure for document in documents for figure in model_index(document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     in_sentence_transformers = _is_sentence_transformers_model(directory)
     data = ModelCardData(
-        language=language or kept.get("language"),
-        license=license or kept.get("license"),
-        datasets=list(datasets or ()) or kept.get("datasets"),
-        base_model=hub_id(run.get("base_model")) or kept.get("base_model"),
+        language=language or previous.get("language"),
+        license=license or previous.get("license"),
+        datasets=list(datasets or ()) or previous.get("datasets"),
+        base_model=hub_id(run.get("base_model")) or previous.get("base_model"),
         model_name=name if figures else None,
         eval_results=figures or None,
         **({"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}),
         **_library(settings.objective, in_sentence_transformers, tags or ()),
     )
-    repository = repo_id or _placeholder(directory)
-    own_pooler = any("pooler." in key for key in _weight_names(directory))
+    method = transform[0].method if transform else None
+    context = model_context(config, settings, run, transform, data.datasets)
     content = render_card(
         data,
         name=name,
-        repo_id=repository,
-        tables=[*filter(None, [dev_table(run, method)]), *tables],
-        training=tell_training(settings, run, data.datasets),
+        repo_id=repo_id or _placeholder(directory),
+        own_pooler=any("pooler." in key for key in _weight_names(directory)),
+        tables=[*filter(None, [dev_table(run, method)]), *(t for d in documents for t in evaluation_tables(d))],
         hyperparameters=hyperparameters(settings, config, run),
-        hardware=tell_hardware(run, emissions),
+        emissions=emissions,
         sentence_transformers=in_sentence_transformers,
-        **describe_model(config, settings, own_pooler, run, repository, found),
+        **context,
     )
     path.write_text(content, encoding="utf-8")
     _write_eval_results(directory / EVAL_RESULTS, [x for document in documents for x in eval_result_entries(document)])
     return path
 
 
-def render_card(data: ModelCardData, marker: str = MARKER, **context) -> str:
-    """The card as text; `context` is what the template names."""
-    return str(ModelCard.from_template(data, template_path=str(_TEMPLATE), marker=marker, **context)).rstrip() + "\n"
+def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> str:
+    """Fill the template.
+
+    Args:
+        data (`ModelCardData`): The front matter.
+        marker (`str`, *optional*): The comment by which a card that a program wrote is recognised.
+        **context (`Any`): What the template names: see [`model_context`] and [`write_card`].
+
+    Returns:
+        `str`: The text of the card.
+    """
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.ChainableUndefined)
+    template = environment.from_string(Path(__file__).with_name("template.md").read_text(encoding="utf-8"))
+    return template.render(card_data=data.to_yaml(), marker=marker, papers=PAPERS, **context).strip() + "\n"
 
 
-def describe_model(
+def model_context(
     config: PreTrainedConfig,
     settings: ContrastiveSettings,
-    own_pooler: bool,
-    run: dict,
-    repo_id: str,
+    run: dict[str, Any],
     transform: tuple[VectorTransform, Fit] | None = None,
-) -> dict:
-    """The part of the template's context that follows from the model itself, and its citation."""
-    dim, length, method = config.hidden_size, max_positions(config), None
-    facts = []
+    datasets: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Collect what the template says about the model, its training and its papers.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the model.
+        settings (`ContrastiveSettings`): Its settings.
+        run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
+        transform (`tuple`, *optional*): The whitening or flow that is saved with the model, and how it was fitted.
+        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
+
+    Returns:
+        `dict`: Values for the template.
+    """
+    context = training_context(settings, run, datasets)
+    method = transform[0].method if transform else None
+    citation = bibtex_of(papers_of(settings, run, method) or ["simcse"])
+    dim, max_length = config.hidden_size, max_positions(config)
     if transform is not None:
-        (after, fit), method = transform, transform[0].method
+        vector_transform, fit = transform
         if fit.pooler != settings.inference_pooler:
             settings = replace(settings, pooler_type=fit.pooler, mlp_only_train=False, templates=[])
-        dim = after.output_dim
-        length = min((x for x in (length, fit.max_length) if x is not None), default=None)
-        facts.append(("post-processing", _tell_transform(after, fit)))
-    widths = sorted((x for x in settings.matryoshka_dims if x < config.hidden_size), reverse=True)
-    if method is None and widths:
-        facts.append(("shorter vectors", f"the leading {', '.join(map(str, widths))} dimensions (`truncate_dim`)"))
-    pooler = settings.inference_pooler
-    post = "" if method is None else f", and a [{method}]({PAPERS[method].url}) of its vectors"
-    return {
-        "summary": (
-            f"Sentence vectors of {dim} dimensions from a `{config.model_type}` encoder"
-            f"{trained_by(settings, run)}{post}."
-        ),
-        "facts": [
-            ("pooler", _POOLERS[pooler]),
-            ("dimensions", dim),
-            *facts,
-            ("longest text", f"{length} tokens" if length else "as the tokenizer allows"),
-            ("similarity", "cosine"),
-        ],
-        "note": " ".join(filter(None, [_note(settings, own_pooler, method), _note_on_transform(settings, method)])),
-        "truncate_dim": widths[0] if method is None and widths else None,
-        # What a flow does is in this package alone.
-        "transformers": method != "flow",
-        "all_layers": needs_hidden_states(pooler),
-        "text_template": json.dumps(settings.templates[0]) if settings.templates else None,
-        "max_length": length,
-        "pooling_code": _pooling_code(pooler, own_pooler, repo_id)
-        + (_whitening_code(repo_id) if method == "whitening" else ""),
-        "length_limit": run
-        and f"It was trained on texts of at most {settings.max_seq_length} tokens; longer ones are less well tried.",
-        "citation": bibtex_of(papers_of(settings, run, method) or ["simcse"]),
+        dim = vector_transform.output_dim
+        max_length = min((x for x in (max_length, fit.max_length) if x is not None), default=None)
+        context["transform"] = {
+            "method": method,
+            "url": PAPERS[vector_transform.method].url,
+            "folder": TRANSFORM_FOLDER,
+            "input_dim": vector_transform.input_dim,
+            "sentences": fit.sentences,
+            "file": fit.file,
+            "columns": fit.columns,
+        }
+    return context | {
+        "model_type": config.model_type,
+        "dim": dim,
+        "pooler": settings.inference_pooler,
+        "mlp_only_train": settings.mlp_only_train,
+        "widths": [width for width in context["matryoshka_dims"] if width < config.hidden_size],
+        "max_length": max_length,
+        "template": settings.templates[0] if settings.templates else None,
+        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
+        "citation": citation,
     }
 
 
-def _note(settings: ContrastiveSettings, own_pooler: bool, method: str | None) -> str:
-    pooler = settings.inference_pooler
-    if settings.mlp_only_train:
-        return (
-            "The dense + tanh head was used in training only (Table 6 of the paper). The vector of this model is the "
-            "first token **before** it; `pooler_output` of transformers is not."
-        )
-    if pooler == "cls" and own_pooler:
-        which = "the sentence vector" if method is None else f"what goes into the {method}"
-        return f"The encoder's own pooler is the trained head: `pooler_output` of transformers is {which}."
-    if pooler == TEMPLATE_POOLER:
-        return (
-            f"Every text goes into a template first, `{settings.templates[0]}`, which `SimCSE` does by itself. "
-            "sentence-transformers has no pooling like this."
-        )
-    if pooler in NOT_IN_SENTENCE_TRANSFORMERS:
-        return (
-            "sentence-transformers has no pooling like this: `SentenceTransformer` would take the mean of all tokens, "
-            "[CLS] among them, and give other vectors than this model's."
-        )
-    return ""
+def is_written_by_hand(path: Path) -> bool:
+    """Return whether there is a card that [`write_card`] did not write."""
+    return path.exists() and not any(marker in path.read_text(encoding="utf-8") for marker in _MARKERS)
 
 
-def _note_on_transform(settings: ContrastiveSettings, method: str | None) -> str:
-    if method is None:
-        return ""
-    told = f"The {method} follows the pooler, which `SimCSE` sees to by itself (`postprocess=False` leaves it out)."
-    if method == "flow":
-        told += (
-            " No other library has it: `transformers` gives the vectors before it, and sentence-transformers cannot "
-            "load this model."
-        )
-    if settings.matryoshka_dims:
-        told += (
-            f" It mixes all dimensions, so the leading {' or '.join(map(str, settings.matryoshka_dims))} that were "
-            "trained to stand alone do so before it only."
-        )
-    return told
+def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
+    """Put the repository's name into the usage examples of a card that was written before the name was known."""
+    path = Path(directory, CARD)
+    if not is_written_by_hand(path):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'), encoding="utf-8")
 
 
-def _tell_transform(transform: VectorTransform, fit: Fit) -> str:
-    columns = ", ".join(f"`{column}`" for column in fit.columns)
-    return (
-        f"{transform.method} of {transform.input_dim} to {transform.output_dim} dimensions, fitted without labels on "
-        f"{fit.sentences:,} sentences of `{fit.file}` ({columns})"
+def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:
+    if not (directory / "config.json").exists():
+        raise ValueError(
+            f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
+        )
+    config = AutoConfig.from_pretrained(directory)
+    if getattr(config, SECTION, None) is None:
+        raise ValueError(
+            f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
+            "unknown. Load the model with AutoModelForCL and save it first."
+        )
+    return config, ContrastiveSettings.from_config(config)
+
+
+def _read_evaluations(
+    directory: Path,
+    paths: Sequence[str | os.PathLike] | None,
+    repo_id: str | None,
+    settings: ContrastiveSettings,
+    transform: tuple[VectorTransform, Fit] | None,
+) -> list[dict[str, Any]]:
+    if paths is None:
+        paths = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
+    pooler, method = (
+        (settings.inference_pooler, None) if transform is None else (transform[1].pooler, transform[0].method)
     )
+    return [read_evaluation(Path(path), directory, repo_id, pooler, method) for path in paths]
 
 
-def _whitening_code(repo_id: str) -> str:
-    return (
-        "\n\nfrom safetensors.torch import load_file\n"
-        "from transformers.utils import cached_file\n\n"
-        f'whitening = load_file(cached_file("{repo_id}", "model.safetensors", subfolder="{TRANSFORM_FOLDER}"))\n'
-        'vectors = vectors.double() @ whitening["linear.weight"].T + whitening["linear.bias"]'
-    )
+def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[str, Any]:
+    """Add `results.json` to the description of a run, unless the file belongs to another run."""
+    if run is None or all(saved_run.get(name) == run[name] for name in ("steps", "train_loss")):
+        return {**saved_run, **(run or {})}
+    return run
 
 
-def _pooling_code(pooler: str, own_pooler: bool, repo_id: str) -> str:
-    if pooler == "cls" and own_pooler:
-        return "vectors = outputs.pooler_output"
-    if pooler == "cls":
-        return (
-            "from safetensors.torch import load_file\n"
-            "from transformers.utils import cached_file\n\n"
-            f'head = load_file(cached_file("{repo_id}", "model.safetensors", subfolder="2_Dense"))\n'
-            "first = outputs.last_hidden_state[:, 0]\n"
-            'vectors = torch.tanh(first @ head["linear.weight"].T + head["linear.bias"])'
-        )
-    if pooler == "cls_before_pooler":
-        return "vectors = outputs.last_hidden_state[:, 0]"
-    if pooler == TEMPLATE_POOLER:
-        return 'vectors = outputs.last_hidden_state[inputs["input_ids"] == tokenizer.mask_token_id]'
-    hidden = "outputs.last_hidden_state"
-    if needs_hidden_states(pooler):
-        hidden = f"(outputs.hidden_states[{_OTHER_LAYER[pooler]}] + {hidden}) / 2"
-    mask = 'inputs["attention_mask"].unsqueeze(-1)'
-    if pooler == "avg_no_cls":
-        hidden, mask = f"{hidden}[:, 1:]", f"{mask}[:, 1:]"
-    return f"hidden, mask = {hidden}, {mask}\nvectors = (hidden * mask).sum(1) / mask.sum(1)"
-
-
-def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]) -> dict:
-    """The front matter of every card; the hub shows how to load a model by its library."""
-    own_tags = TAGS if objective == "simcse" else [*(tag for tag in TAGS if tag != "simcse"), objective]
-    own = {**FRONT_MATTER, "tags": [*own_tags, *(tag for tag in tags if tag not in own_tags)]}
+def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]) -> dict[str, Any]:
+    """Return the front matter of every card. The hub shows how to load a model by its library."""
+    card_tags = TAGS if objective == "simcse" else [*(tag for tag in TAGS if tag != "simcse"), objective]
+    front_matter = {**FRONT_MATTER, "tags": [*card_tags, *(tag for tag in tags if tag not in card_tags)]}
     if not in_sentence_transformers:
-        own |= {
-            "library_name": "transformers",
-            "tags": [tag for tag in own["tags"] if tag != FRONT_MATTER["library_name"]],
-        }
-    return own
+        front_matter["library_name"] = "transformers"
+        front_matter["tags"] = [tag for tag in front_matter["tags"] if tag != FRONT_MATTER["library_name"]]
+    return front_matter
 
 
 def _is_sentence_transformers_model(directory: Path) -> bool:
-    """Whether all of its modules are sentence-transformers' own; one of ours (a flow) it refuses to load."""
+    """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
     path = directory / "modules.json"
     if not path.exists():
         return False
@@ -309,35 +264,24 @@ def _is_sentence_transformers_model(directory: Path) -> bool:
 
 
 def _weight_names(directory: Path) -> list[str]:
-    names = []
+    names: list[str] = []
     for path in directory.glob("model*.safetensors"):
         with safe_open(path, "pt") as weights:
             names += weights.keys()
     return names
 
 
-def is_written_by_hand(path: Path) -> bool:
-    """Whether there is a card that `write_card` did not write."""
-    return path.exists() and MARKER not in path.read_text(encoding="utf-8")
-
-
-def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
-    """Puts the repository's name into the usage examples of a card that was written before there was one."""
-    path = Path(directory, CARD)
-    if not is_written_by_hand(path):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'), encoding="utf-8")
-
-
 def _placeholder(directory: Path) -> str:
     return f"your-name/{directory.resolve().name}"
 
 
-def _front_matter_to_keep(path: Path) -> dict:
+def _previous_front_matter(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     if is_written_by_hand(path):
-        raise ValueError(f"{path} was not written by `simcse-hf card`, which would replace it: move it first")
+        raise ValueError(
+            f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
+        )
     return ModelCard.load(path).data.to_dict()
 
 

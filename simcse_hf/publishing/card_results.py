@@ -1,4 +1,4 @@
-"""Result files become the tables of a card and the entries that the hub reads."""
+"""Turns result files into the tables of a card and into the entries that the hub reads."""
 
 import json
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from ..postprocessing.files import FOLDER
 logger = logging.get_logger(__name__)
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
-# The hub's SICK-R has 9,927 pairs, of which the papers' figure is over the 4,927 of the test split.
-_SAME_ON_HUB = {task: name for task, name in HUB_DATASETS.items() if task != "SICKRelatedness"}
+# The hub's SICK-R has all 9,927 pairs; the papers report the 4,927 pairs of the test split.
+_SAME_PAIRS_ON_HUB = {task: name for task, name in HUB_DATASETS.items() if task != "SICKRelatedness"}
 
 
 @dataclass
 class Table:
-    """A table of a card: what its figures are, by what protocol, and the cells."""
+    """A table of a card with the protocol of its figures."""
 
     title: str
     protocol: str
@@ -30,85 +30,107 @@ class Table:
 
 
 def read_run(path: Path) -> dict:
-    """The `results.json` of a training run; empty where there is none.
+    """Read the `results.json` of a training run.
+
+    Args:
+        path (`Path`): The file, which need not exist.
+
+    Returns:
+        `dict`: The content of the file; empty without a file.
 
     Raises:
-        ValueError: the file is no such document.
+        ValueError: If the file was not written by a training run.
     """
     if not path.exists():
         return {}
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
+        raise ValueError(f"{path} is not a JSON file ({error}). Remove it or restore it from the run.") from error
     if not isinstance(run, dict) or "settings" not in run:
-        raise ValueError(f"{path}: no results of a training run")
+        raise ValueError(f"{path} does not hold the results of a training run. Move it out of the model's directory.")
     return run
 
 
 def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None) -> dict:
-    """The JSON document of `simcse-hf evaluate`, if it is of the model in `directory`.
+    """Read a result file of `simcse-hf evaluate` and check that it belongs to the model in `directory`.
 
     Args:
-        path: of the file.
-        directory: of the model.
-        repo_id: its name on the hub, which the file may hold instead.
-        pooler: of the model.
-        transform: method of the transform beside it, if there is one.
+        path (`Path`): The result file.
+        directory (`Path`): The directory of the model.
+        repo_id (`str`, *optional*): The model's name on the hub, which the file may name instead of the directory.
+        pooler (`str`): The pooler of the model.
+        transform (`str`, *optional*): The method of the transform that is saved with the model.
+
+    Returns:
+        `dict`: The content of the file.
 
     Raises:
-        ValueError: the file is no such document, or of another model or pooler, or measured with another transform.
+        ValueError: If the file is not a result file, or was measured with another model, pooler or transform.
     """
     document, _ = read_results(path)
     model = document.get("model")
     if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
-        raise ValueError(f"{path} holds figures of {model}, and the card is of {directory}: evaluate this model")
+        raise ValueError(
+            f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
+        )
     if document.get("pooler") != pooler:
         raise ValueError(
-            f"{path} was measured with pooler {document.get('pooler')!r}; the model's is {pooler!r}. Evaluate it "
-            "without --pooler."
+            f"{path} was measured with pooler {document.get('pooler')!r}, but the model's pooler is {pooler!r}. "
+            "Evaluate the model without --pooler_type."
         )
     if document.get("postprocessing") != transform:
-        measured, own = (what or "no transform" for what in (document.get("postprocessing"), transform))
+        measured, saved = (method or "no transform" for method in (document.get("postprocessing"), transform))
         raise ValueError(
-            f"{path} was measured with {measured}, and {directory} has {own}: evaluate it as it is, without "
-            "--no_postprocess."
+            f"{path} was measured with {measured}, but {directory} has {saved}. Evaluate the model as it is saved, "
+            "without --no_postprocess."
         )
     return document
 
 
-def not_outdated(paths: list[Path], directory: Path) -> list[Path]:
-    """Those of the result files that are not older than the weights in `directory`, its transform's among them.
+def without_outdated(paths: list[Path], directory: Path) -> list[Path]:
+    """Return the result files that are not older than the weights in `directory`, and warn about the other files.
 
-    The others are warned of.
+    The weights of a whitening or flow count as well.
     """
     weights = [*directory.glob("model*.safetensors"), *directory.glob(f"{FOLDER}/*.safetensors")]
     written = max((path.stat().st_mtime for path in weights), default=0.0)
     outdated = [path for path in paths if path.stat().st_mtime < written]
     for path in outdated:
-        logger.warning(f"{path} is older than the weights and left out. If they are the same, name it by --results.")
+        logger.warning(
+            f"{path} is older than the model's weights, so the card does not use it. If it was measured with these "
+            "weights, name it with --results."
+        )
     return [path for path in paths if path not in outdated]
 
 
 def dev_table(run: dict, transform: str | None = None) -> Table | None:
-    """Dev figures of a training run: before training, the best and the last evaluation; all without `transform`."""
+    """Build the table of dev figures of a training run: before training, at the best and at the last evaluation.
+
+    Args:
+        run (`dict`): The content of `results.json`.
+        transform (`str`, *optional*): The transform that was fitted after training; these figures lack it.
+
+    Returns:
+        `Table`: The table, or None if the run had no evaluations.
+    """
     if not run.get("final"):
         return None
-    names = [key for key in run["final"] if key.endswith(("_spearman", "_pearson", "_alignment", "_uniformity"))]
+    metrics = [key for key in run["final"] if key.endswith(("_spearman", "_pearson", "_alignment", "_uniformity"))]
     when = {"initial": "before training", "best": "best evaluation", "final": "last evaluation"}
     rows = [
-        [f"{when[key]} (step {run[key]['step']})", *(_number(run[key].get(name), name) for name in names)]
+        [f"{when[key]} (step {run[key]['step']})", *(_number(run[key].get(name), name) for name in metrics)]
         for key in when
         if run.get(key)
     ]
     saved = ""
     if "arguments" in run:
         best = run["arguments"].get("load_best_model_at_end")
-        saved = f" The weights are those of the {'best evaluation' if best else 'last step'}."
-    protocol = f"On the dev set during training; correlations x 100.{saved}"
+        saved = f" The saved weights are those of the {'best evaluation' if best else 'last step'}."
+    protocol = f"Measured on the dev set during training; correlations x 100.{saved}"
     if transform is not None:
-        protocol += f" All are without the {transform}, which was fitted later."
-    return Table("Dev set", protocol, ["", *names], rows)
+        protocol += f" All figures are without the {transform}, which was fitted later."
+    return Table("Dev set", protocol, ["", *metrics], rows)
 
 
 def _number(value: float | None, name: str) -> str:
@@ -117,22 +139,22 @@ def _number(value: float | None, name: str) -> str:
 
 
 def protocol_of(document: dict, transfer: bool) -> str:
-    """The protocol of an evaluation in a sentence."""
+    """Describe the protocol of an evaluation in one sentence."""
     protocol, limit = document["protocol"], document.get("max_length")
-    length = f"texts cut to {limit} tokens" if limit else "texts not cut"
+    length = f"texts truncated to {limit} tokens" if limit else "texts not truncated"
     if transfer:
         settings = protocol.get("classifier", {})
-        what = f"accuracy x 100 of {settings.get('model', 'a classifier')} on frozen vectors"
-        return f"SentEval's transfer tasks, mode {protocol['mode']}: {what}, seed {protocol['seed']}; {length}."
-    scored = "the trained regressor for STS-B and SICK-R, else cosine" if protocol["regressor"] else "cosine"
+        metric = f"accuracy x 100 of {settings.get('model', 'a classifier')} on frozen embeddings"
+        return f"SentEval's transfer tasks, mode {protocol['mode']}: {metric}, seed {protocol['seed']}; {length}."
+    score = "trained regressor (STS-B and SICK-R) or cosine" if protocol["regressor"] else "cosine"
     return (
-        f"{protocol['metric'].capitalize()}'s correlation x 100 of gold score and {scored} similarity, mode "
+        f"{protocol['metric'].capitalize()}'s correlation x 100 between gold score and {score} similarity, mode "
         f"{protocol['mode']}, subsets of STS12 to STS16 aggregated by `{protocol['aggregation']}`; {length}."
     )
 
 
 def evaluation_tables(document: dict) -> list[Table]:
-    """STS, transfer, geometry and MTEB tables of an evaluation, as far as it has them."""
+    """Build the STS, transfer, geometry and MTEB tables for which an evaluation has results."""
     results, protocol = document["results"], document["protocol"]
     tables = []
     for key in ("average", "average_transfer"):
@@ -146,11 +168,11 @@ def evaluation_tables(document: dict) -> list[Table]:
         ]
         average = f"Avg. of {len(results[key]['tasks'])}"
         transfer = is_transfer(tasks[0])
-        absent = " n/a: not measured, and not in the average." if results[key]["missing"] else ""
+        missing = " n/a: not measured and not part of the average." if results[key]["missing"] else ""
         tables.append(
             Table(
                 "Transfer" if transfer else "Semantic textual similarity",
-                protocol_of(document, transfer) + absent,
+                protocol_of(document, transfer) + missing,
                 [*(SHORT_NAMES.get(task, task) for task in tasks), average],
                 [[*map(format_number, values), format_number(results[key]["value"])]],
             )
@@ -159,27 +181,29 @@ def evaluation_tables(document: dict) -> list[Table]:
         cells = [f"{geometry[name]:.4f}" for name in ("alignment", "uniformity", "isotropy")]
         protocol_text = (
             f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
-            f"above 4, uniformity and isotropy over {geometry['sentences']} sentences. Lower alignment and uniformity "
-            "are better."
+            f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
+            "lower is better."
         )
         tables.append(Table("Geometry", protocol_text, ["alignment", "uniformity", "isotropy"], [cells]))
     if mteb := results.get("mteb"):
         rows = [[task, format_number(score)] for task, score in mteb.items()]
-        tables.append(Table("MTEB", "Main scores of the package `mteb`.", ["task", "score"], rows))
+        tables.append(Table("MTEB", "Main scores, measured with the package `mteb`.", ["task", "score"], rows))
     return tables
 
 
 def model_index(document: dict) -> list[EvalResult]:
-    """The figures of an evaluation for the card's front matter."""
+    """List the figures of an evaluation for the card's front matter."""
     protocol = document["protocol"]
-    found = []
+    figures = []
     for task, value in _headlines(document):
         transfer = is_transfer(task)
-        found.append(
+        figures.append(
             EvalResult(
                 task_type="text-classification" if transfer else "semantic-similarity",
                 task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-                dataset_type=_SAME_ON_HUB.get(task, f"SentEval/{task}" if task in HUB_DATASETS or transfer else task),
+                dataset_type=_SAME_PAIRS_ON_HUB.get(
+                    task, f"SentEval/{task}" if task in HUB_DATASETS or transfer else task
+                ),
                 dataset_name=SHORT_NAMES.get(task, task),
                 dataset_split=protocol["mode"] if protocol["mode"] == "dev" else "test",
                 metric_type="accuracy" if transfer else f"{protocol['metric']}_cosine",
@@ -187,25 +211,28 @@ def model_index(document: dict) -> list[EvalResult]:
                 metric_value=round(value, 2),
             )
         )
-    return found
+    return figures
 
 
 def eval_result_entries(document: dict) -> list[EvalResultEntry]:
-    """The figures of an evaluation for `.eval_results`: only of benchmarks that the hub holds with the same pairs."""
+    """List the figures for `.eval_results`: those of benchmarks that the hub holds with the same pairs."""
     protocol = document["protocol"]
     if protocol["mode"] == "dev" or protocol["regressor"]:
         return []
     return [
         EvalResultEntry(
-            dataset_id=_SAME_ON_HUB[task], task_id="default", value=round(value, 2), notes=protocol_of(document, False)
+            dataset_id=_SAME_PAIRS_ON_HUB[task],
+            task_id="default",
+            value=round(value, 2),
+            notes=protocol_of(document, False),
         )
         for task, value in _headlines(document)
-        if task in _SAME_ON_HUB and (task not in STS_SUBSETS or protocol["aggregation"] == "all")
+        if task in _SAME_PAIRS_ON_HUB and (task not in STS_SUBSETS or protocol["aggregation"] == "all")
     ]
 
 
 def _headlines(document: dict) -> list[tuple[str, float]]:
-    """(task, figure) of every task that has one."""
+    """List (task, figure) for every task that was measured."""
     protocol = document["protocol"]
     values = {
         task: headline(result, protocol["mode"], protocol["aggregation"], protocol["metric"])

@@ -1,8 +1,9 @@
-"""A trained model for other runtimes: a sentence-transformers directory, or an ONNX graph from tokens to vectors."""
+"""Exports a model to a sentence-transformers directory or to an ONNX graph."""
 
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,34 +17,38 @@ from ..postprocessing.files import save_transform
 logger = logging.get_logger(__name__)
 
 ONNX_FILE = "model.onnx"
-ONNX_TOLERANCE = 1e-5  # between torch's and ONNX Runtime's vectors, relative to the largest entry where above 1
+#: The largest allowed difference between torch and ONNX Runtime, relative to the largest entry if that exceeds 1.
+ONNX_TOLERANCE = 1e-5
 
-_ONE_FILE_LIMIT = 1_800_000_000  # bytes of weights; protobuf ends at 2 GB
+# Protobuf files end at 2 GB; larger models keep their weights in a second file.
+_ONE_FILE_LIMIT = 1_800_000_000
 
 
 def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -> Path:
-    """Writes a directory that `SentenceTransformer(directory)` loads and that gives the vectors of `simcse`.
+    """Write a directory that `SentenceTransformer(directory)` loads, with the same embeddings as `simcse`.
 
-    Checkpoints saved by this package are such directories already. This is for published SimCSE models, whose config
-    names no pooler, and for another pooler than the checkpoint's.
+    Checkpoints saved by this package are such directories already. The export is for published SimCSE models, whose
+    config names no pooler, and for a pooler other than the checkpoint's.
 
     Args:
-        simcse: the model, with the pooler to export.
-        directory: absent or empty.
+        simcse (`SimCSE`): The model with the pooler to export.
+        directory (`str` or `os.PathLike`): A directory that is empty or does not exist.
+
+    Returns:
+        `Path`: The directory.
 
     Raises:
-        ValueError: `directory` holds something, or the pooler is one that sentence-transformers does not have, or the
-            vectors go through a flow, which it does not have either.
+        ValueError: If `directory` is not empty, or if sentence-transformers has no such pooler or no flow.
     """
     if simcse.postprocessing is not None and simcse.postprocessing.method == "flow":
         raise ValueError(
-            f"{simcse.name_or_path} applies a flow, which sentence-transformers has no module for. Load the model "
-            "with SimCSE, or export it with --no_postprocess (postprocess=False), for vectors without the flow."
+            f"{simcse.name_or_path} applies a flow, for which sentence-transformers has no module. Load the model "
+            "with SimCSE, or export it without the flow (--no_postprocess, or postprocess=False)."
         )
     if simcse.pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
         raise ValueError(
-            f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so a directory for it would give "
-            "other vectors. Name another pooler, export to onnx, or load the checkpoint with SimCSE."
+            f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
+            "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
         )
     directory = _empty_directory(directory)
     simcse.model.save_pretrained(directory)
@@ -53,7 +58,9 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
     return directory
 
 
-class _SentenceVectors(nn.Module):
+class _Embedder(nn.Module):
+    """The model as a function of two tensors, as torch's exporter needs it."""
+
     def __init__(self, model: ContrastiveModel):
         super().__init__()
         self.model = model
@@ -63,48 +70,48 @@ class _SentenceVectors(nn.Module):
 
 
 def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
-    """Writes `model.onnx`, from token ids to sentence vectors, with the tokenizer and config.json beside it.
+    """Write `model.onnx`, which maps token ids to embeddings, with the tokenizer and config.json.
 
-    The graph takes `input_ids` and `attention_mask`, int64 of any (batch, length), and returns `sentence_embedding`,
-    float32 of (batch, dim), after the pooler and its head, not normalised. What ONNX Runtime makes of it is compared
-    with torch before this returns.
+    The graph takes `input_ids` and `attention_mask`, int64 tensors of any shape `(batch, length)`. It returns
+    `sentence_embedding`, a float32 tensor of shape `(batch, dim)`, computed with the pooler and its head and not
+    normalised. The function compares ONNX Runtime's output with torch's before it returns.
 
     Args:
-        simcse: the model, with the pooler to export.
-        directory: absent or empty.
+        simcse (`SimCSE`): The model with the pooler to export.
+        directory (`str` or `os.PathLike`): A directory that is empty or does not exist.
 
     Returns:
-        The path of `model.onnx`.
+        `Path`: The path of `model.onnx`.
 
     Raises:
-        ImportError: the extra `onnx` is not installed.
-        ValueError: `directory` holds something, the two runtimes disagree by more than `ONNX_TOLERANCE`, or the model
-            applies a whitening or flow, which the graph would not.
+        ImportError: If the extra `onnx` is not installed.
+        ValueError: If `directory` is not empty, if the two runtimes differ by more than `ONNX_TOLERANCE`, or if the
+            model uses a whitening, a flow or a template, none of which the graph contains.
     """
     if simcse.postprocessing is not None:
         raise ValueError(
-            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, and the ONNX graph ends at the pooler: "
-            "export with --no_postprocess (postprocess=False), and transform its vectors afterwards."
+            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the ONNX graph ends at the pooler. "
+            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
         )
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError as error:
-        raise ImportError(f"export to ONNX needs the extra: pip install simcse-hf[onnx] ({error})") from error
+        raise ImportError(f"the export to ONNX needs `pip install simcse-hf[onnx]` ({error})") from error
     if simcse.model.settings.templates:
         raise ValueError(
-            "this model puts texts into a template, which the tokenizer beside an ONNX graph would not: load it with "
-            "SimCSE"
+            "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the "
+            "model with SimCSE instead."
         )
     directory = _empty_directory(directory)
-    module = _SentenceVectors(simcse.model.to("cpu", torch.float32)).eval()
+    module = _Embedder(simcse.model.to("cpu", torch.float32)).eval()
     longest = simcse.max_length or 12
     inputs = _example(simcse, rows=3, length=min(7, longest))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     path = directory / ONNX_FILE
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch about its own internals
+        warnings.simplefilter("ignore")  # torch warns about its own internals
         torch.onnx.export(
             module,
             inputs,
@@ -130,7 +137,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
 
 
 def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of `rows` rows and their mask; every row one token shorter than the one before."""
+    """Make token ids and their mask; each row is one token shorter than the row before."""
     lengths = (length - torch.arange(rows)).clamp(min=2)
     mask = (torch.arange(length) < lengths[:, None]).long()
     ids = torch.full((rows, length), simcse.tokenizer.pad_token_id)
@@ -138,20 +145,23 @@ def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torc
     return ids, mask
 
 
-def _check_against_torch(session, module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _check_against_torch(session: Any, module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> None:
     names = ("input_ids", "attention_mask")
-    found = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})[0]
+    actual = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})[0]
     with torch.no_grad():
-        wanted = module(*inputs)
-    difference = (torch.from_numpy(found) - wanted).abs().max().item()
-    if not difference <= ONNX_TOLERANCE * max(1.0, wanted.abs().max().item()):
-        raise ValueError(f"the exported graph's vectors differ from torch's by {difference:.2g}; do not use it")
+        expected = module(*inputs)
+    difference = (torch.from_numpy(actual) - expected).abs().max().item()
+    if not difference <= ONNX_TOLERANCE * max(1.0, expected.abs().max().item()):
+        raise ValueError(
+            f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than "
+            f"{ONNX_TOLERANCE:g}. The graph was deleted; please report the model and the versions of torch and ONNX."
+        )
 
 
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is no empty directory: name another --output")
+        raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -1,4 +1,4 @@
-"""A trained model from its directory to a model hub, in one commit or not at all."""
+"""Pushes a saved model to the hub, in one commit or not at all."""
 
 import os
 import re
@@ -13,46 +13,54 @@ from . import CARD, name_repository, write_card
 
 logger = logging.get_logger(__name__)
 
-_CONNECTION_ERRORS = (*HfHubHTTPError.__bases__, RuntimeError)  # the client's HTTP library differs between versions
+# huggingface_hub's HTTP library differs between its versions, so its error class is taken from the hub's own error.
+_CONNECTION_ERRORS = (*HfHubHTTPError.__bases__, RuntimeError)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-# Pickles, and what only resuming a run needs. Hidden and underscored names are not for others by convention.
+# Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|runs|__pycache__|[._][^/]*)(/|$)")
-_PUSHED_ALL_THE_SAME = re.compile(r"^\.eval_results/[^/]+\.yaml$")
-_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
+_PUSHED_ALTHOUGH_HIDDEN = re.compile(r"^\.eval_results/[^/]+\.yaml$")
+_HUB_TOKEN_PATTERN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
 _TEXT_SUFFIXES = {".json", ".md", ".yaml", ".yml", ".txt", ".csv", ".log", ".py"}
 
 
 class PushError(ValueError):
-    """A push that did not come through. The local directory is as it was, and so is the repository's branch."""
+    """A push that failed. The local directory and the branch of the repository are unchanged."""
 
 
 def files_to_push(directory: str | os.PathLike) -> list[str]:
-    """Paths below `directory`, relative and sorted, that belong in a published model.
+    """List the files of a saved model that belong into a published one.
 
-    Left out are pickles (`training_args.bin`, optimizer states), `checkpoint-*`, and hidden names but `.eval_results`.
+    Pickles (`training_args.bin`, optimizer states), `checkpoint-*` and hidden names other than `.eval_results` are
+    left out.
+
+    Args:
+        directory (`str` or `os.PathLike`): The directory of the model.
+
+    Returns:
+        `list[str]`: Sorted paths relative to `directory`.
 
     Raises:
-        ValueError: the directory is no whole model, or a file holds an access token.
+        ValueError: If the directory does not contain a complete model, or a file contains an access token.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"{directory} is no directory: name the one that the model was saved in")
+        raise ValueError(f"{directory} is not a directory. Give the directory that the model was saved in.")
     paths = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    paths = [path for path in paths if _PUSHED_ALL_THE_SAME.search(path) or not _NOT_PUSHED.search(path)]
-    missing = [
-        what
-        for what, names in {
-            "a config (config.json)": ("config.json",),
-            "weights (model.safetensors)": WEIGHTS,
-            "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
-        }.items()
-        if not set(names) & set(paths)
-    ]
+    paths = [path for path in paths if _PUSHED_ALTHOUGH_HIDDEN.search(path) or not _NOT_PUSHED.search(path)]
+    required = {
+        "a config (config.json)": ("config.json",),
+        "weights (model.safetensors)": WEIGHTS,
+        "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
+    }
+    missing = [part for part, names in required.items() if not set(names) & set(paths)]
     if missing:
-        raise ValueError(f"{directory} lacks {' and '.join(missing)}: save model and tokenizer there first")
+        raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
-        if Path(path).suffix in _TEXT_SUFFIXES and _TOKEN.search((directory / path).read_bytes()):
-            raise ValueError(f"{directory / path} holds an access token; remove it from there, and revoke it")
+        if Path(path).suffix in _TEXT_SUFFIXES and _HUB_TOKEN_PATTERN.search((directory / path).read_bytes()):
+            raise ValueError(
+                f"{directory / path} contains an access token, so nothing was pushed. Remove the token from the file "
+                "and revoke it."
+            )
     return paths
 
 
@@ -66,26 +74,26 @@ def push_model(
     commit_message: str = "Upload model",
     token: str | None = None,
 ) -> str:
-    """Pushes a saved model with its tokenizer and card; the repository is made where it is not there.
+    """Push a saved model with its tokenizer and card, and create the repository if it does not exist.
 
-    All files go in one commit, so that the branch never holds a part of them. A directory without card gets one
-    ([`write_card`]) first.
+    All files go into one commit, so the branch never holds only some of them. A directory without a card gets one
+    from [`write_card`] first.
 
     Args:
-        directory: as `save_model` of the Trainer leaves it.
-        repo_id: `org/name`, or `name` for the token's owner.
-        private: of a new repository; default: the owner's setting.
-        revision: branch, made where it is not there; default: main.
-        create_pr: propose the commit in place of making it.
-        commit_message: its first line.
-        token: of access; default: of `HF_TOKEN` or `hf auth login`.
+        directory (`str` or `os.PathLike`): A directory as the Trainer's `save_model` leaves it.
+        repo_id (`str`): `org/name`, or `name` for the owner of the token.
+        private (`bool`, *optional*): Whether a new repository is private. Defaults to the owner's setting.
+        revision (`str`, *optional*): The branch, which is created if it does not exist. Defaults to `main`.
+        create_pr (`bool`, *optional*, defaults to `False`): Whether to open a pull request instead of committing.
+        commit_message (`str`, *optional*, defaults to `"Upload model"`): The first line of the commit message.
+        token (`str`, *optional*): The access token. Defaults to `HF_TOKEN` or the token of `hf auth login`.
 
     Returns:
-        The URL of the commit, or of the pull request.
+        `str`: The URL of the commit or of the pull request.
 
     Raises:
-        ValueError: `repo_id` is no name of a repository, or as [`files_to_push`].
-        PushError: the hub refused or could not be reached; what to do about it.
+        ValueError: If `repo_id` is not a valid repository name, or for the reasons given in [`files_to_push`].
+        PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
     directory = Path(directory)
     check_repo_id(repo_id)
@@ -104,38 +112,48 @@ def push_model(
             repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
         )
     except OfflineModeIsEnabled as error:
-        raise PushError(f"{repo_id} was not pushed: unset HF_HUB_OFFLINE, which forbids all requests") from error
+        raise PushError(
+            f"{repo_id} was not pushed: HF_HUB_OFFLINE forbids all requests. Unset it and try again."
+        ) from error
     except HfHubHTTPError as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, token)}") from error
-    except ValueError as error:  # the card's front matter, as the hub judges it before any upload
+    except ValueError as error:  # the hub validates the card's front matter before any upload
         raise PushError(f"{repo_id} was not pushed: {error}") from error
     except _CONNECTION_ERRORS as error:
         raise PushError(
-            f"{repo_id} was not pushed: the connection to {api.endpoint} failed ({_innermost(error)}). Nothing is "
-            "lost; run the same command again, and what was uploaded is not sent twice."
+            f"{repo_id} was not pushed: the connection to {api.endpoint} failed ({_root_cause(error)}). Nothing is "
+            "lost. Run the same command again; files that were already uploaded are not sent twice."
         ) from error
     return commit.pr_url or commit.commit_url
 
 
 def check_repo_id(repo_id: str) -> None:
+    """Check a repository name.
+
+    Args:
+        repo_id (`str`): `org/name` or `name`.
+
+    Raises:
+        ValueError: If the hub does not accept such a name.
+    """
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise ValueError(f"{repo_id!r} is no name of a repository: {error}") from error
+        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
 
 
 def _advice(error: HfHubHTTPError, token: str | None) -> str:
     status = error.response.status_code
     if status == 401 and (token or get_token()) is None:
-        return "there is no access token. Log in with `hf auth login`, or set HF_TOKEN."
+        return "no access token was found. Log in with `hf auth login` or set HF_TOKEN."
     if status == 401:
-        return "the hub does not know the access token. Log in again with `hf auth login`, or correct HF_TOKEN."
+        return "the hub does not accept the access token. Log in again with `hf auth login` or correct HF_TOKEN."
     if status == 403:
-        return "the access token may not write there. Use one with write access, or --create_pr."
+        return "the access token may not write to this repository. Use another token, or --create_pr."
     return f"the hub answered {status}: {error.server_message or 'no message'}"
 
 
-def _innermost(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".rstrip(": ")

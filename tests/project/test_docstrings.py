@@ -13,7 +13,10 @@ PACKAGE = Path(__file__).parents[2] / "simcse_hf"
 FILES = sorted(PACKAGE.rglob("*.py"))
 SECTIONS = ("Args:", "Returns:", "Yields:", "Raises:")
 ENTRY = {
-    "Args:": re.compile(r"\*{0,2}\w+(, \*{0,2}\w+)* \(`[^`]+`(, \*optional\*)?(, defaults to `[^`]*`)?\):"),
+    "Args:": re.compile(
+        r"\*{0,2}\w+(, \*{0,2}\w+)* "  # name, or several names
+        r"\(`[^`]+`(( or|,) `[^`]+`)*(, \*optional\*)?(, defaults to `[^`]*`)?\):"  # types and default
+    ),
     "Raises:": re.compile(r"`?\w+(\.\w+)*`?: "),
 }
 

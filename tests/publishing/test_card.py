@@ -1,4 +1,4 @@
-"""What a user is promised of model cards: examples that run, measured figures only, and what the hub can read."""
+"""Model cards: the examples run, all figures were measured, and the hub can read the metadata."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def scores(value):
 
 
 def evaluation(directory, **changes):
-    """A document as `simcse-hf evaluate --output` writes it, each figure another one."""
+    """Make a document as `simcse-hf evaluate --output` writes it, with a different value for each figure."""
     results = {}
     for i, task in enumerate(STS[:5]):
         aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
@@ -76,7 +76,7 @@ def blocks(card):
         ("distilbert", {"pooler_type": "cls"}),
     ],
 )
-def test_the_examples_of_the_card_give_this_models_vectors(family, settings, save_checkpoint, capsys):
+def test_the_code_examples_give_the_embeddings_of_the_model(family, settings, save_checkpoint, capsys):
     model = AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), **settings)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -90,28 +90,28 @@ def test_the_examples_of_the_card_give_this_models_vectors(family, settings, sav
             pytest.importorskip(library, reason="sentence_transformers is not installed")
         names = {}
         exec(code, names)
-        torch.testing.assert_close(F.normalize(torch.as_tensor(names["vectors"]), dim=-1), ours, rtol=0, atol=1e-5)
+        torch.testing.assert_close(F.normalize(torch.as_tensor(names["embeddings"]), dim=-1), ours, rtol=0, atol=1e-5)
 
 
-def test_a_pooler_that_sentence_transformers_lacks_is_no_model_of_that_library(save_checkpoint):
+def test_the_card_does_not_name_sentence_transformers_for_a_pooler_it_lacks(save_checkpoint):
     directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg_no_cls"))
     card = write_card(directory, repo_id=str(directory)).read_text()
     data = ModelCard(card).data
     assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
-    assert "sentence-transformers has no pooling like this" in card and "from sentence_transformers" not in card
+    assert "sentence-transformers has no such pooling" in card and "from sentence_transformers" not in card
     names = {}
     exec(blocks(card)[-1], names)
     ours = SimCSE(directory).encode(EXAMPLES)
-    torch.testing.assert_close(F.normalize(names["vectors"], dim=-1), ours, rtol=0, atol=1e-5)
+    torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-5)
 
 
-def test_without_sentence_transformers_files_there_is_no_such_example(directory):
+def test_without_modules_json_there_is_no_sentence_transformers_example(directory):
     (directory / "modules.json").unlink()
     card = write_card(directory).read_text()
     assert len(blocks(card)) == 2 and "from sentence_transformers" not in card
 
 
-def test_the_repository_can_be_named_later(directory):
+def test_the_repository_name_can_be_filled_in_later(directory):
     assert 'SimCSE("your-name/my-model")' in write_card(directory).read_text()
     name_repository(directory, "org/other")
     card = (directory / CARD).read_text()
@@ -122,18 +122,18 @@ def test_the_repository_can_be_named_later(directory):
 
 
 def figures(text):
-    """Every decimal number of the card's results, examples and citation aside."""
+    """Return every decimal number in the card's results."""
     return set(re.findall(r"-?\d+\.\d+", text[text.index("## Results") : text.index("## Limits")]))
 
 
-def test_without_results_there_are_no_figures(directory):
+def test_a_card_without_results_has_no_figures(directory):
     card = write_card(directory).read_text()
-    assert "None were measured." in card and not figures(card)
-    assert "How this model was trained is not recorded" in card
+    assert "No results were measured." in card and not figures(card)
+    assert "This directory holds no record of how the model was trained." in card
     assert "model-index" not in card and not (directory / EVAL_RESULTS).exists()
 
 
-def test_every_figure_comes_from_the_results(directory):
+def test_every_figure_comes_from_the_result_file(directory):
     written(directory / "evaluation.json", evaluation(directory))
     card = write_card(directory).read_text()
     assert figures(card) == {
@@ -141,11 +141,11 @@ def test_every_figure_comes_from_the_results(directory):
     }  # fmt: skip
     assert "| STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg. of 6 |" in card
     assert "| 50.12 | 51.12 | n/a | 53.12 | 54.12 | 80.25 | 81.25 | 61.07 |" in card
-    assert "Spearman's correlation x 100" in card and "aggregated by `all`; texts cut to 40 tokens" in card
+    assert "Spearman's correlation x 100" in card and "aggregated by `all`; texts truncated to 40 tokens" in card
     assert "logistic regression" in card and "7 pairs" in card
 
 
-def test_another_protocol_shows_its_own_figures(directory):
+def test_the_figures_follow_the_protocol_of_the_evaluation(directory):
     document = evaluation(directory)
     document["protocol"] |= {"aggregation": "mean", "metric": "pearson"}
     written(directory / "evaluation.json", document)
@@ -154,7 +154,7 @@ def test_another_protocol_shows_its_own_figures(directory):
     assert "Pearson's correlation" in card and "aggregated by `mean`" in card
 
 
-def test_the_front_matter_holds_the_figures_for_the_hub(directory):
+def test_the_front_matter_contains_the_figures(directory):
     written(directory / "evaluation.json", evaluation(directory))
     data = ModelCard.load(write_card(directory, repo_id="org/my-model", language="en", license="apache-2.0")).data
     assert (data.language, data.license, data.pipeline_tag) == ("en", "apache-2.0", "sentence-similarity")
@@ -164,11 +164,11 @@ def test_the_front_matter_holds_the_figures_for_the_hub(directory):
         "STS12": 50.12, "STS13": 51.12, "STS15": 53.12, "STS16": 54.12, "STS-B": 80.25, "SICK-R": 81.25, "MR": 71.23,
     }  # fmt: skip
     assert found["STS-B"].dataset_type == "mteb/stsbenchmark-sts" and found["STS-B"].metric_type == "spearman_cosine"
-    assert found["SICK-R"].dataset_type == "SentEval/SICKRelatedness", "the hub's SICK-R has other pairs"
+    assert found["SICK-R"].dataset_type == "SentEval/SICKRelatedness", "the hub's SICK-R contains other pairs"
     assert found["MR"].metric_type == "accuracy"
 
 
-def test_eval_results_are_what_the_client_reads(directory):
+def test_the_hub_client_can_read_eval_results(directory):
     written(directory / "evaluation.json", evaluation(directory))
     write_card(directory)
     entries = parse_eval_result_entries(yaml.safe_load((directory / EVAL_RESULTS).read_text()))
@@ -179,11 +179,11 @@ def test_eval_results_are_what_the_client_reads(directory):
     assert all("aggregated by `all`" in entry.notes for entry in entries)
     (directory / "evaluation.json").unlink()
     write_card(directory)
-    assert not (directory / EVAL_RESULTS).exists(), "figures without their file are gone"
+    assert not (directory / EVAL_RESULTS).exists(), "figures disappear with their file"
 
 
 @pytest.mark.parametrize(("key", "value"), [("mode", "dev"), ("regressor", True)])
-def test_dev_and_regressor_figures_are_no_benchmark_results(key, value, directory):
+def test_dev_and_regressor_figures_are_not_benchmark_results(key, value, directory):
     document = evaluation(directory)
     document["protocol"][key] = value
     if key == "mode":
@@ -196,46 +196,46 @@ def test_dev_and_regressor_figures_are_no_benchmark_results(key, value, director
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "outputs/other"}, "holds figures of outputs/other, and the card is of"),
-        ({"model": None}, "holds figures of None"),
-        ({"pooler": "avg"}, "measured with pooler 'avg'; the model's is 'cls'"),
+        ({"model": "outputs/other"}, "holds results of outputs/other, but the card is for"),
+        ({"model": None}, "holds results of None"),
+        ({"pooler": "avg"}, "measured with pooler 'avg', but the model's pooler is 'cls'"),
     ],
 )
-def test_figures_of_another_model_are_refused(changes, message, directory):
+def test_results_of_another_model_or_pooler_are_refused(changes, message, directory):
     written(directory / "evaluation.json", evaluation(directory, **changes))
     with pytest.raises(ValueError, match=message):
         write_card(directory)
     assert not (directory / CARD).exists()
 
 
-def test_figures_measured_on_the_hub_copy_are_this_models(directory, tmp_path):
+def test_results_measured_on_the_hub_copy_are_accepted(directory, tmp_path):
     file = written(tmp_path / "x.json", evaluation(directory, model="org/published"))
     assert "50.12" in write_card(directory, [file], repo_id="org/published").read_text()
 
 
-def test_figures_older_than_the_weights_are_left_out_unless_named(directory, caplog):
+def test_results_older_than_the_weights_are_ignored_unless_named(directory, caplog):
     file = written(directory / "evaluation.json", evaluation(directory))
     os.utime(file, (1, 1))
     assert "50.12" not in write_card(directory).read_text() and not (directory / EVAL_RESULTS).exists()
-    assert "evaluation.json is older than the weights and left out" in caplog.text
+    assert "evaluation.json is older than the model's weights" in caplog.text
     assert "50.12" in write_card(directory, [file]).read_text()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
 @pytest.mark.parametrize("name", ["results.json", "evaluation.json"])
-def test_a_broken_file_of_results_is_named(name, content, directory):
+def test_the_error_names_a_broken_result_file(name, content, directory):
     (directory / name).write_text(content)
     with pytest.raises(ValueError, match=name):
         write_card(directory)
 
 
-def test_emissions_are_told_where_they_were_measured(directory):
+def test_the_card_reports_measured_emissions(directory):
     (directory / "emissions.csv").write_text("run_id,emissions,energy_consumed\na,9,9\nb,0.0125,0.25\n")
     path = write_card(directory)
-    assert "0.25 kWh, which it estimates at 12.5 g of CO2" in path.read_text()
+    assert "0.25 kWh and estimates the emissions at 12.5 g of CO2" in path.read_text()
     assert ModelCard.load(path).data.co2_eq_emissions["emissions"] == 12.5
     (directory / "emissions.csv").write_text("run_id\n")
-    with pytest.raises(ValueError, match="emissions.csv: no measurement"):
+    with pytest.raises(ValueError, match="emissions.csv holds no measurement"):
         write_card(directory)
 
 
@@ -253,7 +253,7 @@ def trainer(tmp_path, tokenizer):
     return SimCSETrainer(model, args, texts, processing_class=tokenizer)
 
 
-def test_the_trainer_writes_the_card_of_its_run(trainer, tmp_path):
+def test_the_trainer_writes_a_card_about_its_run(trainer, tmp_path):
     trainer.train()
     trainer.save_model()
     trainer.create_model_card(license="mit", tags="cats", dataset="org/texts", model_name="x", finetuned_from="y")
@@ -267,7 +267,7 @@ def test_the_trainer_writes_the_card_of_its_run(trainer, tmp_path):
     assert "CPU" in card and "hf_s" not in card and str(tmp_path) not in card
 
 
-def test_the_run_of_results_json_is_told(trainer, directory):
+def test_the_card_describes_the_run_in_results_json(trainer, directory):
     trainer.train()
     dev = {"stsb_spearman": 10.123, "stsb_pearson": 11.0, "stsb_alignment": 0.5}
     run = describe_run(trainer) | {
@@ -279,16 +279,16 @@ def test_the_run_of_results_json_is_told(trainer, directory):
     written(directory / "results.json", run)
     path = write_card(directory)
     card = path.read_text()
-    assert ModelCard.load(path).data.base_model == "org/encoder" and "It started from `org/encoder`" in card
+    assert ModelCard.load(path).data.base_model == "org/encoder" and "Training started from `org/encoder`." in card
     assert "from `texts.txt`" in card and "/somewhere" not in card and "hf_s" not in card
     assert "| best evaluation (step 1) | 12.50 | 11.00 | 0.5000 |" in card
-    assert "The weights are those of the last step." in card and "in 4 minutes" in card
+    assert "The saved weights are those of the last step." in card and "in 4 minutes" in card
     run["arguments"]["load_best_model_at_end"] = True
     written(directory / "results.json", run)
-    assert "The weights are those of the best evaluation." in write_card(directory).read_text()
+    assert "The saved weights are those of the best evaluation." in write_card(directory).read_text()
 
 
-def test_the_results_of_an_earlier_run_are_not_this_ones(trainer, tmp_path):
+def test_results_of_an_earlier_run_are_not_used(trainer, tmp_path):
     trainer.train()
     trainer.save_model()
     dev = {name: {"step": 0, "stsb_spearman": 77.77} for name in ("initial", "best", "final")}
@@ -304,29 +304,29 @@ def test_the_results_of_an_earlier_run_are_not_this_ones(trainer, tmp_path):
         assert "77.77" not in card.read_text() and "2 steps" in card.read_text()
 
 
-def test_a_run_is_not_lost_over_its_card(trainer, tmp_path, caplog):
+def test_a_failing_card_does_not_fail_the_run(trainer, tmp_path, caplog):
     trainer.save_model()
     trainer.create_model_card()
     (tmp_path / "run" / "results.json").write_text("{")
     trainer.create_model_card()
     assert "There is no card" in caplog.text and "results.json" in caplog.text
-    assert not (tmp_path / "run" / CARD).exists(), "an older card would hold other figures"
+    assert not (tmp_path / "run" / CARD).exists(), "an older card would show outdated figures"
 
 
-def test_the_settings_of_config_json_are_told_without_any_record(save_checkpoint):
+def test_without_results_json_the_card_lists_the_settings_of_config_json(save_checkpoint):
     model = AutoModelForCL.from_config(tiny_config(attention_probs_dropout_prob=0.3), hard_negative_weight=0.5)
     card = write_card(save_checkpoint(model)).read_text()
     assert "| `hard_negative_weight` | 0.5 |" in card and "| `attention_probs_dropout_prob` | 0.3 |" in card
     assert "`hidden_dropout_prob`" not in card and "`temperature`" not in card
 
 
-def test_a_local_start_is_named_without_its_path(directory, tmp_path):
+def test_a_local_starting_model_is_named_without_its_path(directory, tmp_path):
     written(directory / "results.json", {"settings": {}, "base_model": str(tmp_path / "encoder")})
     path = write_card(directory)
     assert str(tmp_path) not in path.read_text() and ModelCard.load(path).data.base_model is None
 
 
-def test_arguments_are_listed_where_they_differ_from_their_default(tmp_path):
+def test_changed_arguments_are_those_that_differ_from_their_defaults(tmp_path):
     args = SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     assert changed_arguments(args) == {}
     args = SimCSETrainingArguments(
@@ -346,22 +346,24 @@ def generator():
     return runpy.run_path(str(MODEL_CARDS / "generate.py"))
 
 
-def test_the_committed_cards_are_what_the_script_writes(generator):
+def test_the_committed_cards_are_up_to_date(generator):
     generated = generator["generate"]()
     assert len(generated) == 9
     assert generated == {path.name: path.read_text(encoding="utf-8") for path in MODEL_CARDS.glob("*.md")}
 
 
-def test_every_figure_of_those_cards_is_marked_as_the_papers(generator):
+def test_every_figure_of_the_committed_cards_is_marked_as_the_papers(generator):
     for name, card in generator["generate"]().items():
         if name != "README.md":
             sections = card[card.index("## Results") : card.index("## Limits")].split("### ")[1:]
             assert len(sections) == (0 if "bert-large" in name and "roberta" not in name else 2)
-            assert all("**The paper's figures**, not measured with this package (Table" in text for text in sections)
+            assert all(
+                "**Figures from the paper**, not measured with this package (Table" in text for text in sections
+            )
             assert "model-index" not in card
 
 
-def test_those_figures_are_in_the_paper():
+def test_the_figures_of_the_committed_cards_are_in_the_paper():
     if not PAPER.exists():
         pytest.skip(f"the paper's text is not at {PAPER}")
     text, paper = PAPER.read_text(encoding="utf-8"), json.loads((MODEL_CARDS / "paper.json").read_text())
@@ -377,7 +379,7 @@ def test_those_figures_are_in_the_paper():
 # --- the file -----------------------------------------------------------------------------------------------------
 
 
-def test_a_card_written_by_hand_is_left_alone(directory, trainer, tmp_path):
+def test_a_card_written_by_hand_is_never_replaced(directory, trainer, tmp_path):
     (directory / CARD).write_text("---\nlicense: mit\n---\nMy own words.")
     with pytest.raises(ValueError, match="was not written by `simcse-hf card`"):
         write_card(directory)
@@ -388,25 +390,27 @@ def test_a_card_written_by_hand_is_left_alone(directory, trainer, tmp_path):
     assert (tmp_path / "run" / CARD).read_text() == "My own words."
 
 
-def test_a_card_is_written_again_with_what_was_said_before(directory):
+def test_rewriting_a_card_keeps_language_license_and_datasets(directory):
     write_card(directory, language=["en", "de"], license="mit", datasets=["org/texts"])
     data = ModelCard.load(write_card(directory)).data
     assert (data.language, data.license, data.datasets) == (["en", "de"], "mit", ["org/texts"])
 
 
-def test_a_directory_without_model_is_refused(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="holds no model"):
+def test_a_directory_without_a_model_is_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="does not contain a model"):
         write_card(tmp_path)
     tiny_config().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="names no pooler"):
+    with pytest.raises(ValueError, match="the pooler is unknown"):
         write_card(tmp_path)
 
 
-def test_the_command(directory, tmp_path, capsys):
+def test_the_card_command_writes_the_card(directory, tmp_path, capsys):
     file = written(tmp_path / "x.json", evaluation(directory))
     arguments = ["--results", str(file), "--repo_id", "org/my-model", "--language", "en", "--license", "mit"]
     assert card_main([str(directory), *arguments]) == 0
     assert capsys.readouterr().out.strip() == str(directory / CARD)
     card = (directory / CARD).read_text()
     assert "50.12" in card and 'SimCSE("org/my-model")' in card and MARKER in card
-    assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), "no template left"
+    assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), (
+        "no template syntax is left"
+    )

@@ -1,4 +1,4 @@
-"""What a card says of a whitening or flow beside a model, and what becomes of one when other weights are saved."""
+"""What a card says about a whitening or flow, and what happens to one when other weights are saved."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def sentences(tmp_path):
 
 @pytest.fixture
 def transformed(save_checkpoint, sentences, tmp_path):
-    """`transformed(method, **settings)`: the directory of a model with a transform to 6 dimensions, or a flow."""
+    """`transformed(method, **settings)` makes a model with a whitening to 6 dimensions or a flow, in a directory."""
 
     def make(method, family="bert", pooler=None, **settings):
         model = AutoModelForCL.from_config(tiny_config(family, initializer_range=0.3), **settings)
@@ -51,7 +51,7 @@ def used(code, library):
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
-def test_the_examples_give_whitened_vectors(family, pooler, transformed, capsys):
+def test_the_code_examples_give_whitened_embeddings(family, pooler, transformed, capsys):
     directory = transformed("whitening", family, pooler_type=pooler)
     card = write_card(directory, repo_id=str(directory)).read_text()
     ours = SimCSE(directory, device="cpu").encode(EXAMPLES)
@@ -63,25 +63,30 @@ def test_the_examples_give_whitened_vectors(family, pooler, transformed, capsys)
             pytest.importorskip(library, reason="sentence_transformers is not installed")
         names = {}
         exec(code, names)
-        vectors = F.normalize(torch.as_tensor(names["vectors"]).double(), dim=-1)
+        vectors = F.normalize(torch.as_tensor(names["embeddings"]).double(), dim=-1)
         torch.testing.assert_close(vectors, ours.double(), rtol=0, atol=1e-4)
 
 
-def test_a_whitening_is_told(transformed):
+def test_the_card_describes_a_whitening(transformed):
     path = write_card(transformed("whitening"))
     card = path.read_text()
-    assert "Sentence vectors of 6 dimensions from a `bert` encoder, and a [whitening](https://arxiv.org/abs/" in card
+    assert (
+        "Sentence embeddings with 6 dimensions from a `bert` encoder, followed by a [whitening](https://arxiv.org/abs/"
+        in card
+    )
     assert "| dimensions | 6 |" in card
-    told = "whitening of 32 to 6 dimensions, fitted without labels on 60 sentences of `unlabelled.txt` (`text`)"
-    assert f"| post-processing | {told} |" in card
-    assert "trained" not in card[card.index("## Limits") :], "how it was trained is not known"
-    assert "`pooler_output` of transformers is what goes into the whitening." in card
-    assert "is the sentence vector" not in card and "@article{su-etal-2021-whitening," in card
+    description = (
+        "whitening from 32 to 6 dimensions, fitted without labels on 60 sentences of `unlabelled.txt` (`text`)"
+    )
+    assert f"| post-processing | {description} |" in card
+    assert "trained" not in card[card.index("## Limits") :], "it is not known how the model was trained"
+    assert "`pooler_output` of `transformers` is the input of the whitening." in card
+    assert "is the embedding." not in card and "@article{su-etal-2021-whitening," in card
     data = ModelCard.load(path).data
     assert data.library_name == "sentence-transformers" and "sentence-transformers" in data.tags
 
 
-def test_a_flow_is_no_model_of_another_library(transformed):
+def test_a_card_of_a_flow_names_only_this_package(transformed):
     directory = transformed("flow")
     assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
     path = write_card(directory, repo_id=str(directory))
@@ -89,15 +94,15 @@ def test_a_flow_is_no_model_of_another_library(transformed):
     assert data.library_name == "transformers" and "sentence-transformers" not in data.tags
     assert len(blocks(card)) == 1 and used(blocks(card)[0], "simcse_hf") and "With `transformers`" not in card
     assert "SentenceTransformer(" not in card and "AutoModel" not in card
-    assert "sentence-transformers cannot load this model" in card and "flow of 32 to 32 dimensions" in card
+    assert "sentence-transformers cannot load this model" in card and "flow from 32 to 32 dimensions" in card
     assert "{li-etal-2020-sentence," in card
     names = {}
     exec(blocks(card)[0], names)
-    assert torch.equal(names["vectors"], SimCSE(directory).encode(EXAMPLES))
+    assert torch.equal(names["embeddings"], SimCSE(directory).encode(EXAMPLES))
 
 
-def test_the_pooler_is_the_transforms(transformed):
-    """Of a model whose section names another: the vectors of SimCSE are what the card tells of."""
+def test_the_card_shows_the_pooler_of_the_transform(transformed):
+    """The config may name another pooler; the card describes the embeddings that SimCSE returns."""
     directory = transformed("whitening", pooler="avg", pooler_type="avg_no_cls")
     config = json.loads((directory / "config.json").read_text())
     config["simcse"]["pooler_type"] = "avg_no_cls"
@@ -107,21 +112,21 @@ def test_the_pooler_is_the_transforms(transformed):
     names = {}
     exec(blocks(card)[-1], names)
     ours = SimCSE(directory, device="cpu").encode(EXAMPLES).double()
-    torch.testing.assert_close(F.normalize(names["vectors"], dim=-1), ours, rtol=0, atol=1e-4)
+    torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-4)
 
 
-def test_widths_that_were_trained_are_not_those_after_a_transform(transformed):
+def test_matryoshka_dimensions_are_not_offered_after_a_transform(transformed):
     card = write_card(transformed("whitening", matryoshka_dims=[16, 8])).read_text()
-    assert "truncate_dim" not in card and "shorter vectors" not in card
-    assert "the leading 16 or 8 that were trained to stand alone do so before it only" in card
+    assert "truncate_dim" not in card and "shorter embeddings" not in card
+    assert "the leading 16 or 8 dimensions, which were trained to be used alone, can be used alone only before" in card
 
 
-def test_dev_figures_of_the_run_are_without_it(transformed):
+def test_the_card_says_that_dev_figures_are_without_the_transform(transformed):
     directory = transformed("whitening")
     dev = {"step": 1, "stsb_spearman": 50.0}
     run = {"settings": {}, "steps": 1, "train_loss": 0.5, "initial": dev, "best": dev, "final": dev}
     (directory / "results.json").write_text(json.dumps(run))
-    assert "All are without the whitening, which was fitted later." in write_card(directory).read_text()
+    assert "All figures are without the whitening, which was fitted later." in write_card(directory).read_text()
 
 
 def evaluation(directory, **changes):
@@ -135,12 +140,12 @@ def evaluation(directory, **changes):
 @pytest.mark.parametrize(
     ("method", "measured", "message"),
     [
-        ("whitening", None, "was measured with no transform, and .* has whitening"),
-        ("whitening", "flow", "was measured with flow, and .* has whitening"),
-        (None, "whitening", "was measured with whitening, and .* has no transform"),
+        ("whitening", None, "was measured with no transform, but .* has whitening"),
+        ("whitening", "flow", "was measured with flow, but .* has whitening"),
+        (None, "whitening", "was measured with whitening, but .* has no transform"),
     ],
 )
-def test_figures_of_other_vectors_are_refused(method, measured, message, transformed, save_checkpoint):
+def test_results_measured_with_another_transform_are_refused(method, measured, message, transformed, save_checkpoint):
     directory = transformed(method) if method else save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     evaluation(directory, postprocessing=measured)
     with pytest.raises(ValueError, match=message):
@@ -149,20 +154,20 @@ def test_figures_of_other_vectors_are_refused(method, measured, message, transfo
     assert "71.50" in write_card(directory).read_text()
 
 
-def test_figures_older_than_the_transform_are_left_out(transformed, caplog):
+def test_results_older_than_the_transform_are_ignored(transformed, caplog):
     directory = transformed("whitening")
     evaluation(directory, postprocessing="whitening")
     weights = directory / FOLDER / "model.safetensors"
     later = weights.stat().st_mtime + 100
     os.utime(weights, (later, later))
-    assert "71.50" not in write_card(directory).read_text() and "older than the weights" in caplog.text
+    assert "71.50" not in write_card(directory).read_text() and "older than the model's weights" in caplog.text
 
 
 # --- other weights in the same place ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_weights_that_are_saved_over_a_transform_do_not_keep_it(method, transformed, tokenizer, caplog):
+def test_saving_other_weights_removes_the_transform(method, transformed, tokenizer, caplog):
     directory = transformed(method)
     other = AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).eval()
     other.save_pretrained(directory)
@@ -172,14 +177,14 @@ def test_weights_that_are_saved_over_a_transform_do_not_keep_it(method, transfor
     assert model.postprocessing is None and model.encode(EXAMPLES).shape == (2, 32)
 
 
-def test_a_folder_of_that_name_that_holds_no_transform_is_left_alone(save_checkpoint, tmp_path):
+def test_saving_keeps_a_folder_of_the_same_name_without_a_transform(save_checkpoint, tmp_path):
     (tmp_path / "checkpoint" / FOLDER).mkdir(parents=True)
     (tmp_path / "checkpoint" / FOLDER / "notes.txt").write_text("mine")
     save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     assert (tmp_path / "checkpoint" / FOLDER / "notes.txt").read_text() == "mine"
 
 
-def test_only_the_process_that_writes_removes_it(transformed):
+def test_only_the_main_process_removes_the_transform(transformed):
     directory = transformed("whitening")
     AutoModelForCL.from_config(tiny_config()).save_pretrained(directory, is_main_process=False)
     assert (directory / FOLDER).exists()

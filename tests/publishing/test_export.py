@@ -1,4 +1,4 @@
-"""What a user is promised of other runtimes: AutoModel, sentence-transformers, ONNX Runtime give the same vectors."""
+"""AutoModel, sentence-transformers and ONNX Runtime give the same embeddings as this package."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ def needs(package):
 
 
 def perturb(model):
-    """Moves every weight: biases start at 0, where a lost one goes unnoticed."""
+    """Change every weight. Biases start at 0, where a lost bias would go unnoticed."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -42,7 +42,7 @@ def settings_of(name):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, tokenizer):
-    """`trained(model)`: the directory of a model trained here for two steps."""
+    """`trained(model)` trains a model for two steps and returns its directory."""
     made = {}
 
     def train(name):
@@ -66,7 +66,7 @@ def trained(tmp_path_factory, tokenizer):
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory, tokenizer):
-    """A directory in the layout of the reference's published models: a stock encoder with its pooler, no more."""
+    """A directory in the layout of the published SimCSE models: a stock encoder with its pooler and nothing else."""
     directory = tmp_path_factory.mktemp("published")
     torch.manual_seed(2)
     perturb(BertModel(tiny_config())).save_pretrained(directory)
@@ -75,7 +75,7 @@ def published(tmp_path_factory, tokenizer):
 
 
 def automodel_vectors(directory, pooler):
-    """The pooler by hand over plain AutoModel, a text at a time."""
+    """Compute the pooler by hand with plain AutoModel, one text at a time."""
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     rows = []
     for text in TEXTS:
@@ -104,7 +104,7 @@ def sentence_transformer_vectors(directory):
 
 
 def onnx_vectors(directory):
-    """All texts in one padded batch through ONNX Runtime, with nothing but what the directory holds."""
+    """Run all texts in one padded batch through ONNX Runtime, using only the files of the directory."""
     import onnxruntime
 
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -123,7 +123,7 @@ def agree(found, wanted):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, trained):
+def test_a_trained_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(name, trained):
     directory = trained(name)
     simcse = SimCSE(directory)
     ours = simcse.encode(TEXTS, normalize=False)
@@ -137,7 +137,7 @@ def test_a_model_trained_here_in_automodel_and_sentence_transformers(name, train
 
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
-def test_a_published_model_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
+def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
     ours = SimCSE(published, pooler_type=pooler).encode(TEXTS, normalize=False)
     agree(automodel_vectors(published, pooler), ours)
     exported = export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
@@ -149,7 +149,7 @@ def test_a_published_model_in_automodel_and_sentence_transformers(pooler, publis
 
 
 @pytest.mark.parametrize("name", POOLER_TYPES)
-def test_a_model_trained_here_in_onnx_runtime(name, trained, tmp_path):
+def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(trained(name))
     export_onnx(simcse, tmp_path / "out")
@@ -157,7 +157,7 @@ def test_a_model_trained_here_in_onnx_runtime(name, trained, tmp_path):
 
 
 @pytest.mark.parametrize("pooler", POOLER_TYPES)
-def test_a_published_model_in_onnx_runtime(pooler, published, tmp_path):
+def test_a_published_model_gives_equal_embeddings_in_onnx_runtime(pooler, published, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(published, pooler_type=pooler)
     export_onnx(simcse, tmp_path / "out")
@@ -166,7 +166,7 @@ def test_a_published_model_in_onnx_runtime(pooler, published, tmp_path):
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
-def test_every_encoder_in_sentence_transformers(family, pooler, save_checkpoint):
+def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, save_checkpoint):
     needs("sentence_transformers")
     model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
     directory = save_checkpoint(model)
@@ -174,8 +174,8 @@ def test_every_encoder_in_sentence_transformers(family, pooler, save_checkpoint)
 
 
 @pytest.mark.parametrize("pooler", LACKING)
-def test_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
-    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Name another pooler"):
+def test_exporting_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
+    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Choose another pooler"):
         export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -183,7 +183,7 @@ def test_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published,
 # --- the files of every save --------------------------------------------------------------------------------------
 
 
-def test_the_head_of_an_own_pooler_is_copied_and_the_main_weights_decide(save_checkpoint):
+def test_the_head_is_copied_for_sentence_transformers(save_checkpoint):
     model = perturb(AutoModelForCL.from_config(tiny_config()))
     directory = save_checkpoint(model)
     copy = load_file(directory / "2_Dense" / "model.safetensors")
@@ -193,13 +193,13 @@ def test_the_head_of_an_own_pooler_is_copied_and_the_main_weights_decide(save_ch
     assert AutoModelForCL.from_pretrained(directory).head_source == "kept"
 
 
-def test_a_head_for_training_only_is_no_module(save_checkpoint):
+def test_a_head_for_training_only_is_not_exported_as_a_module(save_checkpoint):
     directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), mlp_only_train=True))
     modules = json.loads((directory / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling"]
 
 
-def test_a_second_save_of_another_pooler_replaces_the_first(save_checkpoint):
+def test_saving_another_pooler_replaces_the_modules(save_checkpoint):
     needs("sentence_transformers")
     for pooler in ("avg_top2", "cls", "avg"):
         directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
@@ -207,7 +207,7 @@ def test_a_second_save_of_another_pooler_replaces_the_first(save_checkpoint):
 
 
 @pytest.mark.parametrize("pooler", LACKING)
-def test_a_save_of_a_pooler_that_sentence_transformers_lacks_leaves_no_wrong_files(pooler, save_checkpoint, caplog):
+def test_saving_a_pooler_that_sentence_transformers_lacks_writes_no_modules(pooler, save_checkpoint, caplog):
     save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
     with caplog.at_level("WARNING", logger="simcse_hf"):
         directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
@@ -217,8 +217,8 @@ def test_a_save_of_a_pooler_that_sentence_transformers_lacks_leaves_no_wrong_fil
 
 
 @pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])
-def test_texts_are_cut_to_the_same_length(family, limit, tmp_path, tokenizer):
-    """The tokenizer's limit or the encoder's positions, whichever is less; RoBERTa's 40 rows serve 38 tokens."""
+def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_path, tokenizer):
+    """The limit is the tokenizer's or the encoder's, whichever is smaller. RoBERTa's 40 positions serve 38 tokens."""
     needs("sentence_transformers")
     perturb(AutoModelForCL.from_config(tiny_config(family), pooler_type="avg")).save_pretrained(tmp_path)
     limited = copy.deepcopy(tokenizer)
@@ -232,28 +232,28 @@ def test_texts_are_cut_to_the_same_length(family, limit, tmp_path, tokenizer):
 # --- the command --------------------------------------------------------------------------------------------------
 
 
-def test_the_command_exports(published, tmp_path, capsys):
+def test_the_export_command_names_the_pooler(published, tmp_path, capsys):
     assert export_main([str(published), "--to", "sentence-transformers", "--output", str(tmp_path / "x"), "--pooler",
                         "avg"]) == 0  # fmt: skip
     assert "'avg'" in capsys.readouterr().out
     assert SimCSE(tmp_path / "x").pooler_type == "avg"
 
 
-def test_the_source_is_left_as_it_was(published, tmp_path):
+def test_export_does_not_change_the_source(published, tmp_path):
     before = {path.name: path.read_bytes() for path in published.iterdir()}
     export_sentence_transformers(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert {path.name: path.read_bytes() for path in published.iterdir()} == before
 
 
 @pytest.mark.parametrize("to", ["sentence-transformers", "onnx"])
-def test_a_directory_that_holds_something_is_refused(to, published):
+def test_exporting_to_a_directory_that_is_not_empty_is_refused(to, published):
     if to == "onnx":
         needs("onnxruntime"), needs("onnxscript")
-    with pytest.raises(ValueError, match="not an empty directory: name another --output"):
+    with pytest.raises(ValueError, match="is not an empty directory. Choose another --output"):
         export_main([str(published), "--to", to, "--output", str(published), "--pooler", "avg"])
 
 
-def test_a_model_without_pooler_is_refused(published, tmp_path):
+def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):
     with pytest.raises(ValueError, match="pooler"):
         AutoModelForCL.from_config(tiny_config("distilbert")).base_model.save_pretrained(tmp_path / "bare")
         AutoTokenizer.from_pretrained(published).save_pretrained(tmp_path / "bare")
@@ -261,7 +261,7 @@ def test_a_model_without_pooler_is_refused(published, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_graph_with_other_vectors_is_not_left_behind(published, tmp_path, monkeypatch):
+def test_a_graph_with_wrong_embeddings_is_deleted(published, tmp_path, monkeypatch):
     needs("onnxruntime"), needs("onnxscript")
     monkeypatch.setattr("simcse_hf.publishing.export.ONNX_TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
@@ -269,7 +269,7 @@ def test_a_graph_with_other_vectors_is_not_left_behind(published, tmp_path, monk
     assert not (tmp_path / "x" / ONNX_FILE).exists()
 
 
-def test_without_the_extra_it_is_named(published, tmp_path, monkeypatch):
+def test_a_missing_onnx_package_names_the_extra(published, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[onnx\]"):
         export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")

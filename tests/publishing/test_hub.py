@@ -1,4 +1,4 @@
-"""What a user is promised of pushing: all or nothing, whole local files, and the same vectors for whoever loads."""
+"""A push is complete or changes nothing, keeps the local files, and gives everyone the same embeddings."""
 
 import json
 import os
@@ -29,7 +29,7 @@ FAMILIES = ("bert", "distilbert")  # with the head in the main weights, and in a
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """The hub that the clients of this process talk to, with its token."""
+    """The local stand-in for the hub that the clients of this process talk to, with its token."""
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
@@ -93,7 +93,7 @@ torch.save(found, sys.argv[1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_another_machine_loads_the_same_vectors_bit_for_bit(family, hub, saved, tmp_path):
+def test_a_pushed_model_gives_bit_identical_embeddings_on_another_machine(family, hub, saved, tmp_path):
     directory = saved(family)
     push_model(directory, "org/name")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
@@ -114,7 +114,7 @@ def test_another_machine_loads_the_same_vectors_bit_for_bit(family, hub, saved, 
         torch.testing.assert_close(found["sentence_transformers"], ours, rtol=0, atol=1e-6)
 
 
-def test_what_is_pushed_is_what_is_there(hub, saved):
+def test_push_uploads_exactly_the_listed_files(hub, saved):
     directory = saved()
     url = push_model(directory, "org/name", commit_message="First")
     repository = hub.repositories["org/name"]
@@ -124,7 +124,7 @@ def test_what_is_pushed_is_what_is_there(hub, saved):
     assert sum(is_upload(method, path) for method, path, _ in hub.requests) == 2, "weights and head, by LFS"
 
 
-def test_a_second_push_sends_only_what_changed(hub, saved):
+def test_a_second_push_uploads_only_changed_files(hub, saved):
     directory = saved()
     push_model(directory, "org/name")
     push_model(directory, "org/name")
@@ -136,7 +136,7 @@ def test_a_second_push_sends_only_what_changed(hub, saved):
     assert hub.repositories["org/name"].files() == contents(directory)
 
 
-def test_a_second_load_asks_for_no_file_again(hub, saved):
+def test_a_second_load_downloads_nothing(hub, saved):
     push_model(saved(), "org/name")
     vectors = SimCSE("org/name").encode(TEXTS)
     hub.requests.clear()
@@ -144,7 +144,7 @@ def test_a_second_load_asks_for_no_file_again(hub, saved):
     assert not [path for path in paths(hub, "GET") if "/resolve/" in path], "the etags are known"
 
 
-def test_a_load_cut_off_goes_on_where_it_was(hub, saved, monkeypatch):
+def test_an_interrupted_download_resumes(hub, saved, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1024)  # what is kept is kept in chunks
     directory = saved()
     push_model(directory, "org/name")
@@ -161,7 +161,7 @@ def test_a_load_cut_off_goes_on_where_it_was(hub, saved, monkeypatch):
 # --- where to -----------------------------------------------------------------------------------------------------
 
 
-def test_a_private_repository(hub, saved, monkeypatch):
+def test_push_can_create_a_private_repository(hub, saved, monkeypatch):
     push_model(saved(), "org/name", private=True)
     assert hub.repositories["org/name"].private
     assert SimCSE("org/name").encode("dog").shape == (32,)
@@ -170,7 +170,7 @@ def test_a_private_repository(hub, saved, monkeypatch):
         huggingface_hub.HfApi(endpoint=hub.url).model_info("org/name")
 
 
-def test_a_branch_is_made_and_main_left_alone(hub, saved):
+def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
     directory = saved()
     for _ in range(2):
         push_model(directory, "org/name", revision="v2")
@@ -180,7 +180,7 @@ def test_a_branch_is_made_and_main_left_alone(hub, saved):
     assert torch.equal(found, SimCSE(directory).encode(TEXTS))
 
 
-def test_a_pull_request(hub, saved):
+def test_push_can_open_a_pull_request(hub, saved):
     directory = saved()
     url = push_model(directory, "org/name", create_pr=True)
     repository = hub.repositories["org/name"]
@@ -188,7 +188,7 @@ def test_a_pull_request(hub, saved):
     assert repository.files("refs/pr/1") == contents(directory) and repository.files("main") == {}
 
 
-def test_the_command(hub, saved, capsys):
+def test_the_push_command_lists_files_and_pushes(hub, saved, capsys):
     directory = saved()
     before = contents(directory)
     assert push_main([str(directory), "org/name", "--dry_run"]) == 0
@@ -205,13 +205,13 @@ def test_the_command(hub, saved, capsys):
 
 
 @pytest.mark.parametrize("where", ["/lfs/", "/commit/", "/preupload/", "/lfs/objects/batch"])
-def test_a_push_cut_off_leaves_both_sides_whole_and_can_be_repeated(where, hub, saved):
+def test_an_interrupted_push_changes_nothing_and_can_be_repeated(where, hub, saved):
     directory = saved("distilbert")
     write_card(directory, repo_id="org/name")
     before = contents(directory)
     hub.cut = lambda method, path: where in path and method in ("PUT", "POST")
     with pytest.raises(
-        PushError, match="org/name was not pushed: the connection to .* failed .* run the same command"
+        PushError, match="org/name was not pushed: the connection to .* failed .* Run the same command"
     ):
         push_model(directory, "org/name")
     assert contents(directory) == before
@@ -222,7 +222,7 @@ def test_a_push_cut_off_leaves_both_sides_whole_and_can_be_repeated(where, hub, 
     assert torch.equal(SimCSE("org/name").encode(TEXTS), SimCSE(directory).encode(TEXTS))
 
 
-def test_one_cut_is_got_over(hub, saved):
+def test_one_lost_connection_is_retried(hub, saved):
     cuts = iter([True])
     hub.cut = lambda method, path: is_upload(method, path) and next(cuts, False)
     directory = saved()
@@ -230,7 +230,7 @@ def test_one_cut_is_got_over(hub, saved):
     assert next(cuts, "cut") == "cut" and hub.repositories["org/name"].files() == contents(directory)
 
 
-def test_a_push_repeated_does_not_send_weights_twice(hub, saved):
+def test_repeating_a_push_does_not_upload_the_weights_twice(hub, saved):
     hub.cut = lambda method, path: "/commit/" in path
     directory = saved()
     with pytest.raises(PushError):
@@ -241,25 +241,25 @@ def test_a_push_repeated_does_not_send_weights_twice(hub, saved):
     assert not paths(hub, "PUT") and hub.repositories["org/name"].files() == contents(directory)
 
 
-def test_without_a_token(hub, saved, monkeypatch):
+def test_a_missing_token_is_reported(hub, saved, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(PushError, match="there is no access token. Log in with `hf auth login`, or set HF_TOKEN"):
+    with pytest.raises(PushError, match="no access token was found. Log in with `hf auth login` or set HF_TOKEN"):
         push_model(saved(), "org/name")
     assert not hub.repositories
 
 
-def test_with_a_wrong_token(hub, saved, caplog):
+def test_a_wrong_token_is_reported_without_showing_it(hub, saved, caplog):
     wrong = "hf_" + "w" * 34
-    with pytest.raises(PushError, match="the hub does not know the access token") as raised:
+    with pytest.raises(PushError, match="the hub does not accept the access token") as raised:
         push_model(saved(), "org/name", token=wrong)
     cause = raised.value.__cause__
     assert wrong not in f"{raised.value} {cause} {caplog.text}"
 
 
-def test_offline_and_without_network(hub, saved, monkeypatch):
+def test_offline_mode_and_a_missing_network_are_reported(hub, saved, monkeypatch):
     directory = saved()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PushError, match="unset HF_HUB_OFFLINE"):
+    with pytest.raises(PushError, match="HF_HUB_OFFLINE forbids all requests. Unset it"):
         push_model(directory, "org/name")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -267,7 +267,7 @@ def test_offline_and_without_network(hub, saved, monkeypatch):
         push_model(directory, "org/name")
 
 
-def test_a_card_the_hub_does_not_take(hub, saved):
+def test_a_card_that_the_hub_refuses_is_reported(hub, saved):
     directory = saved()
     (directory / CARD).write_text("A card without front matter.")
     with pytest.raises(PushError, match="org/name was not pushed: Invalid metadata in README.md"):
@@ -276,7 +276,7 @@ def test_a_card_the_hub_does_not_take(hub, saved):
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_an_answer_that_is_an_error(status, hub, saved, monkeypatch):
+def test_error_responses_of_the_hub_are_explained(status, hub, saved, monkeypatch):
     monkeypatch.setattr("hub_server._Handler._may_write", lambda self: self._error(status, "", "the hub's own words"))
     wanted = "may not write there" if status == 403 else "the hub answered 500: the hub's own words"
     with pytest.raises(PushError, match=wanted):
@@ -284,24 +284,24 @@ def test_an_answer_that_is_an_error(status, hub, saved, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a b", "org/name/x", "-x", "a..b", ""])
-def test_a_name_that_is_none(name, hub, saved):
-    with pytest.raises(ValueError, match="is no name of a repository"):
+def test_invalid_repository_names_are_refused(name, hub, saved):
+    with pytest.raises(ValueError, match="is not a valid repository name"):
         push_model(saved(), name)
     assert not hub.requests
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
-def test_a_directory_that_lacks_something(name, hub, saved):
+def test_an_incomplete_directory_is_refused(name, hub, saved):
     directory = saved()
     (directory / name).unlink()
-    with pytest.raises(ValueError, match=rf"lacks .*\({name}\): save model and tokenizer"):
+    with pytest.raises(ValueError, match=rf"lacks .*\({name}\). Save the model and its tokenizer"):
         push_model(directory, "org/name")
-    with pytest.raises(ValueError, match="is no directory"):
+    with pytest.raises(ValueError, match="is not a directory"):
         push_model(directory / "nowhere", "org/name")
     assert not hub.requests
 
 
-def test_pickles_checkpoints_and_hidden_files_stay(hub, saved):
+def test_pickles_checkpoints_and_hidden_files_are_not_pushed(hub, saved):
     directory = saved()
     wanted = set(files_to_push(directory))
     for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "checkpoint-5/model.safetensors", ".git/config",
@@ -315,10 +315,10 @@ def test_pickles_checkpoints_and_hidden_files_stay(hub, saved):
     assert set(files_to_push(directory)) == wanted
 
 
-def test_a_token_in_a_file_is_not_published(hub, saved):
+def test_a_file_that_contains_a_token_stops_the_push(hub, saved):
     directory = saved()
     (directory / "results.json").write_text(json.dumps({"command": ["--hub_token", hub.token]}))
-    with pytest.raises(ValueError, match="results.json holds an access token; remove it") as raised:
+    with pytest.raises(ValueError, match="results.json contains an access token, so nothing was pushed") as raised:
         push_model(directory, "org/name")
     assert hub.token not in str(raised.value) and not hub.requests
 
@@ -327,7 +327,7 @@ def test_a_token_in_a_file_is_not_published(hub, saved):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_push_to_hub_of_model_and_tokenizer(family, hub, saved, tokenizer):
+def test_push_to_hub_of_model_and_tokenizer_gives_a_loadable_model(family, hub, saved, tokenizer):
     directory = saved(family)
     AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
     tokenizer.push_to_hub("org/name")
@@ -348,7 +348,7 @@ def test_save_pretrained_with_push_to_hub(family, hub, saved, tokenizer, tmp_pat
 
 
 class WaitForPush(TrainerCallback):
-    """These four steps are over before the first upload, which reads the files when its turn comes."""
+    """Four steps finish before the first upload, which reads the files only when its turn comes."""
 
     def __init__(self, trainer):
         self.trainer = trainer
@@ -399,8 +399,8 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
         assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
 
 
-def test_a_push_under_way_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):
-    """Without hub_always_push a checkpoint is left out while the last push runs: its head must not get in either."""
+def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):
+    """Without hub_always_push, a checkpoint is skipped while a push is running, and so is its head."""
     trainer, directory = train("distilbert", "every_save")
     trainer._finish_current_push()
     trainer.args.hub_always_push = False
@@ -416,7 +416,7 @@ def test_a_push_under_way_is_not_mixed_with_the_next_checkpoint(hub, train, monk
     trainer._finish_current_push()
 
 
-def test_trainer_push_to_hub_without_the_argument(hub, train, tmp_path, tokenizer):
+def test_trainer_push_to_hub_works_without_the_push_to_hub_argument(hub, train, tmp_path, tokenizer):
     model = AutoModelForCL.from_config(tiny_config())
     args = SimCSETrainingArguments(
         output_dir=str(tmp_path / "run"), use_cpu=True, report_to="none", hub_model_id="org/name"
