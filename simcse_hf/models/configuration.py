@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from ..objectives.info_nce import SIMILARITIES
+from ..objectives.info_nce import SIMILARITIES, resolve_temperature
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -24,7 +24,8 @@ class ContrastiveSettings:
             head.
         mlp_only_train (`bool`): With `"cls"`, use the head in training mode only, as the paper does for unsupervised
             models (Table 6). In evaluation mode, the embedding is then the plain [CLS] output.
-        temperature (`float`): The temperature of the contrastive softmax.
+        temperature (`float`): The temperature of the contrastive softmax. Defaults to 0.05 for the cosine and to 1 for
+            the dot product.
         similarity (`str`): `"cosine"`, or `"dot"` for the dot product ("N/A" in Table D.1).
         hard_negative_weight (`float`): The logarithm of alpha in Eq. 8 (see [`InfoNCE`]).
         do_mlm (`bool`): Carry the masked-LM head, and add its loss if the batch has masked inputs.
@@ -48,7 +49,7 @@ class ContrastiveSettings:
 
     pooler_type: str = "cls"
     mlp_only_train: bool = False
-    temperature: float = 0.05
+    temperature: float = None  # type: ignore[assignment]  # __post_init__ fills in the default of the similarity
     similarity: str = "cosine"
     hard_negative_weight: float = 0.0
     do_mlm: bool = False
@@ -64,6 +65,9 @@ class ContrastiveSettings:
     template_edges: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.temperature is None:
+            similarity = self.similarity if self.similarity in SIMILARITIES else "cosine"  # refused below
+            object.__setattr__(self, "temperature", resolve_temperature(None, similarity))
         self._check_types()
         self._check_ranges()
 
@@ -134,6 +138,8 @@ class ContrastiveSettings:
                 f"unknown setting(s) {', '.join(unknown)} for the contrastive head; "
                 f"known settings are {', '.join(sorted(SETTING_NAMES))}."
             )
+        if overrides.get("similarity", section.get("similarity", "cosine")) != section.get("similarity", "cosine"):
+            overrides.setdefault("temperature", None)  # the default of the new similarity
         return cls(**{**section, **overrides})
 
 

@@ -1,7 +1,8 @@
-"""The rows of InfoNCE: which candidate counts for which query, and their loss in constant memory."""
+"""The rows of InfoNCE: which candidates count for which query, and their loss in constant memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,21 +11,22 @@ from torch.autograd.function import once_differentiable
 #: Logits that are held at a time: 32 MB in float32.
 CHUNK_LOGITS = 2**23
 _SMALLEST_NORM = 1e-12  # as in F.normalize
-_ROWS_OF_A_PASS = 1024
+_ROWS_PER_PASS = 1024
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Which columns of a query's row of logits are its positive, weighted, or left out.
+    """The role of each column in the row of logits of a query.
 
     Args:
-        own: (m,), the column of each of the m queries' positive.
-        left_out: (m,), a column that does not count for the query (in NT-Xent: the query itself), or None.
-        weighted: (m, k), columns whose logit gets `log_weight` added, or None.
-        log_weight: what is added there.
-        query_ids: (m, 2), ids of the texts of each query and of its positive, or None.
-        column_ids: ids of the texts of the first columns; those that equal one of `query_ids` are left out, except
-            `own`. The columns behind them have no id and stay.
+        own (`torch.Tensor`): The column of the positive of each of the m queries, of shape `(m,)`.
+        left_out (`torch.Tensor`, *optional*): A column that does not count for the query, of shape `(m,)`. In NT-Xent
+            it is the query itself.
+        weighted (`torch.Tensor`, *optional*): Columns to whose logits `log_weight` is added, of shape `(m, k)`.
+        log_weight (`float`, *optional*, defaults to `0.0`): The logarithm of their weight.
+        query_ids (`torch.Tensor`, *optional*): Text ids of each query and of its positive, of shape `(m, 2)`.
+        column_ids (`torch.Tensor`, *optional*): Text ids of the first columns. A column whose id equals one of the
+            query's ids is left out, except `own`. The columns after them have no id and always count.
     """
 
     own: torch.Tensor
@@ -34,31 +36,40 @@ class Candidates:
     query_ids: torch.Tensor | None = None
     column_ids: torch.Tensor | None = None
 
-    def keep_others_(self, logits: torch.Tensor, rows: slice, nothing: float) -> torch.Tensor:
-        """Weights the logits of these rows in place and writes `nothing` where a column is no other candidate."""
+    def keep_others_(self, logits: torch.Tensor, rows: slice, fill: float) -> torch.Tensor:
+        """Weight the logits in place, and overwrite those of every column that is not another candidate.
+
+        Args:
+            logits (`torch.Tensor`): Logits of the queries in `rows`.
+            rows (`slice`): The queries.
+            fill (`float`): The value to write: very small, so that the column adds nothing to a logsumexp.
+
+        Returns:
+            `torch.Tensor`: `logits`.
+        """
         if self.weighted is not None and self.log_weight:
             columns = self.weighted[rows]
             logits.scatter_add_(1, columns, torch.full_like(columns, self.log_weight, dtype=logits.dtype))
-        if self.query_ids is not None:
-            known = logits[:, : len(self.column_ids)]
+        if self.query_ids is not None and self.column_ids is not None:
+            with_ids = logits[:, : len(self.column_ids)]
             for ids in self.query_ids[rows].unbind(1):
-                known.masked_fill_(ids[:, None] == self.column_ids, nothing)
+                with_ids.masked_fill_(ids[:, None] == self.column_ids, fill)
         for columns in (self.own, self.left_out):
             if columns is not None:
-                logits.scatter_(1, columns[rows, None], nothing)
+                logits.scatter_(1, columns[rows, None], fill)
         return logits
 
 
 def plain_loss(
     queries: torch.Tensor, blocks: Sequence[torch.Tensor], candidates: Candidates, temperature: float, cosine: bool
 ) -> torch.Tensor:
-    """Mean loss of the queries over all logits at once; arguments as for [`chunked_loss`]."""
+    """Compute the mean loss of the queries from all logits at once; the arguments are those of [`chunked_loss`]."""
     columns = torch.cat(list(blocks)) if len(blocks) > 1 else blocks[0]
     if cosine:
         queries, columns = F.normalize(queries, dim=-1), F.normalize(columns, dim=-1)
     logits = queries @ columns.T / temperature
     positive = logits.gather(1, candidates.own[:, None])
-    # Not -inf: a row where every other candidate is left out has loss 0 and, so, gradient 0 instead of NaN.
+    # Not -inf: if every other candidate of a row is left out, its loss is 0, and its gradient is then 0 and not NaN.
     others = candidates.keep_others_(logits - positive, slice(None), torch.finfo(logits.dtype).min)
     return (F.softplus(torch.logsumexp(others, dim=1)) + 0.0 * positive[:, 0]).mean()
 
@@ -66,24 +77,35 @@ def plain_loss(
 def chunked_loss(
     queries: torch.Tensor, blocks: Sequence[torch.Tensor], candidates: Candidates, temperature: float, cosine: bool
 ) -> torch.Tensor:
-    """Mean loss of the queries over a few rows of logits at a time.
+    """Compute the mean loss of the queries from a few rows of logits at a time.
 
-    Beside inputs and gradients it holds `CHUNK_LOGITS` numbers. The gradient is made with the loss, while a chunk's
-    logits are there, so nothing is multiplied twice. It can be differentiated once.
+    Apart from inputs and gradients it holds `CHUNK_LOGITS` numbers. The gradient is computed together with the loss,
+    while the logits of a chunk are there, so no product is computed twice. The loss can be differentiated once.
 
     Args:
-        queries: (m, dim), in float32 or wider.
-        blocks: (M_1, dim), (M_2, dim), ...: the candidates, columns of the logits in this order.
-        candidates: what the columns are to each query.
-        temperature: the logits' divisor.
-        cosine: whether vectors are normalised.
+        queries (`torch.Tensor`): Embeddings of shape `(m, dim)`, in float32 or wider.
+        blocks (`Sequence[torch.Tensor]`): The candidates, of shapes `(M_1, dim)`, `(M_2, dim)` and so on. They are the
+            columns of the logits in this order.
+        candidates (`Candidates`): The role of each column for each query.
+        temperature (`float`): The divisor of the logits.
+        cosine (`bool`): Whether to normalize the embeddings.
+
+    Returns:
+        `torch.Tensor`: A scalar.
     """
     return _ChunkedLoss.apply(candidates, temperature, cosine, queries, *blocks)
 
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, candidates, temperature, cosine, queries, *blocks):
+    def forward(
+        ctx: Any,
+        candidates: Candidates,
+        temperature: float,
+        cosine: bool,
+        queries: torch.Tensor,
+        *blocks: torch.Tensor,
+    ) -> torch.Tensor:
         ctx.save_for_backward(queries, *blocks)
         ctx.settings = candidates, temperature, cosine
         loss, ctx.gradients = _loss_and_gradients(queries, blocks, *ctx.settings, any(ctx.needs_input_grad))
@@ -91,8 +113,9 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
-        gradients, ctx.gradients = ctx.gradients, None  # ours to write to; a second backward makes them anew
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        # The gradients are scaled in place, so a second backward has to compute them again.
+        gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             queries, *blocks = ctx.saved_tensors
             gradients = _loss_and_gradients(queries, blocks, *ctx.settings, True)[1]
@@ -100,23 +123,42 @@ class _ChunkedLoss(torch.autograd.Function):
         return None, None, None, *(g.mul_(grad) if need else None for g, need in zip(gradients, needed, strict=True))
 
 
-def _loss_and_gradients(queries, blocks, candidates, temperature, cosine, with_gradients):
-    """The mean loss and the gradients of queries and blocks."""
-    rows_of_chunk = max(1, CHUNK_LOGITS // sum(map(len, blocks)))
-    query_scale = _scale(queries, cosine)
-    column_scales = [_scale(block, cosine) for block in blocks]
-    gradients = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (queries, *blocks)]
-    gradients = gradients if with_gradients else None
+def _loss_and_gradients(
+    queries: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    candidates: Candidates,
+    temperature: float,
+    cosine: bool,
+    with_gradients: bool,
+) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
+    """Return the mean loss and, if requested, the gradients of the queries and of each block.
+
+    For a query with positive logit p and other logits s_k, the loss is softplus(margin) with
+    margin = log(sum_k e^{s_k}) - p. Its derivatives are
+
+        d loss / d s_k = sigmoid(margin) * e^{s_k} / sum_k e^{s_k},        d loss / d p = -sigmoid(margin).
+
+    Example: p = 0 and others 0 and 0 give margin = log 2 and sigmoid(margin) = 2/3, so the derivatives are 1/3, 1/3
+    and -2/3, as those of softmax cross-entropy over three equal logits. The code keeps e^{s_k} / max and writes -sum
+    into the positive's column, so that one factor, sigmoid(margin) / sum, turns the whole row into its derivatives.
+    """
+    sizes = [len(block) for block in blocks]
+    rows_per_chunk = max(1, CHUNK_LOGITS // sum(sizes))
+    query_scale = _inverse_norms(queries) if cosine else None
+    column_scales = [_inverse_norms(block) if cosine else None for block in blocks]
+    gradients = None
+    if with_gradients:
+        gradients = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (queries, *blocks)]
     total = queries.new_zeros(())
-    buffer = queries.new_empty(min(rows_of_chunk, len(queries)), sum(map(len, blocks)))
-    for start in range(0, len(queries), rows_of_chunk):
-        rows = slice(start, min(start + rows_of_chunk, len(queries)))
-        chunk = queries[rows] * (query_scale[rows, None] if cosine else 1.0) / temperature
+    buffer = queries.new_empty(min(rows_per_chunk, len(queries)), sum(sizes))
+    for start in range(0, len(queries), rows_per_chunk):
+        rows = slice(start, min(start + rows_per_chunk, len(queries)))
+        chunk = queries[rows] * (1.0 if query_scale is None else query_scale[rows, None]) / temperature
         logits = buffer[: len(chunk)]
-        parts = logits.split([len(block) for block in blocks], dim=1)
+        parts = logits.split(sizes, dim=1)
         for part, block, scale in zip(parts, blocks, column_scales, strict=True):
             torch.mm(chunk, block.T, out=part)
-            if cosine:
+            if scale is not None:
                 part.mul_(scale)
         own = candidates.own[rows, None]
         positive = logits.gather(1, own)
@@ -127,34 +169,36 @@ def _loss_and_gradients(queries, blocks, candidates, temperature, cosine, with_g
         sums = weights.sum(1, keepdim=True)
         margin = largest - positive + sums.log()
         total += (F.softplus(margin) + 0.0 * positive).sum()
-        if not with_gradients:
+        if gradients is None:
             continue
-        # d loss / d logit is sigmoid(margin) * (weight / sum), and -sigmoid(margin) for the positive. The sum is 1 or
-        # more, or 0 where nothing else counts.
-        share = margin.sigmoid() / sums.clamp(min=1.0) / len(queries)
+        # The sum is at least 1, because the largest term is e^0, or 0 if no other candidate counts.
+        factor = margin.sigmoid() / sums.clamp(min=1.0) / len(queries)
         weights.scatter_(1, own, -sums)
-        shared = chunk * share
-        own_gradient = gradients[0][rows]
+        weighted_chunk = chunk * factor
+        query_gradient = gradients[0][rows]
         for part, block, scale, gradient in zip(parts, blocks, column_scales, gradients[1:], strict=True):
-            gradient.addmm_(part.T, shared)
-            if cosine:
+            gradient.addmm_(part.T, weighted_chunk)
+            if scale is not None:
                 part.mul_(scale)
-            own_gradient.addmm_(part, block)
-        own_gradient.mul_(share / temperature)
-    if with_gradients and cosine:
-        for vectors, scale, gradient in zip((queries, *blocks), (query_scale, *column_scales), gradients, strict=True):
-            _through_normalisation_(gradient, vectors, scale)
+            query_gradient.addmm_(part, block)
+        query_gradient.mul_(factor / temperature)
+    if gradients is not None and query_scale is not None:
+        for embeddings, scale, gradient in zip(
+            (queries, *blocks), (query_scale, *column_scales), gradients, strict=True
+        ):
+            if scale is not None:
+                _backward_through_normalization_(gradient, embeddings, scale)
     return total / len(queries), gradients
 
 
-def _scale(vectors: torch.Tensor, cosine: bool) -> torch.Tensor | None:
-    return torch.linalg.vector_norm(vectors, dim=1).clamp(min=_SMALLEST_NORM).reciprocal() if cosine else None
+def _inverse_norms(embeddings: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(embeddings, dim=1).clamp(min=_SMALLEST_NORM).reciprocal()
 
 
-def _through_normalisation_(gradient: torch.Tensor, vectors: torch.Tensor, scale: torch.Tensor) -> None:
-    """The gradient of the normalised vectors becomes that of the vectors, in place."""
-    for start in range(0, len(vectors), _ROWS_OF_A_PASS):
-        rows = slice(start, start + _ROWS_OF_A_PASS)
-        units = vectors[rows] * scale[rows, None]
+def _backward_through_normalization_(gradient: torch.Tensor, embeddings: torch.Tensor, scale: torch.Tensor) -> None:
+    """Turn the gradient g of u = x / |x| into that of x, in place: (g - (g . u) u) / |x|."""
+    for start in range(0, len(embeddings), _ROWS_PER_PASS):
+        rows = slice(start, start + _ROWS_PER_PASS)
+        units = embeddings[rows] * scale[rows, None]
         along = (units * gradient[rows]).sum(1, keepdim=True)
         gradient[rows].sub_(units.mul_(along)).mul_(scale[rows, None])

@@ -38,7 +38,7 @@ class SimCSEObjective(Objective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
+        temperature (`float`, *optional*): See [`InfoNCE`].
         similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
         hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well (NT-Xent;
@@ -56,7 +56,7 @@ class SimCSEObjective(Objective):
     def __init__(
         self,
         dim: int,
-        temperature: float = 0.05,
+        temperature: float | None = None,
         similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         symmetric: bool = False,

@@ -154,3 +154,14 @@ def test_an_unknown_setting_is_named_with_the_known_ones():
 def test_mlp_only_train_needs_the_head(pooler_type):
     with pytest.raises(ValueError, match=f"mlp_only_train .*'{pooler_type}' has none"):
         ContrastiveSettings(pooler_type, mlp_only_train=True)
+
+
+def test_the_default_temperature_follows_the_similarity():
+    config = tiny_config()
+    assert ContrastiveSettings.from_config(config).temperature == 0.05
+    assert ContrastiveSettings.from_config(config, similarity="dot").temperature == 1.0
+    assert ContrastiveSettings.from_config(config, similarity="dot", temperature=0.2).temperature == 0.2
+    setattr(config, SECTION, {"similarity": "cosine", "temperature": 0.1})
+    assert ContrastiveSettings.from_config(config).temperature == 0.1
+    assert ContrastiveSettings.from_config(config, similarity="dot").temperature == 1.0
+    assert ContrastiveSettings.from_config(config, similarity="cosine").temperature == 0.1

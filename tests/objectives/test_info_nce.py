@@ -343,11 +343,17 @@ def test_zero_vectors_have_the_gradient_of_normalisation(form):
     ("change", "message"),
     [
         ({"first_positive": 2}, "4 anchors from row 2 need 6 positives, got 4"),
-        ({"negatives": torch.ones(3, 1, 2)}, "4 positives and negatives of 3 rows"),
-        ({"text_ids": torch.ones(4, 3)}, r"text_ids must be \(4, 2\), one a text, got \(4, 3\)"),
+        ({"negatives": torch.ones(3, 1, 2)}, "4 positives, and negatives of 3 rows: give both per row"),
+        ({"text_ids": torch.ones(4, 3)}, r"text_ids must be \(4, 2\), one per text, got \(4, 3\)"),
         ({"all_anchors": torch.ones(3, 2)}, "4 positives and 3 anchors: symmetric needs all_anchors"),
     ],
 )
 def test_rows_that_do_not_fit_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         InfoNCE(symmetric="all_anchors" in change)(torch.ones(4, 2), torch.ones(4, 2), **change)
+
+
+def test_the_default_temperature_under_the_dot_product_is_one():
+    """SimCSE, Table D.1: "N/A" is the dot product as it is, undivided."""
+    assert (InfoNCE().temperature, InfoNCE(similarity="dot").temperature) == (0.05, 1.0)
+    assert InfoNCE(0.3, similarity="dot").temperature == 0.3
