@@ -61,7 +61,9 @@ class ViewDataset(SeededDataset):
     Args:
         texts: column `sent0`.
         tokenizer: adds its special tokens, before and behind.
-        view: of the text or of its token ids (see `make_view`). Ids are cut to `max_seq_length` before and after.
+        view: of the text or of its token ids (see `make_view`). Ids are cut to `max_seq_length` before the view. A
+            view that adds tokens (`repeat_words`) goes beyond it, up to `max_length` of this class, but never beyond
+            the tokenizer's `model_max_length`.
         max_seq_length: in tokens, special tokens included.
         seed: of the run.
         both: both branches are views, independent of each other; else the first is the text as it is.
@@ -95,6 +97,12 @@ class ViewDataset(SeededDataset):
         self.both = both
         self.with_view_seed = with_view_seed
         self._before, self._after = special_tokens(tokenizer)
+        self._num_special = len(self._before) + len(self._after)
+        #: The largest number of tokens of a row's text, special tokens included.
+        self.max_length = max_seq_length
+        if isinstance(view, TokenView):
+            longest = view.max_length(max_seq_length - self._num_special) + self._num_special
+            self.max_length = max(max_seq_length, min(longest, tokenizer.model_max_length))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -124,6 +132,5 @@ class ViewDataset(SeededDataset):
         )["input_ids"]  # fmt: skip
 
     def _view_of_ids(self, ids: list[int], rng: random.Random) -> list[int]:
-        room = self.max_seq_length - len(self._before) - len(self._after)
         inside = ids[len(self._before) : len(ids) - len(self._after)]
-        return [*self._before, *self.view(inside, rng)[:room], *self._after]
+        return [*self._before, *self.view(inside, rng)[: self.max_length - self._num_special], *self._after]

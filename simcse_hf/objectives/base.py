@@ -31,6 +31,10 @@ class Encoder(Protocol):
     def device(self) -> torch.device:
         """The device of the weights."""
 
+    @property
+    def contrastive_head(self) -> nn.Module:
+        """The dense + tanh head of pooler `cls`."""
+
     def embed(
         self,
         input_ids: torch.Tensor,

@@ -1,4 +1,6 @@
-"""ESimCSE: InfoNCE with a queue of a momentum encoder's vectors as further negatives."""
+"""ESimCSE: InfoNCE with a queue of a momentum encoder's embeddings as further negatives."""
+
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -10,27 +12,30 @@ from .simcse import ContrastiveInputs, SimCSEObjective
 
 
 class ESimCSE(SimCSEObjective):
-    r"""InfoNCE whose anchors also meet the vectors of earlier batches.
+    r"""InfoNCE in which anchors are also compared with embeddings of earlier batches.
 
-    Wu et al. 2022 (arXiv:2109.04380), Eq. 5: beside the batch's positives and hard negatives the denominator sums
-    e^{s(h_i, q_m)} over a queue of M vectors q_m. They come from a momentum encoder, which follows the trained one by
-    theta_m <- momentum * theta_m + (1 - momentum) * theta (Eq. 6) at every training pass, and sees the anchors without
-    dropout. Its vectors join the queue after the loss, those of all processes, and push out the oldest. While the
-    queue fills, the vectors that are there count.
+    Wu et al. 2022 (arXiv:2109.04380), Eq. 5. Beside the positives and hard negatives of the batch, the denominator
+    sums e^{s(h_i, q_m)} over a queue of M embeddings q_m. They come from a momentum encoder, which follows the trained one
+    at every training pass by theta_m <- momentum * theta_m + (1 - momentum) * theta (Eq. 6), and which embeds the
+    anchors without dropout. The dense + tanh head has no momentum: the queue uses the trained one, as in the authors'
+    code. New embeddings join the queue after the loss, those of all processes, and replace the oldest. Until the queue
+    is full, the loss uses what it holds.
 
-    The paper's positives, sentences with repeated words, are a view of the training texts (`repeat_words`), not a
-    matter of this loss. In evaluation mode there is no queue: the loss is that of SimCSE.
+    The paper's positives are sentences with repeated words. They are a view of the training texts (`repeat_words`) and
+    not part of this loss. In evaluation mode there is no queue, and the loss is that of SimCSE.
 
-    The momentum encoder and the queue are saved with the objective, so a resumed run goes on with both.
+    The momentum encoder and the queue are saved with the objective, so a resumed run continues with both.
 
     Args:
-        dim: of the sentence vectors.
-        temperature, similarity, hard_negative_weight: of [`InfoNCE`].
-        momentum: at least 0 and below 1. The paper's is 0.995.
-        queue_size: M, vectors. The paper's best is 2.5 batches, 160 at its batch size of 64.
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        momentum (`float`, *optional*, defaults to `0.995`): At least 0 and below 1. The paper uses 0.995.
+        queue_size (`int`, *optional*, defaults to `160`): M. The paper's best is 2.5 batches: 160 at batch size 64.
 
     Raises:
-        ValueError: a momentum or queue size outside its range.
+        ValueError: If the momentum or the queue size is out of range.
     """
 
     summary = (
@@ -39,6 +44,18 @@ class ESimCSE(SimCSEObjective):
     papers = ("esimcse", "simcse")
     supports_gradcache = False
     view = "repeat_words"
+    #: Section 4.1 of the paper, for bert-base-uncased.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls",
+        "mlp_only_train": True,
+        "view": "repeat_words",
+        "per_device_train_batch_size": 64,
+        "learning_rate": 3e-5,
+        "num_train_epochs": 1,
+    }
+
+    queue: torch.Tensor
+    filled: torch.Tensor
 
     def __init__(
         self,
@@ -48,7 +65,7 @@ class ESimCSE(SimCSEObjective):
         hard_negative_weight: float = 0.0,
         momentum: float = 0.995,
         queue_size: int = 160,
-    ):
+    ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
@@ -60,54 +77,64 @@ class ESimCSE(SimCSEObjective):
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def attach(self, model: Encoder) -> None:
-        self.momentum_encoder = half_precision_to_float32(model.copy_encoder()).requires_grad_(False)
+        """Copy the encoder: the copy is the momentum encoder."""
+        copy = cast(nn.Module, model.copy_encoder())
+        self.momentum_encoder = half_precision_to_float32(copy).requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "ESimCSE":
+        """Set the mode of the objective; the momentum encoder never uses dropout."""
         super().train(mode)
         if self.momentum_encoder is not None:
-            # The pooler is that of training; dropout is off.
+            # Its submodules are in evaluation mode, so that dropout is off. The model itself is in training mode, so
+            # that it uses the pooler of training.
             self.momentum_encoder.eval().training = True
         return self
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse a batch that is larger than the queue, and what [`SimCSEObjective`] refuses."""
         super().check(rows)
-        whole = rows.batch_size * rows.processes
-        if whole > len(self.queue):
+        batch = rows.batch_size * rows.processes
+        if batch > len(self.queue):
             raise ValueError(
-                f"queue_size is {len(self.queue)}, and a batch has {whole} texts (per_device_train_batch_size "
-                f"{rows.batch_size}, {rows.processes} process(es)), which would push each other out. Set the "
-                f"objective's option queue_size to {whole} or more (the paper: 2.5 batches, {5 * whole // 2})."
+                f"queue_size is {len(self.queue)}, but a batch has {batch} texts (per_device_train_batch_size="
+                f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
+                f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are "
+                f"{5 * batch // 2})"
             )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+        """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
             return ContrastiveInputs(batch.vectors)
-        queue = self.queue[: int(self.filled)].clone()  # the loss keeps it for its gradient; the buffer changes below
-        self._follow(batch.model)
+        queue = self.queue[: int(self.filled)].clone()  # the backward pass needs it as it is before the update below
+        self._update_momentum_encoder(batch.model)
         anchors = {
             name: batch.inputs[name][:, 0]
             for name in ("input_ids", "attention_mask", "token_type_ids")
             if name in batch.inputs
         }
         with torch.no_grad():
-            self._enqueue(gather_rows(self.momentum_encoder.embed(**anchors)))
+            self._enqueue(gather_rows(cast(Encoder, self.momentum_encoder).embed(**anchors)))
         return ContrastiveInputs(batch.vectors, queue)
 
     @torch.no_grad()
-    def _follow(self, model: Encoder) -> None:
+    def _update_momentum_encoder(self, model: Encoder) -> None:
+        momentum_encoder = cast(Encoder, self.momentum_encoder)
+        head = {id(parameter) for parameter in momentum_encoder.contrastive_head.parameters()}
         trained = dict(model.named_parameters())
-        for name, parameter in self.momentum_encoder.named_parameters():
-            parameter.lerp_(trained[name].to(parameter.dtype), 1 - self.momentum)
+        for name, parameter in momentum_encoder.named_parameters():
+            momentum = 0.0 if id(parameter) in head else self.momentum
+            parameter.lerp_(trained[name].to(parameter.dtype), 1 - momentum)
 
-    def _enqueue(self, vectors: torch.Tensor) -> None:
-        # Newest first. Kept unnormalised: the similarity, and the width it is taken at, are the loss's matter.
-        vectors = as_full_precision(vectors).to(self.queue.dtype)
-        self.queue.copy_(torch.cat([vectors, self.queue])[: len(self.queue)])
-        self.filled.add_(len(vectors)).clamp_(max=len(self.queue))
+    def _enqueue(self, embeddings: torch.Tensor) -> None:
+        # Newest first, and not normalised: the loss applies the similarity, at the width that it uses.
+        embeddings = as_full_precision(embeddings).to(self.queue.dtype)
+        self.queue.copy_(torch.cat([embeddings, self.queue])[: len(self.queue)])
+        self.filled.add_(len(embeddings)).clamp_(max=len(self.queue))
 
 
 def half_precision_to_float32(module: nn.Module) -> nn.Module:
-    """Return the module in float32 if its weights are in half precision, in which small steps would round to none."""
+    """Return the module in float32 if its weights are in half precision, which would round small updates to zero."""
     dtype = next(module.parameters()).dtype
     return module.float() if dtype in (torch.float16, torch.bfloat16) else module

@@ -24,10 +24,10 @@ def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
         The masked ids and the targets: the original id where a token was chosen, -100 elsewhere. Special tokens and
         padding are never chosen.
     """
-    flat = input_ids.reshape(-1, input_ids.shape[-1])
-    special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids, device=flat.device))
+    flat = input_ids.reshape(-1, input_ids.shape[-1]).cpu()  # transformers' masker draws on the CPU
+    special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids))
     masked, targets = masker.torch_mask_tokens(flat.clone(), special_tokens_mask=special)
-    return masked.view_as(input_ids), targets.view_as(input_ids)
+    return masked.view_as(input_ids).to(input_ids.device), targets.view_as(input_ids).to(input_ids.device)
 
 
 def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -51,6 +51,27 @@ def training_rows(
     )
 
 
+def padded_length(
+    dataset: Dataset | SeededDataset | None,
+    args: "SimCSETrainingArguments",
+    template_edges: Sequence[Sequence[int]] = (),
+) -> int:
+    """Return the largest number of tokens of a training text, which `pad_to_max_length` pads to.
+
+    Args:
+        dataset (`Dataset` or `SeededDataset`, *optional*): The training rows. A view that repeats tokens makes texts
+            longer than `max_seq_length`.
+        args (`SimCSETrainingArguments`): For `max_seq_length`.
+        template_edges (`Sequence[Sequence[int]]`, *optional*, defaults to `()`): Numbers of tokens before and after
+            the text in each template. `max_seq_length` does not count them.
+
+    Returns:
+        `int`: The number of tokens, including special tokens and template.
+    """
+    longest = getattr(dataset, "max_length", args.max_seq_length)
+    return longest + max((sum(edges) for edges in template_edges), default=0)
+
+
 def tokenized_rows(
     dataset: Dataset | SeededDataset,
     tokenizer: PreTrainedTokenizerBase,

@@ -34,7 +34,7 @@ from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback
 from .gradcache import CachedBatch, check_gradcache, own_random_state
 from .record import describe_run
-from .rows import tokenized_rows, training_rows
+from .rows import padded_length, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -115,7 +115,9 @@ class SimCSETrainer(Trainer):
             self.masker = DataCollatorForLanguageModeling(processing_class, mlm_probability=args.mlm_probability)
         collator = ContrastiveCollator(
             processing_class,
-            pad_to=args.max_seq_length if args.pad_to_max_length else None,
+            pad_to=padded_length(train_dataset, args, model.settings.template_edges)
+            if args.pad_to_max_length
+            else None,
             repeat=model.objective.num_views,
             add_text_ids=model.objective.needs_text_ids,
         )

@@ -48,14 +48,30 @@ def test_the_first_is_the_text_and_the_second_its_view(view, rate, texts, tokeni
     assert any(row["input_ids"][1] != anchor for row, anchor in zip(rows, anchors, strict=True))
     for row in rows:
         for ids in row["input_ids"]:
-            assert 3 <= len(ids) <= 12 and ids[0] == CLS and ids[-1] == SEP
+            assert 3 <= len(ids) <= dataset.max_length and ids[0] == CLS and ids[-1] == SEP
             assert not {CLS, SEP} & set(ids[1:-1])
     again = dataset.random_of(3)
     if view == "crop":
         expected = tokenizer(dataset.view(texts[3]["sent0"], again), truncation=True, max_length=12)["input_ids"]
     else:
-        expected = [CLS, *dataset.view(anchors[3][1:-1], again)[:10], SEP]
+        expected = [CLS, *dataset.view(anchors[3][1:-1], again), SEP]
     assert rows[3]["input_ids"][1] == expected
+
+
+def test_repeat_words_cuts_the_text_first_and_then_repeats_beyond_max_seq_length(tokenizer):
+    texts = Dataset.from_dict({"sent0": ["the cat sat on the mat in the house of a man ."] * 50})
+    dataset = ViewDataset(texts, tokenizer, make_view("repeat_words", 0.32), 8)
+    assert dataset.max_length == 8 + 2
+    anchor = tokenizer(texts[0]["sent0"], truncation=True, max_length=8)["input_ids"]
+    lengths = set()
+    for row in rows_of(dataset):
+        first, second = row["input_ids"]
+        assert first == anchor
+        assert [ids for i, ids in enumerate(second) if i == 0 or ids != second[i - 1]] == anchor  # nothing is lost
+        lengths.add(len(second))
+    assert lengths == {8, 9, 10}
+    tokenizer_limit = ViewDataset(texts, tokenizer, make_view("repeat_words", 0.9), 38)
+    assert tokenizer_limit.max_length == tokenizer.model_max_length == 40
 
 
 def test_both_branches_can_be_views_of_their_own(texts, tokenizer):

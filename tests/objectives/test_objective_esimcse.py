@@ -1,4 +1,4 @@
-"""What a user is promised of ESimCSE: earlier batches are negatives, seen by an averaged encoder without dropout."""
+"""ESimCSE: a momentum encoder without dropout embeds earlier batches, which are further negatives."""
 
 import copy
 import math
@@ -32,16 +32,16 @@ def train(model, data, lr=0.1):
     """Loss, gradients and queue of each step of gradient descent."""
     inner = getattr(model, "module", model)
     optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
-    found = []
+    steps = []
     for batch in data:
         optimizer.zero_grad()
         loss = model(**batch).loss
         loss.backward()
         gradients = {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
         objective = inner.objective
-        found.append((loss.item(), gradients, objective.queue[: objective.filled].clone()))
+        steps.append((loss.item(), gradients, objective.queue[: objective.filled].clone()))
         optimizer.step()
-    return found
+    return steps
 
 
 def similarity(a, b, kind):
@@ -63,22 +63,24 @@ def reference_loss(vectors, queue, temperature=0.05, kind="cosine"):
 
 @pytest.mark.parametrize("sentences, settings", [(2, {}), (4, {}), (3, {"similarity": "dot", "temperature": 2.0})])
 @pytest.mark.parametrize("queue_size", [4, 7, 40])
-def test_equals_a_slow_run_that_keeps_its_own_queue_and_average(sentences, queue_size, settings):
+def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, queue_size, settings):
     data = batches(sentences=sentences)
-    found = train(model_of(queue_size, **settings), data)
+    steps = train(model_of(queue_size, **settings), data)
     live = model_of(queue_size, **settings)
     average, queue = {name: p.detach().clone() for name, p in live.bert.named_parameters()}, []
     shadow = copy.deepcopy(live.bert)
     optimizer = torch.optim.SGD(live.bert.parameters(), lr=0.1)
     kind, temperature = settings.get("similarity", "cosine"), settings.get("temperature", 0.05)
-    for batch, (loss, gradients, kept) in zip(data, found, strict=True):
+    for batch, (loss, gradients, kept) in zip(data, steps, strict=True):
         for name, parameter in live.bert.named_parameters():
-            average[name] = 0.9 * average[name] + 0.1 * parameter.detach()
+            # The dense + tanh head has no momentum.
+            momentum = 0.0 if name.startswith("pooler.") else 0.9
+            average[name] = momentum * average[name] + (1 - momentum) * parameter.detach()
         optimizer.zero_grad()
         vectors = live.bert(**flat(batch)).pooler_output.view(4, sentences, -1)
-        wanted = reference_loss(vectors, queue, temperature, kind)
-        wanted.backward()
-        assert loss == pytest.approx(wanted.item(), rel=1e-9)
+        expected = reference_loss(vectors, queue, temperature, kind)
+        expected.backward()
+        assert loss == pytest.approx(expected.item(), rel=1e-9)
         assert gradients.keys() == {f"bert.{name}" for name in average}
         for name, parameter in live.bert.named_parameters():
             torch.testing.assert_close(gradients[f"bert.{name}"], parameter.grad, rtol=1e-7, atol=1e-10)
@@ -90,7 +92,7 @@ def test_equals_a_slow_run_that_keeps_its_own_queue_and_average(sentences, queue
         torch.testing.assert_close(kept, torch.stack(queue), rtol=1e-9, atol=1e-12)
 
 
-def test_the_first_batch_meets_no_zeros():
+def test_an_empty_queue_contributes_nothing_to_the_first_loss():
     model, batch = model_of(), batches(1)[0]
     plain = BertForCL(model.config, objective="simcse", objective_options={}).double().train()
     plain.load_state_dict(model.state_dict(), strict=False)
@@ -99,18 +101,28 @@ def test_the_first_batch_meets_no_zeros():
     assert later > plain(**batch).loss.item() + 1e-3
 
 
-def test_no_gradient_and_no_dropout_in_the_momentum_encoder():
+def test_the_momentum_encoder_has_neither_gradient_nor_dropout():
     model, batch = model_of(dropout=0.5, momentum=0.0), batches(1)[0]
     model.train()  # as the Trainer does at every step
     model(**batch).loss.backward()
     assert all(p.grad is None and not p.requires_grad for p in model.objective.momentum_encoder.parameters())
     with torch.no_grad():
-        wanted = model.eval().bert(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
-    torch.testing.assert_close(model.objective.queue[:4], wanted, rtol=0, atol=1e-12)
+        expected = model.eval().bert(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
+    torch.testing.assert_close(model.objective.queue[:4], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_a_head_for_training_only_makes_the_queue_too(model_type):
+def test_the_queue_uses_the_trained_head_without_momentum(model_type):
+    model, batch = model_of(model_type=model_type), batches(1)[0]
+    with torch.no_grad():
+        model.contrastive_head.dense.weight.mul_(-2)
+    model(**batch)
+    copied = model.objective.momentum_encoder.contrastive_head.dense.weight
+    torch.testing.assert_close(copied, model.contrastive_head.dense.weight)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_a_head_for_training_only_is_used_for_the_queue(model_type):
     model, batch = model_of(mlp_only_train=True, model_type=model_type), batches(1)[0]
     model(**batch)
     anchors = {name: x[:, 0] for name, x in batch.items()}
@@ -119,7 +131,7 @@ def test_a_head_for_training_only_makes_the_queue_too(model_type):
         assert not torch.allclose(model.eval().embed(**anchors), model.objective.queue[:4])
 
 
-def test_evaluation_has_no_queue_and_changes_nothing():
+def test_evaluation_uses_no_queue_and_changes_no_state():
     model, data = model_of(), batches(2)
     model(**data[0])
     before = {name: x.clone() for name, x in model.state_dict().items()}
@@ -129,7 +141,7 @@ def test_evaluation_has_no_queue_and_changes_nothing():
     assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
 
 
-def test_a_saved_run_goes_on_as_if_never_interrupted(tmp_path):
+def test_a_saved_run_continues_as_if_never_interrupted(tmp_path):
     data = batches(4)
     whole = [loss for loss, *_ in train(model_of(), data)]
     model = model_of()
@@ -144,15 +156,18 @@ def test_a_saved_run_goes_on_as_if_never_interrupted(tmp_path):
     )  # queue: one float32 trip
 
 
-def test_the_queue_of_half_precision_weights_still_follows():
+def test_the_momentum_encoder_of_half_precision_weights_is_in_float32():
     model = model_of(momentum=0.999).bfloat16()
     model.objective.attach(model)
     assert {p.dtype for p in model.objective.momentum_encoder.parameters()} == {torch.float32}
-    before = model.objective.momentum_encoder.bert.pooler.dense.weight.clone()
+    layer, copied = (
+        encoder.bert.encoder.layer[0].output.dense for encoder in (model, model.objective.momentum_encoder)
+    )
+    before = copied.weight.clone()
     with torch.no_grad():
-        model.bert.pooler.dense.weight.add_(0.125)
+        layer.weight.add_(0.125)
     model(**batches(1)[0]).loss.backward()
-    moved = model.objective.momentum_encoder.bert.pooler.dense.weight - before
+    moved = copied.weight - before
     torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
 
 
@@ -161,7 +176,7 @@ def one_process(rank, processes):
     return train(DistributedDataParallel(model_of()), data)
 
 
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_equal_one(tmp_path):
     whole, shares = train(model_of(), batches()), in_processes(one_process, tmp_path)
     for step, (loss, gradients, queue) in enumerate(whole):
         assert sum(share[step][0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
@@ -173,12 +188,12 @@ def test_two_processes_are_one(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"queue_size": 0}, {"queue_size": 2.5}])
-def test_values_out_of_range_are_named(options):
+def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make_objective("esimcse", 8, {}, options)
 
 
-def test_bad_rows_are_refused_before_the_first_step():
+def test_unsuitable_rows_and_batches_are_refused():
     objective = make_objective("esimcse", 8, {}, {"queue_size": 31})
     objective.check(TrainingRows(1, 31))
     with pytest.raises(ValueError, match="queue_size to 32 or more.* 80"):
@@ -189,7 +204,7 @@ def test_bad_rows_are_refused_before_the_first_step():
         objective.check(TrainingRows(2, 4, dataset=Dataset.from_dict({"input_ids": [[[1]]], "relations": [[0]]})))
 
 
-def test_a_loss_without_other_candidates_is_no_number_problem():
+def test_a_loss_without_negatives_is_zero_and_finite():
     model, batch = model_of(), random_batch(1, 2)
     loss = model(**batch).loss
     assert loss.item() == 0.0 and math.isfinite(model(**batch).loss.item())

@@ -132,6 +132,14 @@ def test_matryoshka_goes_around_any_objective(start, tmp_path, tokenizer, object
     assert all(value > 0 for value in losses(trainer).values())
 
 
+@pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
+def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
+    start, tmp_path, tokenizer, objective, tokens
+):
+    trainer = trainer_of(start, tmp_path, tokenizer, objective, max_seq_length=8, pad_to_max_length=True)
+    assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (4, 2, tokens)
+
+
 @pytest.mark.parametrize("objective", ["simcse", "vicreg", "contrastive_tension", "softmax"])
 def test_two_encoders_resume(start, tmp_path, tokenizer, objective):
     settings = SETTINGS[objective] | {"encoders": 2}

@@ -19,6 +19,10 @@ class TokenView(ABC):
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         """Other ids; none only where `ids` holds none. All that is random in it comes from `rng`."""
 
+    def max_length(self, length: int) -> int:
+        """Return the largest number of ids that this view makes of `length` ids."""
+        return length
+
 
 class Unchanged(TextView):
     """The text as it is: for views that are made elsewhere (dropout, a masked-LM on the device, pairs of a file)."""

@@ -33,8 +33,11 @@ class RepeatTokens(TokenView):
     """Word repetition (ESimCSE, arXiv:2109.04380): some tokens come twice.
 
     With N tokens, their number is drawn from 0 to max(2, int(rate * N)), both included, and that many places are drawn
-    without return. The paper repeats subword tokens, and so does this view, in spite of the name it goes by. What is
-    longer than the encoder's limit afterwards is cut.
+    without return. The paper repeats subword tokens, and so does this view, in spite of the name it goes by.
+
+    A text is first cut to `max_seq_length` and then repeated beyond it, as in the authors' code. Cutting afterwards
+    would take the end of a long sentence, and would leave its view at exactly the anchor's length, which is the cue
+    that the method removes.
 
     Args:
         rate: the most that is repeated, as a share of the tokens; the paper's best is 0.32.
@@ -47,6 +50,13 @@ class RepeatTokens(TokenView):
         self.rate = check_rate(rate)
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
-        number = rng.randint(0, max(2, int(self.rate * len(ids))))
+        number = rng.randint(0, self._most_repeated(len(ids)))
         twice = set(rng.sample(range(len(ids)), min(number, len(ids))))
         return [token for place, token in enumerate(ids) for token in [token] * (1 + (place in twice))]
+
+    def max_length(self, length: int) -> int:
+        """Return the largest number of ids that this view makes of `length` ids."""
+        return length + min(length, self._most_repeated(length))
+
+    def _most_repeated(self, length: int) -> int:
+        return max(2, int(self.rate * length))
