@@ -1,42 +1,54 @@
-"""DiffCSE: InfoNCE, and telling a sentence's replaced tokens by its vector."""
+"""DiffCSE: InfoNCE, and a discriminator that finds a sentence's replaced tokens with the help of its embedding."""
+
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..ops.distributed import mean_over_processes
 from .base import EncodedBatch, Encoder
 from .info_nce import as_full_precision
-from .masked_lm import load_masked_lm
+from .masked_lm import load_masked_lm, mask_tokens
+from .projector import GlobalBatchNorm
 from .simcse import ContrastiveInputs, SimCSEObjective
 
 
 class DiffCSE(SimCSEObjective):
-    r"""SimCSE's loss + weight * the loss of a discriminator that sees an edited sentence and the original's vector.
+    r"""SimCSE's loss, and that of a discriminator that reads an edited sentence and the embedding of the original.
 
-    Chuang et al. 2022 (arXiv:2204.10298), Eq. 3 and 4. Of a sentence x, tokens are masked and filled in by a frozen
-    masked-LM, the generator, with its likeliest token: x''. For every token of x'' the discriminator predicts whether
-    it is another than in x. It is an encoder of its own, which starts as a copy of the model's, is trained with it and
-    thrown away; its first input embedding, that of [CLS], is the sentence vector h of x, through which the gradient
-    reaches the encoder. The loss is the mean binary cross-entropy over all tokens of the batch that are no special
-    tokens, over all processes, and of every sentence of a row.
+    Chuang et al. 2022 (arXiv:2204.10298), Eq. 3 and 4. Tokens of a sentence x are masked as for masked-LM training (of
+    the selected tokens 80% become [MASK], 10% a random token, 10% stay). A frozen masked-LM, the generator, then
+    predicts every token of the edited sentence x''. As in the authors' code, its likeliest token replaces every token
+    of x, selected or not, except special tokens.
 
-    Masks are drawn from torch's global generator, like dropout. In evaluation mode the loss is that of SimCSE alone.
+    For every token of x'', the discriminator predicts whether it differs from that of x. It is an encoder of its own,
+    which starts as a copy of the model's, is trained with it and discarded afterwards. The sentence embedding h of x
+    replaces the first position ([CLS]) in the output of the discriminator's embedding layer, so no position embedding,
+    layer norm or dropout is applied to h. The encoder receives gradient through h. The loss is the mean binary
+    cross-entropy over all tokens of the global batch except special tokens, for all sentences of a row.
 
-    Here h is what the model's pooler gives, with SimCSE's dense + tanh head for `cls`; the paper's projection is of
-    two layers with batch normalisation. Only masked tokens are replaced.
+    In training, h passes through the authors' projector: linear layer to twice the size, batch norm, ReLU, linear
+    layer, batch norm without scale and bias. It takes the place of SimCSE's head, so use pooler `cls_before_pooler`.
+
+    Masks are drawn from torch's global generator, like dropout. In evaluation mode the loss is SimCSE's alone, and
+    there is no projector.
 
     Args:
-        dim: of the sentence vectors.
-        temperature, similarity, hard_negative_weight: of [`InfoNCE`].
-        replaced_weight: lambda, the weight of the discriminator's loss, 0.005 in the paper.
-        mask_ratio: share of the tokens that are masked, 0.3 in the paper.
-        generator: directory or hub name of a masked-LM with its tokenizer, of the model's vocabulary; by default the
-            checkpoint that the model was loaded from. The paper's is a smaller one, `distilbert-base-uncased`.
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        replaced_weight (`float`, *optional*, defaults to `0.005`): Lambda, the weight of the discriminator's loss.
+        mask_ratio (`float`, *optional*, defaults to `0.3`): Share of the tokens that are selected for masking.
+        generator (`str`, *optional*): Directory or hub name of a masked-LM with its tokenizer, which must have the
+            model's vocabulary. By default it is the checkpoint that the model was loaded from. The paper uses a
+            smaller one, `distilbert-base-uncased`.
+        projector (`bool`, *optional*, defaults to `True`): Use the projector in training.
 
     Raises:
-        ValueError: a weight or ratio outside its range.
+        ValueError: If a weight or ratio is out of range.
     """
 
     summary = (
@@ -44,6 +56,14 @@ class DiffCSE(SimCSEObjective):
     )
     papers = ("diffcse", "simcse")
     supports_gradcache = False
+    #: The authors' run_diffcse.sh for bert-base-uncased. The projector takes the place of SimCSE's head.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 64,
+        "learning_rate": 7e-6,
+        "num_train_epochs": 2,
+    }
 
     def __init__(
         self,
@@ -54,7 +74,8 @@ class DiffCSE(SimCSEObjective):
         replaced_weight: float = 0.005,
         mask_ratio: float = 0.3,
         generator: str | None = None,
-    ):
+        projector: bool = True,
+    ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         if not replaced_weight > 0:
             raise ValueError(f"replaced_weight must be above 0, got {replaced_weight}")
@@ -63,77 +84,99 @@ class DiffCSE(SimCSEObjective):
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
-        self.discriminator: nn.Module | None = None
+        self.discriminator: Any = None
         self.classifier = nn.Linear(dim, 1)
+        self.projector: nn.Sequential | None = None
+        if projector:
+            self.projector = nn.Sequential(
+                nn.Linear(dim, 2 * dim, bias=False),
+                GlobalBatchNorm(2 * dim),
+                nn.ReLU(),
+                nn.Linear(2 * dim, dim, bias=False),
+                GlobalBatchNorm(dim, affine=False),
+            )
 
     def attach(self, model: Encoder) -> None:
-        """Copies the encoder and loads the generator.
+        """Copy the encoder as the discriminator, and load the generator.
+
+        Args:
+            model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: there is no trained masked-LM to load, it has another vocabulary or no mask token, or the
-                encoder's embeddings are narrower than its vectors.
+            ValueError: If there is no trained masked-LM to load, if it has another vocabulary or no mask token, or if
+                the encoder's embedding layer does not have the size of the sentence embedding.
         """
         source = self.generator or model.name_or_path
         masked_lm, tokenizer = _load_generator(source)
         if masked_lm.config.vocab_size != model.config.vocab_size:
             raise ValueError(
-                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens and the model "
-                f"one of {model.config.vocab_size}: name a generator with the model's tokenizer"
+                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
+                f"one of {model.config.vocab_size}: choose a generator with the model's tokenizer"
             )
         if tokenizer.mask_token_id is None:
-            raise ValueError(f"the tokenizer of the generator {source} has no mask token: name a masked-LM")
+            raise ValueError(f"the tokenizer of the generator {source} has no mask token: choose a masked-LM")
         self.discriminator = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
-        if width != self.dim:
+        if width != self.dim or not isinstance(getattr(self.discriminator, "embeddings", None), nn.Module):
             raise ValueError(
-                f"objective 'diffcse' puts the sentence vector in place of an input embedding, and those of this "
-                f"encoder ({model.config.model_type}) have {width} numbers, the vector {self.dim}"
+                "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, "
+                f"but that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding "
+                f"has size {self.dim}: choose another encoder"
             )
         pooler = getattr(self.discriminator, "pooler", None)
         if pooler is not None:  # no loss reaches it
             pooler.requires_grad_(False)
-        # In a tuple it is no submodule: it is frozen, and not to be saved with every checkpoint.
+        # Inside a tuple it is not a submodule, so it is neither trained nor saved with every checkpoint.
         self._generator = (masked_lm,)
-        self._mask_token_id = tokenizer.mask_token_id
+        self._masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.mask_ratio)
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
-        """The batch's vectors and, in training, this process's share of the weighted loss, `replaced_tokens`."""
+        """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
         if not self.training:
             return ContrastiveInputs(batch.vectors)
+        embeddings = batch.vectors
+        if self.projector is not None:
+            embeddings = self.projector(embeddings.flatten(0, 1).to(self.classifier.weight.dtype))
+            embeddings = embeddings.view_as(batch.vectors)
         mask = batch.inputs["attention_mask"].flatten(0, -2)
-        present = mask.any(-1)  # rows that have fewer sentences are filled up with empty ones
+        present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         ids, mask = batch.inputs["input_ids"].flatten(0, -2)[present], mask[present]
         tokens = (mask == 1) & ~torch.isin(ids, self._special_ids.to(ids.device))
-        edited = self._edit(ids, mask, tokens)
-        logits = self._replaced_logits(edited, mask, batch.vectors.flatten(0, -2)[present])[tokens]
+        edited = torch.where(tokens, self._generate(ids, mask), ids)
+        logits = self._replaced_logits(edited, mask, embeddings.flatten(0, -2)[present])[tokens]
         targets = (edited != ids)[tokens].to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
         mean = mean_over_processes(total, tokens.sum())
-        return ContrastiveInputs(batch.vectors, other_losses={"replaced_tokens": self.replaced_weight * mean})
+        return ContrastiveInputs(embeddings, other_losses={"replaced_tokens": self.replaced_weight * mean})
+
+    def _mask(self, ids: torch.Tensor) -> torch.Tensor:
+        return mask_tokens(ids, self._masker)[0]
 
     @torch.no_grad()
-    def _edit(self, ids: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """(n, length) ids with some of the `tokens` replaced by what the generator puts there."""
-        chosen = tokens & (torch.rand(ids.shape, device=ids.device) < self.mask_ratio)
+    def _generate(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
         generator = self._generator[0].to(ids.device)
-        logits = generator(input_ids=ids.masked_fill(chosen, self._mask_token_id), attention_mask=mask).logits
-        return torch.where(chosen, logits.argmax(-1), ids)
+        return generator(input_ids=self._mask(ids), attention_mask=mask).logits.argmax(-1)
 
-    def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        embeddings = self.discriminator.get_input_embeddings()(ids)
-        conditioned = torch.cat([vectors[:, None].to(embeddings.dtype), embeddings[:, 1:]], dim=1)
-        hidden = self.discriminator(inputs_embeds=conditioned, attention_mask=mask).last_hidden_state
+    def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
+
+        def put_embeddings_first(module: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
+            return torch.cat([embeddings[:, None].to(output.dtype), output[:, 1:]], dim=1)
+
+        # A hook, because each architecture has its own way from its embedding layer to its first attention layer.
+        hook = self.discriminator.embeddings.register_forward_hook(put_embeddings_first)
+        try:
+            hidden = self.discriminator(input_ids=ids, attention_mask=mask).last_hidden_state
+        finally:
+            hook.remove()
         return as_full_precision(self.classifier(hidden).squeeze(-1))
 
 
-def _load_generator(source: str):
-    """A frozen masked-LM and its tokenizer.
-
-    Raises:
-        ValueError: there is none, or its head is not trained.
-    """
-    advice = "Name one by the option generator of objective 'diffcse': a masked-LM with the model's tokenizer."
+def _load_generator(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a frozen masked-LM and its tokenizer, or raise a ValueError that says what is missing."""
+    advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
     if not source:
         raise ValueError(f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
     try:

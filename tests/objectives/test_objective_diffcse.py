@@ -1,4 +1,4 @@
-"""What a user is promised of DiffCSE: a discriminator that tells replaced tokens by the sentence vector."""
+"""DiffCSE: a discriminator finds replaced tokens with the help of the sentence embedding."""
 
 import copy
 
@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch, make_objective
+from simcse_hf.objectives.diffcse import DiffCSE
 
 SPECIAL = {0, PAD, CLS, SEP, MASK}
 
@@ -29,22 +30,31 @@ def generator(tmp_path, tokenizer):
     return save
 
 
-def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, **settings):
+def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, projector=False, **settings):
     torch.manual_seed(3)
-    options = {"generator": generator, "replaced_weight": weight}
+    options = {"generator": generator, "replaced_weight": weight, "projector": projector}
     config = tiny_config(model_type, dropout=dropout, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, objective="diffcse", objective_options=options, **settings)
     model.prepare_objective()
     return model.double().train()
 
 
-def random_like_the_objective(shape, seed):
+def masks_of_the_objective(model, ids, seed):
+    """The masked ids of the next training step after `torch.manual_seed(seed)`."""
     torch.manual_seed(seed)
-    return torch.rand(shape)
+    return model.objective._mask(ids)
 
 
-def slow_parts(model, batch, draws):
-    """The edited sentences and the sum of the cross-entropies, a row and a token at a time."""
+def with_first_position(encoder, ids, vector):
+    """Hidden states of one sentence whose first position is `vector` in the output of the embedding layer."""
+    hook = encoder.embeddings.register_forward_hook(lambda _, __, out: torch.cat([vector[None, None], out[:, 1:]], 1))
+    hidden = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
+    hook.remove()
+    return hidden
+
+
+def slow_parts(model, batch, masked):
+    """Compute the mean cross-entropy, one sentence and one token at a time, and count the replaced tokens."""
     objective = model.objective
     ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
     masked_lm = objective._generator[0]
@@ -55,14 +65,9 @@ def slow_parts(model, batch, draws):
             continue
         text = ids[row, :length].tolist()
         words = [t for t in range(length) if text[t] not in SPECIAL]
-        chosen = [t for t in words if draws[row, t] < 0.3]
-        blanked = torch.tensor([[MASK if t in chosen else token for t, token in enumerate(text)]])
-        best = masked_lm(blanked).logits[0].argmax(-1)
-        edited = [int(best[t]) if t in chosen else token for t, token in enumerate(text)]
-        vector = model.embed(torch.tensor([text]))
-        table = objective.discriminator.get_input_embeddings()
-        embeddings = torch.stack([vector[0]] + [table.weight[token] for token in edited[1:]])
-        hidden = objective.discriminator(inputs_embeds=embeddings[None]).last_hidden_state[0]
+        best = masked_lm(masked[row : row + 1, :length]).logits[0].argmax(-1)
+        edited = [int(best[t]) if t in words else token for t, token in enumerate(text)]
+        hidden = with_first_position(objective.discriminator, edited, model.embed(torch.tensor([text]))[0])
         for t in words:
             chance = torch.sigmoid((objective.classifier.weight[0] * hidden[t]).sum() + objective.classifier.bias[0])
             other = edited[t] != text[t]
@@ -73,24 +78,64 @@ def slow_parts(model, batch, draws):
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "modernbert", "deberta-v2"])
 @pytest.mark.parametrize("rows, sentences, length", [(3, 2, 6), (4, 3, 11)])
-def test_equals_a_slow_discriminator(generator, model_type, rows, sentences, length):
+def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, sentences, length):
     model, batch = model_of(generator(), model_type), random_batch(rows, sentences, length=length)
-    draws = random_like_the_objective((rows * sentences, length), seed=5)
+    masked = masks_of_the_objective(model, batch["input_ids"].flatten(0, 1), seed=5)
     torch.manual_seed(5)
     output = model(**batch)
-    wanted, replaced = slow_parts(model, batch, draws)
+    expected, replaced = slow_parts(model, batch, masked)
     assert replaced > 0
-    assert output.parts["replaced_tokens"].item() == pytest.approx(0.5 * wanted.item(), rel=1e-7)
+    assert output.parts["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
     assert output.loss.item() == pytest.approx(sum(output.parts.values()).item())
     weights = [p for p in model.parameters() if p.requires_grad]
     found = torch.autograd.grad(output.parts["replaced_tokens"], weights, allow_unused=True)
-    exact = torch.autograd.grad(0.5 * wanted, weights, allow_unused=True)
+    exact = torch.autograd.grad(0.5 * expected, weights, allow_unused=True)
     reached = 0
     for one, other in zip(found, exact, strict=True):
         one, other = (torch.zeros(()) if x is None else x for x in (one, other))
         torch.testing.assert_close(one.expand_as(other) if one.dim() == 0 else one, other, rtol=1e-6, atol=1e-10)
         reached += bool(other.abs().sum() > 0)
     assert reached > len(weights) / 2
+
+
+def test_the_embedding_replaces_cls_after_the_embedding_layer(generator):
+    """For BERT the layers can be called by hand: neither positions nor layer norm touch the sentence embedding."""
+    model = model_of(generator())
+    discriminator, vector = model.objective.discriminator, torch.randn(1, 32, dtype=torch.float64)
+    ids = torch.tensor([[CLS, 7, 8, SEP]])
+    embedded = discriminator.embeddings(input_ids=ids)
+    hidden = discriminator.encoder(torch.cat([vector[:, None], embedded[:, 1:]], 1)).last_hidden_state
+    logits = model.objective._replaced_logits(ids, torch.ones_like(ids), vector)
+    torch.testing.assert_close(logits, model.objective.classifier(hidden).squeeze(-1))
+
+
+def test_tokens_are_masked_as_for_masked_lm_training(generator):
+    model, ids = model_of(generator()), torch.full((400, 52), 9)
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    masked = model.objective._mask(ids)
+    assert masked[:, [0, -1]].equal(ids[:, [0, -1]])
+    shares = [(masked == MASK).double().mean().item(), ((masked != MASK) & (masked != ids)).double().mean().item()]
+    assert shares[0] == pytest.approx(0.3 * 0.8 * 50 / 52, abs=0.01)
+    assert shares[1] == pytest.approx(0.3 * 0.1 * 50 / 52 * 29 / 30, abs=0.005)
+
+
+def test_the_projector_is_the_authors_and_used_in_training_only(generator):
+    model, batch = model_of(generator(), projector=True, pooler_type="cls_before_pooler"), random_batch(4, 2)
+    first, first_norm, _, second, _ = model.objective.projector
+    assert (first.weight.shape, second.weight.shape) == ((64, 32), (32, 64))
+    assert first.bias is None and second.bias is None and first_norm.weight is not None
+    vectors = model(**batch, return_loss=False).sentence_embeddings
+    hidden = torch.nn.functional.batch_norm(vectors.flatten(0, 1) @ first.weight.T, None, None, training=True)
+    expected = torch.nn.functional.batch_norm(hidden.relu() @ second.weight.T, None, None, training=True)
+    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model))
+    torch.testing.assert_close(prepared.embeddings.flatten(0, 1), expected)
+    assert model.objective.eval().prepare(EncodedBatch(vectors, batch, model)).embeddings is vectors
+
+
+def test_the_authors_learning_rate_and_epochs_are_the_defaults():
+    defaults = DiffCSE.defaults
+    assert (defaults["learning_rate"], defaults["num_train_epochs"]) == (7e-6, 2)
+    assert defaults["pooler_type"] == "cls_before_pooler"
 
 
 def test_the_contrastive_part_is_simcse(generator):
@@ -111,45 +156,47 @@ def test_every_trained_parameter_is_used_and_the_generator_is_left_alone(generat
     assert not any("generator" in name for name in model.state_dict())
 
 
-def test_the_encoder_learns_through_the_vector(generator):
+def test_the_encoder_receives_gradient_through_the_embedding(generator):
     model = model_of(generator())
     output = model(**random_batch(4, 2))
     output.parts["replaced_tokens"].backward()
     assert model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
 
 
-def test_the_default_generator_is_the_start(generator, tmp_path):
+def test_the_default_generator_is_the_checkpoint_of_the_model(generator, tmp_path):
     start = generator()
     model = AutoModelForCL.from_pretrained(start, objective="diffcse")
     model.prepare_objective()
-    wanted = AutoModelForMaskedLM.from_pretrained(start).state_dict()
+    expected = AutoModelForMaskedLM.from_pretrained(start).state_dict()
     found = model.objective._generator[0].state_dict()
-    assert all(torch.equal(found[name], x) for name, x in wanted.items())
+    assert all(torch.equal(found[name], x) for name, x in expected.items())
     copied = model.objective.discriminator.state_dict()
     assert all(torch.equal(copied[name], x) for name, x in model.bert.state_dict().items())
 
 
-def test_evaluation_is_simcse_and_draws_nothing(generator):
+def test_evaluation_is_simcse_and_draws_no_random_numbers(generator):
     model, batch = model_of(generator()).eval(), random_batch(4, 2)
     state = torch.get_rng_state()
     output = model(**batch)
     assert output.parts is None and torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_row_with_fewer_sentences_counts_with_what_it_has(generator):
-    """Its further rows are padding: no tokens, and no vector that could be told apart."""
+def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
+    """They are all padding: they have no tokens to classify."""
     model, batch = model_of(generator()), random_batch(3, 3)
     batch["input_ids"][1, 2], batch["attention_mask"][1, 2] = PAD, 0
-    vectors = model.embed(*(x.flatten(0, 1) for x in batch.values())).view(3, 3, -1)
+    present = batch["attention_mask"].any(-1)
+    vectors = torch.zeros(3, 3, 32, dtype=torch.float64)
+    vectors[present] = model.embed(*(x[present] for x in batch.values()))
     torch.manual_seed(5)
     inputs = model.objective.prepare(EncodedBatch(vectors, batch, model))
-    draws = random_like_the_objective((8, 9), seed=5)
-    rows = torch.cat([draws[:5], torch.ones(1, 9), draws[5:]])
-    wanted, _ = slow_parts(model, batch, rows)
-    assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * wanted.item(), rel=1e-7)
+    ids = batch["input_ids"].flatten(0, 1)
+    masked = masks_of_the_objective(model, torch.cat([ids[:5], ids[6:]]), seed=5)
+    expected, _ = slow_parts(model, batch, torch.cat([masked[:5], ids[5:6], masked[5:]]))
+    assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
 
 
-def test_a_saved_run_goes_on_as_if_never_interrupted(generator, tmp_path):
+def test_a_saved_run_continues_as_if_never_interrupted(generator, tmp_path):
     def train(model, seeds):
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
         losses = []
@@ -187,23 +234,26 @@ def steps(model, data, draws):
     return found
 
 
+def masking_every_word(model):
+    model.objective._mask = lambda ids: torch.where(ids > MASK, MASK, ids)
+    return model
+
+
 class Share:
-    """What one of several processes finds; masks are drawn per process, so every word is masked."""
+    """A training step of one of several processes. Masks differ between processes, so every word is masked."""
 
     def __init__(self, generator):
         self.generator = generator
 
     def __call__(self, rank, processes):
-        model = model_of(self.generator)
-        model.objective.mask_ratio = 1.0
+        model = masking_every_word(model_of(self.generator, projector=True))
         mine = {name: x[2 * rank : 2 * rank + 2] for name, x in random_batch(4, 2, length=8).items()}
         return steps(DistributedDataParallel(model), [mine], [rank])
 
 
-def test_two_processes_are_one(generator, tmp_path):
+def test_two_processes_equal_one(generator, tmp_path):
     source = generator()
-    model = model_of(source)
-    model.objective.mask_ratio = 1.0
+    model = masking_every_word(model_of(source, projector=True))
     whole = steps(model, [random_batch(4, 2, length=8)], [0])
     folder = tmp_path / "processes"
     folder.mkdir()
@@ -219,13 +269,13 @@ def test_two_processes_are_one(generator, tmp_path):
 @pytest.mark.parametrize(
     "options, named", [({"mask_ratio": 0.0}, "mask_ratio"), ({"replaced_weight": 0.0}, "replaced_weight")]
 )
-def test_values_out_of_range_are_named(options, named):
+def test_options_out_of_range_are_refused(options, named):
     with pytest.raises(ValueError, match=named):
         make_objective("diffcse", 8, {}, options)
 
 
-def test_a_generator_that_does_not_fit_is_refused(generator, tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="vocabulary of 31 tokens and the model one of 30"):
+def test_an_unsuitable_generator_is_refused(generator, tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="vocabulary of 31 tokens, but the model has one of 30"):
         model_of(generator(vocab_size=31))
     with pytest.raises(ValueError, match="generator.*cannot be loaded"):
         model_of(str(tmp_path / "nowhere"))
@@ -237,6 +287,6 @@ def test_a_generator_that_does_not_fit_is_refused(generator, tmp_path, tokenizer
         model_of(str(tmp_path / "headless"))
 
 
-def test_embeddings_narrower_than_the_vector_are_refused(generator):
-    with pytest.raises(ValueError, match="electra.*16 numbers, the vector 32"):
+def test_an_encoder_with_smaller_token_embeddings_is_refused(generator):
+    with pytest.raises(ValueError, match="electra.*size 16, and the sentence embedding has size 32"):
         model_of(generator(), "electra")
