@@ -16,10 +16,10 @@ class ESimCSE(SimCSEObjective):
 
     Wu et al. 2022 (arXiv:2109.04380), Eq. 5. Beside the positives and hard negatives of the batch, the denominator
     sums e^{s(h_i, q_m)} over a queue of M embeddings q_m. They come from a momentum encoder, which follows the
-    trained one at every training pass by theta_m <- momentum * theta_m + (1 - momentum) * theta (Eq. 6), and
-    which embeds the anchors without dropout. The dense + tanh head has no momentum: the queue uses the trained one, as in the authors'
-    code. New embeddings join the queue after the loss, those of all processes, and replace the oldest. Until the queue
-    is full, the loss uses what it holds.
+    trained one at every training pass by theta_m <- momentum * theta_m + (1 - momentum) * theta (Eq. 6), and which
+    embeds the anchors without dropout. The dense + tanh head has no momentum: the queue uses the trained one, as in
+    the authors' code. New embeddings join the queue after the loss, those of all processes, and replace the oldest.
+    Until the queue is full, the loss uses what it holds.
 
     The paper's positives are sentences with repeated words. They are a view of the training texts (`repeat_words`) and
     not part of this loss. In evaluation mode there is no queue, and the loss is that of SimCSE.
