@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .common import (
+    TRUNCATE_HELP,
     add_batch_options,
     add_general_options,
     add_model_options,
@@ -33,9 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     add_text_options(parser)
     group = parser.add_argument_group("embeddings")
     group.add_argument("--no_normalize", action="store_true", help="do not scale embeddings to unit length")
-    group.add_argument(
-        "--truncate_dim", type=positive_int, help="keep this many leading dimensions, before embeddings are normalised"
-    )
+    group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
     group.add_argument(
         "--precision", choices=PRECISIONS, default="float32", help="type of the embeddings; default: float32"
     )

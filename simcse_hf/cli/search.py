@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import (
+    TRUNCATE_HELP,
     add_general_options,
     add_model_options,
     add_output_options,
@@ -37,7 +38,7 @@ def _index_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("index")
     group.add_argument("--add", action="store_true", help="add to the index that is in --output")
     group.add_argument("--backend", choices=BACKENDS, default="exact", help="what searches the index; default: exact")
-    group.add_argument("--truncate_dim", type=positive_int, help="keep this many leading dimensions")
+    group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
     group.add_argument("--cells", type=positive_int, help="ivf: number of cells; default: 4 sqrt(n)")
     group.add_argument(
         "--probes", type=positive_int, help="ivf: cells that a query looks into; default: a tenth of them"
@@ -62,6 +63,9 @@ def index_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If `--vectors` holds codes, which no index can be made of.
     """
     parser = _index_parser()
     arguments = parser.parse_args(argv)

@@ -62,6 +62,10 @@ class SentenceIndex:
     def __len__(self) -> int:
         return len(self._sentences)
 
+    def __getitem__(self, position: int) -> str:
+        """Return the sentence at a position of the index."""
+        return self._sentences[position].as_py()
+
     @classmethod
     def build(
         cls,

@@ -1,17 +1,67 @@
-"""The console script: commands, help, and errors in one line."""
+"""The console script: commands, help, exit statuses, and errors in one line."""
 
+import json
+import os
 import subprocess
 import sys
 
 import pytest
+from evaluation_helpers import write
 
 from simcse_hf import __version__
+from simcse_hf.cli.errors import exit_status
 from simcse_hf.cli.main import COMMANDS, main
 
+HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
+#: What a user waits seconds for.
+HEAVY = {"torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "matplotlib", "mteb", "gradio"}
 
-def test_python_m_and_version():
-    ran = subprocess.run([sys.executable, "-m", "simcse_hf", "--version"], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == f"simcse-hf {__version__}"
+
+def run(*words, **options):
+    return subprocess.run([sys.executable, "-m", "simcse_hf", *words], capture_output=True, text=True, **options)
+
+
+def test_version_of_the_module_is_that_of_the_package():
+    assert run("--version").stdout.strip() == f"simcse-hf {__version__}"
+
+
+def test_help_and_version_import_no_heavy_library():
+    program = (
+        "import sys; from simcse_hf.cli.main import main\n"
+        f"for words in {HELP!r}:\n"
+        "    try: main(words)\n"
+        "    except SystemExit as ended: assert ended.code == 0, (words, ended.code)\n"
+        "    else: raise AssertionError(words)\n"
+        f"    heavy = {HEAVY!r} & set(sys.modules)\n"
+        "    assert not heavy, (words, heavy)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_version_takes_at_most_0_3_seconds_of_processor_time():
+    best = float("inf")
+    for _ in range(3):
+        before = os.times()
+        run("--version", check=True)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        best = min(best, used)
+    assert best <= 0.3
+
+
+def test_public_names_are_imported_on_first_use_and_listed_before():
+    program = (
+        "import sys, simcse_hf\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert set(simcse_hf.__all__) <= set(dir(simcse_hf))\n"
+        "assert simcse_hf.objectives.register and 'torch' in sys.modules\n"
+        "from simcse_hf import *\n"
+        "assert SimCSE is simcse_hf.SimCSE and all(hasattr(simcse_hf, name) for name in simcse_hf.__all__)\n"
+        "assert not hasattr(simcse_hf, 'SimCES')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_help_names_every_command(capsys):
@@ -30,17 +80,91 @@ def test_every_command_has_help(command, capsys):
     assert f"simcse-hf {command}" in capsys.readouterr().out
 
 
-def test_an_unknown_command_ends_with_usage(capsys):
+@pytest.mark.parametrize("words", [["trian"], ["train", "unsupervised"], ["search", "--index"]])
+def test_wrong_usage_ends_with_status_2(words, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["trian"])
+        main(words)
     assert ended.value.code == 2
-    assert "trian" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1].startswith("simcse-hf")
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
-    try:
-        status = main(["build-nli", "--input", str(tmp_path / "absent.csv"), "--output", str(tmp_path / "out.csv")])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["build-nli", "--input", str(tmp_path / "absent.csv"), "--output", str(tmp_path / "out.csv")])
+    assert ended.value.code == 2
     assert "absent.csv" in capsys.readouterr().err
+
+
+def _model_commands(tmp_path):
+    """A command line of each command that loads a model, without the model."""
+    texts = str(write(tmp_path / "texts.txt", ["a cat", "a dog"]))
+    output = str(tmp_path / "output")
+    return {
+        "encode": ["--input", texts, "--output", output, "--model"],
+        "index": ["--input", texts, "--output", output, "--model"],
+        "evaluate": ["--pairs", str(write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])), "--model"],
+        "export": ["--to", "onnx", "--output", output],
+        "postprocess": ["fit", "--method", "whitening", "--input", texts, "--output", output, "--model"],
+    }
+
+
+@pytest.mark.parametrize("command", ["encode", "index", "evaluate", "export", "postprocess"])
+def test_a_mistyped_model_is_one_line(command, tmp_path, capsys):
+    for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
+        assert main([command, *_model_commands(tmp_path)[command], model]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+        assert line.startswith(f"simcse-hf {command}: error: no model could be loaded from {model!r}: ")
+        assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda"])
+def test_a_device_that_does_not_exist_is_one_line(device, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["encode", *_model_commands(tmp_path)["encode"], "any", "--device", device]) == 2
+    assert f"--device {device}: " in capsys.readouterr().err
+
+
+def test_traceback_shows_where_an_error_arose(tmp_path, capsys):
+    words = ["encode", *_model_commands(tmp_path)["encode"], "./no/such/folder"]
+    assert main(["--traceback", *words]) == main([*words, "--traceback"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+# --- exit statuses ---------------------------------------------------------------------------------------------------
+
+
+def test_a_defect_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 // 0, "program")
+
+
+def test_a_value_error_of_a_library_keeps_its_traceback():
+    with pytest.raises(json.JSONDecodeError):
+        exit_status(lambda: json.loads("{"), "program")
+
+
+def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
+    assert exit_status(lambda: open(tmp_path, "w"), "program") == 1
+    assert capsys.readouterr().err.startswith("program: error: [Errno 21] Is a directory")
+
+
+def test_an_interruption_ends_without_a_traceback(capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    assert exit_status(interrupt, "program") == 130
+    assert capsys.readouterr().err == "program: interrupted\n"
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    from simcse_hf.cli.common import check_device
+
+    def fail():
+        try:
+            check_device("gpu")
+        except ValueError as error:
+            error.args = ("first\n  second",)
+            raise
+
+    assert exit_status(fail, "program") == 2
+    assert capsys.readouterr().err == "program: error: first second\n"

@@ -149,7 +149,7 @@ def test_into_the_models_own_directory(fit, save_checkpoint):
         assert torch.equal(SimCSE(own, device="cpu", postprocess=False).encode(TEXTS), plain)
     assert before == {name: (own / name).read_bytes() for name in before}
     with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
-        fit("whitening", model=own, output=own, pooler="avg_first_last")
+        fit("whitening", "--overwrite", model=own, output=own, pooler="avg_first_last")
 
 
 def test_a_raw_checkpoint_gets_its_pooler_from_the_transform(fit, raw):

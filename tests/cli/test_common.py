@@ -1,0 +1,127 @@
+"""Options that commands share: the same choices as the package, the same words in every command."""
+
+import argparse
+
+import pytest
+
+from simcse_hf.cli import common, encode, evaluate, postprocess, publish, search
+from simcse_hf.evaluation import sts, tasks
+from simcse_hf.evaluation.classifier import SEED
+from simcse_hf.inference import quantization, shards
+from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.postprocessing.files import METHODS
+from simcse_hf.publishing.export import EXPORTS
+from simcse_hf.search import BACKENDS
+
+
+def test_choices_are_those_of_the_package():
+    assert common.POOLER_TYPES == tuple(POOLER_TYPES)
+    assert encode.PRECISIONS == tuple(quantization.PRECISIONS) and encode.FORMATS == tuple(shards.FORMATS)
+    assert search.BACKENDS == tuple(BACKENDS)
+    assert publish.EXPORTS == tuple(EXPORTS)
+    assert postprocess.METHODS == tuple(METHODS)
+    assert evaluate.TASK_SETS == tasks.TASK_SETS and evaluate.MODES == tasks.MODES
+    assert evaluate.STS_TASKS + evaluate.TRANSFER_TASKS == tasks.ALL_TASKS
+    assert evaluate.AGGREGATIONS == sts.AGGREGATIONS and evaluate.METRICS == tuple(sts.METRICS)
+    assert evaluate.SEED == SEED
+
+
+def _parsers():
+    from simcse_hf.cli import build_nli, demo
+
+    actions = postprocess._parser()._subparsers._group_actions[0].choices
+    return {
+        "build-nli": build_nli._parser(),
+        "compare": evaluate._compare_parser(),
+        "demo": demo._parser(),
+        "encode": encode._parser(),
+        "evaluate": evaluate._evaluate_parser(),
+        "export": publish._export_parser(),
+        "fit": actions["fit"],
+        "index": search._index_parser(),
+        "search": search._search_parser(),
+    }
+
+
+@pytest.mark.parametrize(
+    "option", ["--pooler_type", "--max_length", "--dtype", "--device", "--no_postprocess", "--token_budget"]
+    + ["--overwrite", "--json", "--quiet", "--top_k", "--threshold", "--truncate_dim", "--column"]
+)  # fmt: skip
+def test_an_option_has_one_meaning_in_every_command(option):
+    declared = {
+        name: (action.help, action.default, action.type, type(action), action.choices and tuple(action.choices))
+        for name, parser in _parsers().items()
+        for action in parser._actions
+        if option in action.option_strings and (option != "--column" or action.nargs is None)
+    }
+    assert declared and len(set(declared.values())) == 1, declared
+
+
+def test_every_option_has_help_in_every_command():
+    for name, parser in _parsers().items():
+        for action in parser._actions:
+            assert action.help, f"{name}: {action.option_strings or action.dest}"
+
+
+def test_every_command_that_loads_a_model_takes_both_spellings_of_the_pooler():
+    for name, parser in _parsers().items():
+        if name != "build-nli":
+            assert {"--pooler", "--pooler_type"} <= set(parser._option_string_actions), name
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1.5", "many"])
+def test_a_count_is_at_least_1(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"whole number of at least 1, got {text}"):
+        common.positive_int(text)
+
+
+@pytest.mark.parametrize("text", ["5", "-1.1", "nan", "high"])
+def test_a_cosine_is_between_minus_1_and_1(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"between -1 and 1, got {text}"):
+        common.cosine(text)
+
+
+# --- folders that are written ----------------------------------------------------------------------------------------
+
+
+def _write(folder, overwrite, marker="done", content="new", sources=()):
+    with common.output_folder(folder, overwrite=overwrite, marker=marker, sources=sources) as new:
+        new.mkdir()
+        (new / marker).write_text(content)
+
+
+def test_a_folder_is_replaced_only_on_request(tmp_path):
+    folder = tmp_path / "deep" / "output"
+    _write(folder, overwrite=False, content="old")
+    with pytest.raises(
+        ValueError, match="output is not an empty directory: name another --output, or add --overwrite"
+    ):
+        _write(folder, overwrite=False)
+    assert (folder / "done").read_text() == "old"
+    _write(folder, overwrite=True)
+    assert (folder / "done").read_text() == "new"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="holds something else"):
+        _write(tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_the_folder_that_is_read_is_never_replaced(tmp_path):
+    model = tmp_path / "output" / "model"
+    _write(tmp_path / "output", overwrite=False)
+    model.mkdir()
+    with pytest.raises(ValueError, match="holds the model that is read"):
+        _write(tmp_path / "output", overwrite=True, sources=[str(model)])
+
+
+def test_a_failure_leaves_the_old_folder(tmp_path):
+    folder = tmp_path / "output"
+    _write(folder, overwrite=False, content="old")
+    with pytest.raises(RuntimeError), common.output_folder(folder, overwrite=True, marker="done") as new:
+        new.mkdir()
+        raise RuntimeError
+    assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]
