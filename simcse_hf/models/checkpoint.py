@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
-from .configuration import SETTING_NAMES, ContrastiveSettings
-from .head import load_head
-from .sentence_transformers import NAMES as SENTENCE_TRANSFORMERS_NAMES
-from .sentence_transformers import save_sentence_transformers_files
+from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
+from .head import SentenceHead, load_dense, load_head
+from .sentence_transformers import (
+    DENSE_FOLDER,
+    NAMES,
+    SentenceTransformersSettings,
+    read_sentence_transformers_settings,
+    save_sentence_transformers_files,
+)
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel
@@ -32,6 +37,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 AUXILIARY_MODULES = ("objective", "second_encoder")
+#: Layers of the embedding that the stock encoder lacks. They are saved as `Dense` modules of sentence-transformers.
+OWN_LAYERS = ("sentence_head", "dense_layers")
 
 
 class ContrastiveCheckpoint(_Base):
@@ -40,6 +47,8 @@ class ContrastiveCheckpoint(_Base):
     settings: ContrastiveSettings
     base_class: type[nn.Module]
     has_own_pooler: bool
+    sentence_head: SentenceHead
+    dense_layers: nn.ModuleList
     #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
     head_source: str
     _saved_section: dict[str, Any] | None
@@ -60,12 +69,16 @@ class ContrastiveCheckpoint(_Base):
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         head = self._head_state(state_dict)
-        separate = AUXILIARY_MODULES if self.has_own_pooler else (*AUXILIARY_MODULES, "sentence_head")
+        dense_layers = [
+            {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
+            for number, layer in enumerate(self.dense_layers)
+        ]
+        separate = (*AUXILIARY_MODULES, *OWN_LAYERS)
         main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in separate}
         if kwargs.get("is_main_process", True):
             _remove_transform(save_directory)
             save_auxiliary_state(save_directory, state_dict)
-            save_sentence_transformers_files(save_directory, self.config, self.settings.inference_pooler, head)
+            save_sentence_transformers_files(save_directory, self.config, self.settings, head, dense_layers)
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
         if kwargs.get("is_main_process", True):
             self._save_stock_architecture(save_directory)
@@ -86,7 +99,7 @@ class ContrastiveCheckpoint(_Base):
     def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
         # `save_pretrained(push_to_hub=True)` uploads what is not in this list. Ours were written just before.
         stamps = super()._get_files_timestamps(working_dir)
-        return {name: stamp for name, stamp in stamps.items() if name not in SENTENCE_TRANSFORMERS_NAMES}
+        return {name: stamp for name, stamp in stamps.items() if name not in NAMES}
 
     def _upload_modified_files(self, working_dir: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
         self._save_stock_architecture(working_dir)
@@ -123,7 +136,9 @@ class ContrastiveCheckpoint(_Base):
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
         # As one argument under a name of ours: transformers moves an argument that is also a key of config.json into
         # the config, and some configs have a `pooler_type` of their own.
-        kwargs["_settings"] = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        files = read_sentence_transformers_settings(name_or_path, **select_hub_arguments(kwargs))
+        kwargs["_settings"] = _combine_settings(name_or_path, files, settings, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
@@ -136,6 +151,7 @@ class ContrastiveCheckpoint(_Base):
                 renames[r"^lm_head\."] = "cls.predictions."
             model, info = load(name_or_path, *args, output_loading_info=True, key_mapping=renames, **kwargs)
         has_head = model._load_or_find_head(name_or_path, info, kwargs)
+        model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
         keeps = head == "keep" or (head == "auto" and has_head and (has_reference_head or model._is_trained(info)))
         if keeps and not has_head:
             raise ValueError(
@@ -157,6 +173,28 @@ class ContrastiveCheckpoint(_Base):
         # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
         return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
 
+    def _load_dense_layers(self, name_or_path: str | os.PathLike, folders: list[str], kwargs: dict[str, Any]) -> None:
+        # sentence-transformers chooses other folders when it saves. The first may be the head's.
+        count = len(self.dense_layers)
+        if len(folders) < count:
+            folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
+        for layer, folder in zip(self.dense_layers, folders[len(folders) - count :], strict=True):
+            if not load_dense(layer.linear, name_or_path, folder, kwargs):
+                raise ValueError(
+                    f"{name_or_path} lacks the weights of its dense layer {folder}. Download or save the model again."
+                )
+
+    def load_own_files(self, directory: str | os.PathLike) -> None:
+        """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
+
+        Args:
+            directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
+        """
+        if not self.has_own_pooler:
+            load_head(self.sentence_head, directory, {})
+        self._load_dense_layers(directory, [], {})
+        load_auxiliary_state(self, directory)
+
     def _is_trained(self, info: dict) -> bool:
         """Return whether the head of the checkpoint was trained as a head of embeddings."""
         section = self._saved_section
@@ -166,6 +204,60 @@ class ContrastiveCheckpoint(_Base):
         mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
         mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
         return not unexpected and mlm_missing
+
+
+def _combine_settings(
+    name_or_path: str | os.PathLike,
+    files: SentenceTransformersSettings,
+    settings: dict[str, Any],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the given settings and, for those not given, what sentence-transformers' files say."""
+    config = kwargs.get("config")
+    if isinstance(config, PreTrainedConfig):
+        section = getattr(config, SECTION, None)
+    else:
+        hub = select_hub_arguments(kwargs)
+        section = PreTrainedConfig.get_config_dict(config or name_or_path, **hub)[0].get(SECTION)
+    # Prompts stand in a file that other tools edit: it wins over the section.
+    read: dict[str, Any] = {}
+    if files.prompts:
+        read = {"prompts": files.prompts, "default_prompt_name": files.default_prompt_name}
+    if section is not None:
+        if files.pooler_type and not settings.keys() & {"pooler_type", "mlp_only_train", "dense_layers"}:
+            _check_modules(name_or_path, files, ContrastiveSettings.from_section(section))
+        return read | settings
+    if files.max_seq_length:
+        read["max_length"] = files.max_seq_length
+    if "pooler_type" in settings:
+        if files.unsupported or files.dense_layers or files.pooler_type not in (None, settings["pooler_type"]):
+            replaced = files.unsupported or " + ".join([str(files.pooler_type), *["dense"] * len(files.dense_layers)])
+            logger.warning(
+                f"{name_or_path}: pooler_type {settings['pooler_type']!r} replaces the pooling of modules.json "
+                f"({replaced})."
+            )
+    elif files.unsupported:
+        raise ValueError(
+            f"{files.unsupported}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
+        )
+    elif files.pooler_type:
+        read |= {name: getattr(files, name) for name in ("pooler_type", "dense_layers", "normalize")}
+    return read | settings
+
+
+def _check_modules(
+    name_or_path: str | os.PathLike, files: SentenceTransformersSettings, saved: ContrastiveSettings
+) -> None:
+    """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
+    has_head = saved.inference_pooler == "cls"
+    pooler = "cls_before_pooler" if has_head else saved.inference_pooler
+    if (files.pooler_type, len(files.dense_folders)) != (pooler, len(saved.dense_layers) + has_head):
+        raise ValueError(
+            f"{name_or_path} describes its pooling twice, and the two differ: modules.json has {files.pooler_type!r} "
+            f"and {len(files.dense_folders)} dense layers, and the section {SECTION!r} of config.json has {pooler!r} "
+            f"and {len(saved.dense_layers) + has_head}. If the model was changed in sentence-transformers, remove "
+            "that section. Otherwise pass pooler_type."
+        )
 
 
 def _remove_transform(directory: str | os.PathLike) -> None:

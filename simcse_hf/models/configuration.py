@@ -42,6 +42,14 @@ class ContrastiveSettings:
             A single sentence becomes one column per template.
         mask_token_id (`int`): The tokenizer's id of `[MASK]`. The Trainer sets it together with `template_edges`.
         template_edges (`list`): For each template, the numbers of tokens before and after the text.
+        max_length (`int`, *optional*): The number of tokens that texts are truncated to in inference. `None` stands
+            for the limit of the tokenizer and the encoder.
+        prompts (`dict[str, str]`): Texts that are put before a sentence, by name, as in sentence-transformers.
+        default_prompt_name (`str`, *optional*): The prompt that is used if none is named.
+        dense_layers (`list[dict]`): The configs of sentence-transformers' `Dense` modules after the pooler (see
+            [`DenseLayer`]).
+        normalize (`bool`): Whether sentence-transformers' files end with `Normalize`. `SimCSE.encode` normalizes by
+            its own argument, and the model itself never does.
 
     Raises:
         ValueError: If a value has the wrong type or is outside its range. The message names the setting.
@@ -63,6 +71,11 @@ class ContrastiveSettings:
     templates: list = field(default_factory=list)
     mask_token_id: int = -1
     template_edges: list = field(default_factory=list)
+    max_length: int | None = None
+    prompts: dict = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    dense_layers: list = field(default_factory=list)
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature is None:
@@ -97,6 +110,15 @@ class ContrastiveSettings:
         length = f"at least {MIN_LENGTH} ([CLS], a token, [SEP])"
         _require(self.max_seq_length >= MIN_LENGTH, "max_seq_length", length, self.max_seq_length)
         _require(self.encoders in (1, 2), "encoders", "1 or 2", self.encoders)
+        no_length = self.max_length is None or self.max_length >= MIN_LENGTH
+        _require(no_length, "max_length", length, self.max_length)
+        are_texts = all(isinstance(text, str) for text in (*self.prompts, *self.prompts.values()))
+        _require(are_texts, "prompts", "a table of texts by name", self.prompts)
+        names = ", ".join(self.prompts) or "none"
+        known = self.default_prompt_name is None or self.default_prompt_name in self.prompts
+        _require(known, "default_prompt_name", f"one of the prompts ({names})", self.default_prompt_name)
+        are_configs = all(isinstance(layer, dict) for layer in self.dense_layers)
+        _require(are_configs, "dense_layers", "a list of tables", self.dense_layers)
         if self.mlp_only_train and self.pooler_type != "cls":
             raise ValueError(
                 f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has "
@@ -126,7 +148,23 @@ class ContrastiveSettings:
         Raises:
             ValueError: If a setting is unknown or a value is not valid.
         """
-        section = getattr(config, SECTION, None) or {}
+        return cls.from_section(getattr(config, SECTION, None), **overrides)
+
+    @classmethod
+    def from_section(cls, section: dict[str, Any] | None, **overrides: Any) -> "ContrastiveSettings":
+        """Read the settings of the section `simcse`.
+
+        Args:
+            section (`dict`, *optional*): The section. Without it, the defaults are used.
+            overrides (`Any`): Settings that replace those of the section.
+
+        Returns:
+            [`ContrastiveSettings`]: The settings.
+
+        Raises:
+            ValueError: If a setting is unknown or a value is not valid.
+        """
+        section = section or {}
         if not isinstance(section, dict):
             raise ValueError(
                 f"The section {SECTION!r} of config.json must be a table of settings, got {section!r}. Remove the "

@@ -1,4 +1,4 @@
-"""The dense + tanh head of encoders without a pooler of their own, and the file that stores a head."""
+"""The layers after the pooler, the dense + tanh head and sentence-transformers' `Dense`, and their files."""
 
 import json
 import os
@@ -16,6 +16,8 @@ from ..ops.files import find_file, select_hub_arguments
 # the encoder's weights without an unexpected key.
 FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # of sentence-transformers before version 2.3
+TANH = "torch.nn.modules.activation.Tanh"
 
 
 class SentenceHead(nn.Module):
@@ -30,6 +32,36 @@ class SentenceHead(nn.Module):
         return torch.tanh(self.dense(embeddings))
 
 
+class DenseLayer(nn.Module):
+    """A linear layer with an activation, which is sentence-transformers' `Dense` module after the pooling.
+
+    Args:
+        in_features (`int`): Size of the input embeddings.
+        out_features (`int`): Size of the output embeddings.
+        bias (`bool`, *optional*, defaults to `True`): Whether the linear layer has a bias.
+        activation_function (`str`, *optional*): The name of a class in `torch.nn`. Defaults to tanh.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, activation_function: str = TANH
+    ) -> None:
+        super().__init__()
+        package, _, name = activation_function.rpartition(".")
+        activation = getattr(nn, name, None)
+        # The name comes from a downloaded file, so only layers of torch are created from it.
+        if not package.startswith("torch.nn") or not isinstance(activation, type):
+            raise ValueError(
+                f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}. Load "
+                "the model with sentence_transformers."
+            )
+        self.linear = nn.Linear(in_features, out_features, bias)
+        self.activation = activation()
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Map embeddings of shape `(batch, in_features)` to `(batch, out_features)`."""
+        return self.activation(self.linear(embeddings))
+
+
 def save_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
     """Write a head to the folder `2_Dense` of a checkpoint.
 
@@ -37,17 +69,22 @@ def save_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor])
         directory (`str` or `os.PathLike`): The checkpoint.
         state_dict (`dict[str, torch.Tensor]`): The head's weight and bias, under names that end in these words.
     """
-    folder = Path(directory) / FOLDER
+    outputs, inputs = next(tensor.shape for tensor in state_dict.values() if tensor.dim() == 2)
+    layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
+    save_dense(Path(directory) / FOLDER, layer, state_dict)
+
+
+def save_dense(folder: Path, config: dict[str, Any], state_dict: dict[str, torch.Tensor]) -> None:
+    """Write a dense layer as sentence-transformers does.
+
+    Args:
+        folder (`Path`): The folder of the module. It is created if necessary.
+        config (`dict`): The arguments of [`DenseLayer`].
+        state_dict (`dict[str, torch.Tensor]`): Weight and bias, under names that end in these words.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"linear.{name.rsplit('.', 1)[1]}": tensor.contiguous() for name, tensor in state_dict.items()}
-    outputs, inputs = tensors["linear.weight"].shape
-    layer = {
-        "in_features": inputs,
-        "out_features": outputs,
-        "bias": True,
-        "activation_function": "torch.nn.modules.activation.Tanh",
-    }
-    (folder / "config.json").write_text(json.dumps(layer, indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {f"linear.{name.rpartition('.')[2]}": tensor.contiguous() for name, tensor in state_dict.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
@@ -62,9 +99,28 @@ def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict[
     Returns:
         `bool`: Whether the checkpoint has a head.
     """
-    path = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **select_hub_arguments(kwargs))
-    if path is None:
+    return load_dense(head.dense, name_or_path, FOLDER, kwargs)
+
+
+def load_dense(linear: nn.Linear, name_or_path: str | os.PathLike, folder: str, kwargs: dict[str, Any]) -> bool:
+    """Load a linear layer from a `Dense` module of sentence-transformers, if the file exists.
+
+    Args:
+        linear (`nn.Linear`): The layer. It is changed in place.
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        folder (`str`): The folder of the module.
+        kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
+
+    Returns:
+        `bool`: Whether there is such a file.
+    """
+    hub = select_hub_arguments(kwargs)
+    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub)
+    if path is not None:
+        tensors = load_file(path)
+    elif (path := find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub)) is not None:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    else:
         return False
-    tensors = load_file(path)
-    head.dense.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+    linear.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
     return True

@@ -18,13 +18,13 @@ from ..objectives.matryoshka import make_matryoshka
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
-from .checkpoint import AUXILIARY_MODULES, ContrastiveCheckpoint, load_auxiliary_state
+from .checkpoint import AUXILIARY_MODULES, OWN_LAYERS, ContrastiveCheckpoint, load_auxiliary_state
 from .configuration import SECTION, ContrastiveSettings
-from .head import SentenceHead
+from .head import DenseLayer, SentenceHead
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
-_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask"}
+_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
 #: Settings under which the saved state of an objective fits.
 _THE_OBJECTIVES = ("objective", "objective_options", "matryoshka_dims")
 
@@ -72,7 +72,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
 
     base_class: type[nn.Module]  # the stock encoder
     # These are in files of their own, see head.py and checkpoint.py.
-    _keys_to_ignore_on_load_missing = [r"^sentence_head\.", *(rf"^{name}\." for name in AUXILIARY_MODULES)]
+    _keys_to_ignore_on_load_missing = [rf"^{name}\." for name in (*OWN_LAYERS, *AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
@@ -99,6 +99,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = SentenceHead(config)
+        self.dense_layers = nn.ModuleList(DenseLayer(**layer) for layer in self.settings.dense_layers)
         if self.settings.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
@@ -120,7 +121,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             ValueError: If a setting is unknown, a value is not valid, or the setting decides which layers the model
                 has.
         """
-        fixed = {"pooler_type", "do_mlm"} & settings.keys()
+        fixed = {"pooler_type", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
             raise ValueError(
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
@@ -142,7 +143,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             ValueError: If the objective is unknown, or has no such options, or their values are not valid.
         """
         settings = self.settings.to_dict()
-        name, options, dim = self.settings.objective, self.settings.objective_options, self.config.hidden_size
+        name, options, dim = self.settings.objective, self.settings.objective_options, self.embedding_dim
         if self.settings.matryoshka_dims:
             self.objective = make_matryoshka(name, dim, self.settings.matryoshka_dims, settings, options)
         else:
@@ -166,6 +167,11 @@ class ContrastiveModel(ContrastiveCheckpoint):
         names = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
         return cast(ContrastiveModel, twin.to(self.device, self.dtype).train(self.training))
+
+    @property
+    def embedding_dim(self) -> int:
+        """The size of an embedding: the encoder's hidden size, or the output of the last dense layer."""
+        return self.dense_layers[-1].linear.out_features if self.dense_layers else self.config.hidden_size
 
     @property
     def contrastive_head(self) -> nn.Module:
@@ -253,13 +259,18 @@ class ContrastiveModel(ContrastiveCheckpoint):
         return self.settings.pooler_type if self.training else self.settings.inference_pooler
 
     def _pool(self, outputs: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        if self._pooler_type == "cls" and self.has_own_pooler:
-            return outputs.pooler_output
-        if self._pooler_type == TEMPLATE_POOLER:
-            return at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
-        hidden_states = outputs.hidden_states if needs_hidden_states(self._pooler_type) else None
-        embeddings = pool(self._pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
-        return self.sentence_head(embeddings) if self._pooler_type == "cls" else embeddings
+        pooler_type = self._pooler_type
+        if pooler_type == "cls" and self.has_own_pooler:
+            embeddings = outputs.pooler_output
+        elif pooler_type == TEMPLATE_POOLER:
+            embeddings = at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+        else:
+            hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
+            embeddings = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
+            embeddings = self.sentence_head(embeddings) if pooler_type == "cls" else embeddings
+        for layer in self.dense_layers:
+            embeddings = layer(embeddings)
+        return embeddings
 
     def forward(
         self,

@@ -7,7 +7,16 @@ import torch
 from ..ops.unpadded import first_tokens
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
-POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
+POOLER_TYPES = (
+    "cls",
+    "cls_before_pooler",
+    "avg",
+    "avg_no_cls",
+    "avg_top2",
+    "avg_first_last",
+    "avg_embeddings_last",
+    "max",
+)
 
 #: The pooler of models with the setting `templates`, and of no others: the hidden state at the template's mask token.
 TEMPLATE_POOLER = "mask"
@@ -52,6 +61,21 @@ def check_has_tokens(attention_mask: torch.Tensor) -> None:
         )
 
 
+def masked_max(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Take the maximum of each dimension over the tokens that are not padding.
+
+    Args:
+        hidden (`torch.Tensor`): Hidden states of shape `(batch, length, dim)`.
+        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding.
+
+    Returns:
+        `torch.Tensor`: Maxima of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
+    """
+    mask = attention_mask.bool().unsqueeze(-1)
+    maxima = hidden.masked_fill(~mask, torch.finfo(hidden.dtype).min).amax(1)
+    return maxima.masked_fill(~mask.any(1), 0.0)
+
+
 def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
     """Read the last layer at the mask token (PromptBERT, arXiv:2201.04337, section 4.1).
 
@@ -93,6 +117,7 @@ def pool(
       computes since January 2022.
     - `avg_embeddings_last`: the mean of the embedding output and the last layer, which is what Table 5 of the paper
       reports.
+    - `max`: the largest value of each dimension over the tokens of the last layer (Sentence-BERT, arXiv:1908.10084).
 
     Args:
         pooler_type (`str`): One of `POOLER_TYPES`.
@@ -109,6 +134,8 @@ def pool(
         return first_tokens(last_hidden_state, attention_mask)
     if pooler_type == "avg":
         return masked_mean(last_hidden_state, attention_mask)
+    if pooler_type == "max":
+        return masked_max(last_hidden_state, attention_mask)
     if pooler_type == "avg_no_cls":
         mask = attention_mask.bool()
         return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))

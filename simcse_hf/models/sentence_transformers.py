@@ -14,13 +14,15 @@ from transformers.utils import logging
 
 from ..ops.files import find_file
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
-from .configuration import max_positions
-from .head import FOLDER, WEIGHTS, save_head
-from .poolers import TEMPLATE_POOLER, needs_hidden_states
+from .configuration import ContrastiveSettings, max_positions
+from .head import FOLDER, WEIGHTS, save_dense, save_head
+from .poolers import SECOND_LAYER, TEMPLATE_POOLER, needs_hidden_states
 
 logger = logging.get_logger(__name__)
 
-#: Everything that may be written at the top of a checkpoint, folders included.
+DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
+
+#: Everything that may be written at the top of a checkpoint, with folders.
 NAMES = (
     "modules.json",
     "sentence_bert_config.json",
@@ -29,6 +31,7 @@ NAMES = (
     "1_WeightedLayerPooling",
     "2_Pooling",
     FOLDER,
+    DENSE_FOLDER,
 )
 
 # The names of sentence-transformers 2 to 5, which 6 still reads.
@@ -39,8 +42,12 @@ NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER)
 
 
 #: sentence-transformers' pooling modes by our names. Up to version 5, the config holds a flag for each mode.
-_POOLERS = {"cls": "cls_before_pooler", "mean": "avg"}
-_POOLING_FLAGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+_POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max"}
+_POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,11 @@ def read_sentence_transformers_settings(
     if modules:
         transformer = _read_json(name_or_path, "sentence_bert_config.json", hub_kwargs)
         settings["max_seq_length"] = transformer.get("max_seq_length")
+        if transformer.get("do_lower_case"):
+            logger.warning(
+                f"{name_or_path}: sentence_bert_config.json sets do_lower_case, which is left to the tokenizer here. "
+                "If the tokenizer keeps capitals, convert texts to lower case yourself."
+            )
         settings |= _read_modules(name_or_path, modules, settings["prompts"], hub_kwargs)
     return SentenceTransformersSettings(**settings)
 
@@ -150,78 +162,114 @@ def _read_json(name_or_path: str | os.PathLike, filename: str, hub_kwargs: dict)
 
 
 def save_sentence_transformers_files(
-    directory: str | os.PathLike, config: PreTrainedConfig, pooler_type: str, head: dict[str, torch.Tensor]
+    directory: str | os.PathLike,
+    config: PreTrainedConfig,
+    settings: ContrastiveSettings,
+    head: dict[str, torch.Tensor],
+    dense_layers: list[dict[str, torch.Tensor]],
 ) -> None:
-    """Writes them; the weights and the tokenizer are left to `save_pretrained`.
+    """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
-    The poolers in sentence-transformers' modules, without code of ours:
+    The weights and the tokenizer are left to `save_pretrained`. The poolers become stock modules of
+    sentence-transformers:
 
     | pooler | modules after `Transformer` |
     |---|---|
     | `cls` | `Pooling(cls)`, `Dense` (the head, tanh) |
     | `cls_before_pooler` | `Pooling(cls)` |
     | `avg` | `Pooling(mean)` |
+    | `max` | `Pooling(max)` |
     | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
-    | `avg_no_cls` | none: its mean takes every token, so nothing is written |
-    | `mask` | none: it knows no templates |
+    | `avg_no_cls` | none: sentence-transformers averages over every token |
+    | `mask` | none: sentence-transformers has no templates |
+
+    For a model that sentence-transformers cannot reproduce, a warning is logged and `modules.json` is removed.
 
     Args:
-        directory: of the checkpoint; made where it is not there.
-        config: of the encoder.
-        pooler_type: the pooler of inference, one of [`POOLER_TYPES`].
-        head: weight and bias of the dense + tanh head, under names that end so. With pooler `cls` and an empty `head`
-            (an encoder whose own pooler is another layer, weights that are saved elsewhere) nothing is written,
-            as sentence-transformers could only give other vectors.
+        directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
+        config (`PreTrainedConfig`): The config of the encoder.
+        settings ([`ContrastiveSettings`]): The settings of the model.
+        head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
+            words. Empty if the head is not a single dense layer.
+        dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    if pooler_type == "cls" and not head:
-        logger.warning(f"{directory}: the head is no single dense layer; no sentence-transformers files are written.")
-        return
-    if pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
-        logger.warning(
-            f"{directory}: sentence-transformers has no pooling like {pooler_type!r}; none of its files are written. "
-            "SentenceTransformer would take the mean of all tokens and give other vectors: load it with SimCSE."
-        )
-        (directory / "modules.json").unlink(missing_ok=True)  # an earlier save's would speak of another pooler
-        return
     if head:
         save_head(directory, head)
-    folders = [("Transformer", "")]
-    if needs_hidden_states(pooler_type):
-        folders.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
-        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
-    folders.append(("Pooling", f"{len(folders)}_Pooling"))
-    mean = pooler_type not in ("cls", "cls_before_pooler")
-    pooling = {
-        "word_embedding_dimension": config.hidden_size,
-        "pooling_mode_cls_token": not mean,
-        "pooling_mode_mean_tokens": mean,
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-    }
-    _write_json(directory / folders[-1][1] / "config.json", pooling)
-    if pooler_type == "cls":
-        folders.append(("Dense", FOLDER))
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{kind}"} for i, (kind, path) in enumerate(folders)
+    shutil.rmtree(directory / DENSE_FOLDER, ignore_errors=True)
+    for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
+        save_dense(directory / DENSE_FOLDER / str(number), layer, state)
+    reason = _why_not_in_sentence_transformers(config, settings.inference_pooler, head)
+    if reason:
+        logger.warning(
+            f"{directory}: no sentence-transformers files are written, because {reason}. SentenceTransformer would "
+            "give other embeddings. Load the model with SimCSE."
+        )
+        (directory / "modules.json").unlink(missing_ok=True)  # of an earlier save, with another pooler
+        return
+    modules = _save_modules(directory, config, settings)
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{name}"} for i, (name, path) in enumerate(modules)
     ]
-    _write_json(directory / "modules.json", modules)
-    # None stands for the tokenizer's limit, or the rows of the position table where they are fewer. RoBERTa's serve
-    # fewer tokens than that.
-    positions, rows = max_positions(config), getattr(config, "max_position_embeddings", None)
-    transformer: dict = {"max_seq_length": None if positions == rows else positions, "do_lower_case": False}
+    _write_json(directory / "modules.json", rows)
+    _write_json(directory / "sentence_bert_config.json", _transformer_config(config, settings))
+    library = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
+    _write_json(directory / "config_sentence_transformers.json", {**library, "similarity_fn_name": "cosine"})
+
+
+def _why_not_in_sentence_transformers(
+    config: PreTrainedConfig, pooler_type: str, head: dict[str, torch.Tensor]
+) -> str | None:
+    if pooler_type == "cls" and not head:
+        return "the head is not a single dense layer"
+    if pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
+        return f"sentence-transformers has no pooling like {pooler_type!r}"
+    if needs_hidden_states(pooler_type) and config.model_type == "funnel":
+        return "WeightedLayerPooling expects one hidden state per layer, and Funnel's decoder adds others"
+    return None
+
+
+def _save_modules(directory: Path, config: PreTrainedConfig, settings: ContrastiveSettings) -> list[tuple[str, str]]:
+    """Save the configs of the modules, and return the class and the folder of each."""
+    pooler_type = settings.inference_pooler
+    modules = [("Transformer", "")]
     if needs_hidden_states(pooler_type):
+        modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
+        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
+    modules.append(("Pooling", f"{len(modules)}_Pooling"))
+    mode = {"cls": "cls", "cls_before_pooler": "cls", "max": "max"}.get(pooler_type, "mean")
+    flags = {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
+    pooling = {"word_embedding_dimension": config.hidden_size, **flags, "pooling_mode_mean_sqrt_len_tokens": False}
+    _write_json(directory / modules[-1][1] / "config.json", pooling)
+    if pooler_type == "cls":
+        modules.append(("Dense", FOLDER))
+    modules += [("Dense", f"{DENSE_FOLDER}/{number}") for number in range(len(settings.dense_layers))]
+    if settings.normalize:
+        modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    return modules
+
+
+def _transformer_config(config: PreTrainedConfig, settings: ContrastiveSettings) -> dict[str, Any]:
+    # None stands for the tokenizer's limit or the rows of the position table, whichever is smaller. RoBERTa serves
+    # fewer tokens than it has rows.
+    positions, rows = max_positions(config), getattr(config, "max_position_embeddings", None)
+    length = None if positions == rows else positions
+    if settings.max_length is not None:
+        length = min(settings.max_length, positions or settings.max_length)
+    transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    if needs_hidden_states(settings.inference_pooler):
         transformer["config_args"] = {"output_hidden_states": True}
-    _write_json(directory / "sentence_bert_config.json", transformer)
-    _write_json(
-        directory / "config_sentence_transformers.json",
-        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-    )
+    return transformer
 
 
 def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copies what [`save_sentence_transformers_files`] wrote from one directory to another that is there."""
+    """Copy what [`save_sentence_transformers_files`] has written.
+
+    Args:
+        source (`str` or `os.PathLike`): The checkpoint to copy from.
+        target (`str` or `os.PathLike`): An existing directory.
+    """
     for name in NAMES:
         path = Path(source, name)
         if path.is_dir():
@@ -232,7 +280,7 @@ def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os
 
 def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:
     layers = config.num_hidden_layers
-    first = {"avg_top2": layers - 1, "avg_first_last": 1, "avg_embeddings_last": 0}[pooler_type]
+    first = SECOND_LAYER[pooler_type] % (layers + 1)
     weights = torch.zeros(layers + 1 - first)
     weights[[0, -1]] = 1.0
     _write_json(
@@ -243,5 +291,5 @@ def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str
 
 
 def _write_json(path: Path, content: dict | list) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ def select_hub_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
 
 
-def find_file(name_or_path: str | os.PathLike, filename: str, **hub_kwargs: Any) -> str | None:
+def find_file(name_or_path: str | os.PathLike | None, filename: str, **hub_kwargs: Any) -> str | None:
     """Find an optional file of a model, and download it if the model is on the hub.
 
     Args:
@@ -37,7 +37,7 @@ def find_file(name_or_path: str | os.PathLike, filename: str, **hub_kwargs: Any)
     Returns:
         `str`, *optional*: The local path of the file, or `None` if the model does not have it.
     """
-    if not str(name_or_path):
+    if name_or_path is None or not str(name_or_path):
         return None
     folder, _, name = filename.rpartition("/")
     subfolder = "/".join(part for part in (hub_kwargs.pop("subfolder", None), folder) if part)

@@ -22,9 +22,7 @@ from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
 from ..data.views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 from ..models.auto import AutoModelForCL
-from ..models.checkpoint import load_auxiliary_state
 from ..models.configuration import check_max_length
-from ..models.head import load_head
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import TrainingRows, objective_class
@@ -319,9 +317,7 @@ class SimCSETrainer(Trainer):
         # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         if not sharded and Path(checkpoint, "model.safetensors").exists():
-            if not self.model.has_own_pooler:
-                load_head(self.model.sentence_head, checkpoint, {})
-            load_auxiliary_state(self.model, checkpoint)
+            self.model.load_own_files(checkpoint)
 
     # --- the hub ---------------------------------------------------------------------------------------------------
 

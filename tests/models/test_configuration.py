@@ -27,6 +27,18 @@ OTHER_VALUES = {
     "templates": [],
     "mask_token_id": 9,
     "template_edges": [[1, 3]],
+    "max_length": 20,
+    "prompts": {"query": "query: "},
+    "default_prompt_name": "query",
+    "dense_layers": [
+        {
+            "in_features": 32,
+            "out_features": 8,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+    ],
+    "normalize": True,
 }
 IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["{text} is [MASK] ."]}
 
@@ -49,6 +61,11 @@ def test_the_defaults_are_the_papers():
         "templates": [],
         "mask_token_id": -1,
         "template_edges": [],
+        "max_length": None,
+        "prompts": {},
+        "default_prompt_name": None,
+        "dense_layers": [],
+        "normalize": False,
     }
 
 
@@ -124,6 +141,10 @@ WRONG = [
     ("max_seq_length", 2, "at least 3"),
     ("max_seq_length", 32.0, "must be int, got 32.0"),
     ("max_seq_length", True, "must be int"),
+    ("max_length", 2, "at least 3"),
+    ("prompts", {"query": 1}, "a table of texts by name"),
+    ("default_prompt_name", "query", r"one of the prompts \(none\)"),
+    ("dense_layers", ["dense"], "a list of tables"),
 ]
 
 
@@ -145,7 +166,7 @@ def test_a_wrong_section_of_config_json_is_refused(section, tmp_path):
 
 def test_an_unknown_setting_is_named_with_the_known_ones():
     with pytest.raises(
-        ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known settings are do_mlm, .*"
+        ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known settings are .*do_mlm, .*"
     ):
         BertForCL(tiny_config(), temp=0.05)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simcse_hf.models.poolers import POOLER_TYPES, masked_mean, needs_hidden_states, pool
+from simcse_hf.models.poolers import POOLER_TYPES, masked_max, masked_mean, needs_hidden_states, pool
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 
@@ -21,6 +21,10 @@ def slow_pool(pooler_type, hidden):
     """By loops, from the words of the paper: average over the tokens of a text, over the layers that are named."""
     if pooler_type.startswith("cls"):
         return torch.stack([hidden[-1][text][0] for text in range(3)])
+    if pooler_type == "max":
+        tokens = [hidden[-1][text][: int(MASKS[text].sum())] for text in range(3)]
+        maxima = [[max(column) for column in zip(*rows.tolist(), strict=True)] for rows in tokens]
+        return torch.tensor(maxima, dtype=torch.float64)
     named = {
         "avg": [hidden[-1]],
         "avg_no_cls": [hidden[-1]],
@@ -75,9 +79,10 @@ def test_the_first_token_has_no_part_in_the_mean_without_it(layers):
     assert (pooled[2] == 0).all(), "a text of one token has nothing left"
 
 
-def test_mean_of_a_row_without_tokens_is_finite(layers):
+@pytest.mark.parametrize("pooling", [masked_mean, masked_max])
+def test_a_row_without_tokens_is_zero(pooling, layers):
     """Filler rows of a sharded batch may be all padding."""
-    assert torch.isfinite(masked_mean(layers[0], torch.zeros_like(MASKS))).all()
+    assert (pooling(layers[0], torch.zeros_like(MASKS)) == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

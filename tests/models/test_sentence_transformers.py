@@ -3,7 +3,11 @@
 import json
 
 import pytest
+import torch
+from conftest import flat, random_batch, tiny_config
+from transformers import AutoModel
 
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.sentence_transformers import (
     SentenceTransformersSettings,
     read_sentence_transformers_settings,
@@ -81,3 +85,153 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "modules.json").write_text("[")
     with pytest.raises(ValueError, match=r"modules\.json is not valid JSON"):
         read_sentence_transformers_settings(tmp_path)
+
+
+# --- the same embeddings as the library ---------------------------------------------------------------------------
+
+TEXTS = ["a cat sat on the mat .", "dog", "the old man sang", "a small bird slept in the big red tree"]
+LONG = "the old man sang . " * 20
+
+
+@pytest.fixture
+def library():
+    return pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
+
+
+@pytest.fixture
+def save_library_model(library, tmp_path, tokenizer):
+    """`save_library_model(pooling, layers)` saves a sentence-transformers model over a random stock encoder."""
+
+    def save(pooling, layers=(), family="bert", prompts=None, default_prompt_name=None, max_seq_length=20):
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+        encoder = AutoModel.from_config(tiny_config(family))
+        with torch.no_grad():
+            for parameter in encoder.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        encoder.save_pretrained(tmp_path / "encoder")
+        tokenizer.save_pretrained(tmp_path / "encoder")
+        transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=max_seq_length)
+        model = library.SentenceTransformer(
+            modules=[transformer, Pooling(32, pooling_mode=pooling), *layers],
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            device="cpu",
+        )
+        model.save(str(tmp_path / "library"))
+        return tmp_path / "library"
+
+    return save
+
+
+def embeddings_here(directory, texts=TEXTS):
+    model = AutoModelForCL.from_pretrained(directory).eval()
+    from transformers import AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(directory)(
+        texts, padding=True, truncation=True, max_length=model.settings.max_length or 40, return_tensors="pt"
+    )
+    with torch.no_grad():
+        return model(tokens["input_ids"], tokens["attention_mask"]).sentence_embeddings
+
+
+def dense_modules(name):
+    from sentence_transformers.base.modules import Dense, Normalize
+
+    return {
+        "none": [],
+        "normalize": [Normalize()],
+        "LaBSE": [Dense(32, 32), Normalize()],
+        "narrow": [Dense(32, 16, activation_function=torch.nn.Identity(), bias=False)],
+        "two": [Dense(32, 48, activation_function=torch.nn.GELU()), Dense(48, 8, activation_function=torch.nn.ReLU())],
+    }[name]
+
+
+@pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_a_library_model_gives_the_librarys_embeddings(pooling, layers, library, save_library_model):
+    directory = save_library_model(pooling, dense_modules(layers))
+    wanted = library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    model = AutoModelForCL.from_pretrained(directory)
+    assert model.settings.pooler_type == {"cls": "cls_before_pooler", "mean": "avg", "max": "max"}[pooling]
+    assert model.embedding_dim == wanted.shape[1] and model.settings.normalize == (layers in ("normalize", "LaBSE"))
+    ours = embeddings_here(directory)
+    ours = torch.nn.functional.normalize(ours) if model.settings.normalize else ours
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-5)
+    assert torch.cdist(wanted, wanted)[~torch.eye(len(TEXTS), dtype=bool)].min() > 1e-3, "texts can be told apart"
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_what_is_saved_here_gives_the_same_embeddings_there(
+    pooling, family, library, save_library_model, save_checkpoint
+):
+    directory = save_library_model(pooling, dense_modules("LaBSE"), family)
+    model = AutoModelForCL.from_pretrained(directory)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    saved = save_checkpoint(model, "saved")
+    wanted = torch.nn.functional.normalize(embeddings_here(saved))
+    theirs = library.SentenceTransformer(str(saved), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, wanted, rtol=0, atol=1e-5)
+    stock, info = AutoModel.from_pretrained(saved, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_prompts_and_length_of_a_library_model_are_kept(library, save_library_model, save_checkpoint):
+    prompts = {"query": "the cat : ", "document": ""}
+    directory = save_library_model("mean", prompts=prompts, default_prompt_name="query", max_seq_length=7)
+    config = directory / "sentence_bert_config.json"  # before version 6, the length stood here
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_seq_length": 7}))
+    model = AutoModelForCL.from_pretrained(directory)
+    assert (model.settings.prompts, model.settings.default_prompt_name) == (prompts, "query")
+    assert model.settings.max_length == 7 and model.settings.max_seq_length == 32
+    saved = save_checkpoint(model, "saved")
+    again = library.SentenceTransformer(str(saved), device="cpu")
+    assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (prompts, "query", 7)
+    assert AutoModelForCL.from_pretrained(saved).settings == model.settings
+
+
+def test_prompts_that_were_edited_in_the_librarys_file_are_used(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config(), prompts={"query": "a "}, default_prompt_name="query"))
+    path = directory / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"query": "the "}, "default_prompt_name": None}))
+    settings = BertForCL.from_pretrained(directory).settings
+    assert settings.prompts == {"query": "the "} and settings.default_prompt_name is None
+    assert BertForCL.from_pretrained(directory, prompts={}).settings.prompts == {}
+
+
+def test_a_pooling_that_cannot_be_reproduced_is_refused_unless_a_pooler_is_named(save_checkpoint, caplog):
+    directory = save_checkpoint(AutoModel.from_config(tiny_config()))
+    write_files(directory, ["Transformer", "Pooling"], pooling={"pooling_mode": "lasttoken"})
+    with pytest.raises(ValueError, match="pools by lasttoken.*pass pooler_type"):
+        AutoModelForCL.from_pretrained(directory)
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
+    assert "pooler_type 'avg' replaces the pooling of modules.json" in caplog.text
+
+
+def test_dense_layers_are_trained_with_the_encoder(save_library_model):
+    model = AutoModelForCL.from_pretrained(save_library_model("mean", dense_modules("two"))).train()
+    model(**random_batch(4, 2)).loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert model.objective.dim == model.embedding_dim == 8
+    twin = model.copy_encoder().eval()
+    batch = flat(random_batch(2, 2))
+    assert torch.equal(twin(**batch).sentence_embeddings, model.eval()(**batch).sentence_embeddings)
+
+
+def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(library, save_checkpoint, tmp_path):
+    directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg"))
+    theirs = library.SentenceTransformer(str(directory), device="cpu")
+    theirs.append(dense_modules("narrow")[0])
+    theirs.save(str(tmp_path / "changed"))
+    with pytest.raises(ValueError, match="describes its pooling twice, and the two differ"):
+        AutoModelForCL.from_pretrained(tmp_path / "changed")
+
+
+def test_an_activation_outside_of_torch_is_refused(save_checkpoint):
+    layer = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "os.system"}
+    with pytest.raises(ValueError, match="class of torch.nn, got 'os.system'"):
+        BertForCL(tiny_config(), pooler_type="avg", dense_layers=[layer])
