@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..inference.simcse import SimCSE
 
-POOLER_TYPES = ("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last")
+POOLER_TYPES = (
+    "cls",
+    "cls_before_pooler",
+    "avg",
+    "avg_no_cls",
+    "avg_top2",
+    "avg_first_last",
+    "avg_embeddings_last",
+    "max",
+)
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"

@@ -206,6 +206,10 @@ class ContrastiveCheckpoint(_Base):
         return not unexpected and mlm_missing
 
 
+#: Settings that decide which modules sentence-transformers' files list.
+_LAYOUT_SETTINGS = ("pooler_type", "mlp_only_train", "dense_layers")
+
+
 def _combine_settings(
     name_or_path: str | os.PathLike,
     files: SentenceTransformersSettings,
@@ -224,24 +228,25 @@ def _combine_settings(
     if files.prompts:
         read = {"prompts": files.prompts, "default_prompt_name": files.default_prompt_name}
     if section is not None:
-        if files.pooler_type and not settings.keys() & {"pooler_type", "mlp_only_train", "dense_layers"}:
-            _check_modules(name_or_path, files, ContrastiveSettings.from_section(section))
+        saved = ContrastiveSettings.from_section(section)
+        layout = {name: settings[name] for name in settings if name in _LAYOUT_SETTINGS}
+        if files.pooler_type and all(getattr(saved, name) == value for name, value in layout.items()):
+            _check_modules(name_or_path, files, saved)
         return read | settings
     if files.max_seq_length:
         read["max_length"] = files.max_seq_length
-    if "pooler_type" in settings:
-        if files.unsupported or files.dense_layers or files.pooler_type not in (None, settings["pooler_type"]):
-            replaced = files.unsupported or " + ".join([str(files.pooler_type), *["dense"] * len(files.dense_layers)])
-            logger.warning(
-                f"{name_or_path}: pooler_type {settings['pooler_type']!r} replaces the pooling of modules.json "
-                f"({replaced})."
-            )
-    elif files.unsupported:
+    pooler_type = settings.get("pooler_type")
+    if pooler_type is None and files.unsupported:
         raise ValueError(
             f"{files.unsupported}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
         )
-    elif files.pooler_type:
+    if files.pooler_type and pooler_type in (None, files.pooler_type):
         read |= {name: getattr(files, name) for name in ("pooler_type", "dense_layers", "normalize")}
+    elif files.pooler_type or files.unsupported:
+        modules = files.unsupported or " + ".join([str(files.pooler_type), *["dense"] * len(files.dense_layers)])
+        logger.warning(
+            f"{name_or_path}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
+        )
     return read | settings
 
 

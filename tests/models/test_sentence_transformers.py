@@ -212,6 +212,15 @@ def test_a_pooling_that_cannot_be_reproduced_is_refused_unless_a_pooler_is_named
     assert "pooler_type 'avg' replaces the pooling of modules.json" in caplog.text
 
 
+def test_another_pooler_replaces_the_pooling_with_its_dense_layers(save_library_model, caplog):
+    directory = save_library_model("mean", dense_modules("narrow"))
+    assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").embedding_dim == 16
+    assert "replaces" not in caplog.text
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        assert AutoModelForCL.from_pretrained(directory, pooler_type="cls_before_pooler").embedding_dim == 32
+    assert r"'cls_before_pooler' replaces the pooling of modules.json (avg + dense)" in caplog.text
+
+
 def test_dense_layers_are_trained_with_the_encoder(save_library_model):
     model = AutoModelForCL.from_pretrained(save_library_model("mean", dense_modules("two"))).train()
     model(**random_batch(4, 2)).loss.backward()
