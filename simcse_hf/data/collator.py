@@ -57,8 +57,8 @@ class ContrastiveCollator:
         """Collate rows into a batch.
 
         Args:
-            rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a row
-                with `relations`, the first text is a premise and the others are its hypotheses, whose number may
+            rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
+                row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
                 differ between rows. `view_seed` is the seed of a view that is made on the device.
 
         Returns:

@@ -33,8 +33,9 @@ def tokenize_dataset(
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
         max_seq_length (`int`): The most tokens of a text, including special tokens.
         num_proc (`int`, *optional*): Number of processes that tokenise.
-        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see `read_template`:
-            the first for `sent0` and the last for the other columns. A single column becomes one for each template.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
+            `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
+            each template.
 
     Returns:
         `datasets.Dataset`: A column `input_ids` with a list of token ids for each sentence of a row; a column `length`
@@ -50,7 +51,7 @@ def tokenize_dataset(
     columns = ["texts"] if is_grouped else dataset.column_names
     if is_grouped and templates:
         raise ValueError(
-            "templates apply to sentences, pairs and triplets, but these rows have relations. Drop templates."
+            "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
         )
     parsed = [read_template(template, tokenizer) for template in templates]
     # One entry for each sentence of a tokenised row: a column of texts and the template that it goes into.
@@ -101,9 +102,10 @@ def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:
         num_texts += len(lengths)
         num_full += pc.sum(pc.equal(lengths, max_seq_length)).as_py()
     rows = ", ".join(str(row + 1) for row in full_rows[:_SHOWN_ROWS])
+    dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
     logger.warning(
-        f"{num_full} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their ends may be cut (rows "
-        f"{rows}{', ...' if len(full_rows) > _SHOWN_ROWS else ''}). Raise max_seq_length if these texts matter."
+        f"{num_full} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their ends may be cut "
+        f"(rows {rows}{dots}). Raise max_seq_length if these texts matter."
     )
 
 
