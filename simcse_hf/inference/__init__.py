@@ -1,1 +1,1 @@
-"""Files of text to files of vectors, and the forms a vector can be kept in."""
+"""Inference: encode texts with a trained model, one call or files of any size, and quantize embeddings."""

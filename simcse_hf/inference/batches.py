@@ -47,22 +47,27 @@ def tokenize_texts(
         )["input_ids"]
 
 
-def length_sorted_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+def length_sorted_batches(
+    lengths: Sequence[int], token_budget: int | None, batch_size: int | None = None
+) -> list[list[int]]:
     """Group texts of similar length into batches, the longest first.
 
     Args:
         lengths (`Sequence[int]`): The number of tokens of each text.
-        token_budget (`int`): The most tokens of a padded batch. A longer text gets a batch of its own.
+        token_budget (`int`, *optional*): The most tokens of a padded batch. A longer text gets a batch of its own.
+        batch_size (`int`, *optional*): The most texts of a batch.
 
     Returns:
         `list[list[int]]`: The indices of the texts of each batch.
     """
+    most_texts = batch_size or len(lengths)
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
     for index in order:
-        longest = lengths[batches[-1][0]] if batches else 0
-        if batches and (len(batches[-1]) + 1) * longest <= token_budget:
-            batches[-1].append(index)
+        batch = batches[-1] if batches else []
+        padded = (len(batch) + 1) * lengths[batch[0]] if batch else 0
+        if batch and len(batch) < most_texts and (token_budget is None or padded <= token_budget):
+            batch.append(index)
         else:
             batches.append([index])
     return batches
@@ -90,6 +95,7 @@ def encode_token_ids(
     pad_token_id: int,
     *,
     token_budget: int | None = None,
+    batch_size: int | None = None,
     show_progress: bool = False,
     split_over_processes: bool = True,
 ) -> torch.Tensor:
@@ -102,21 +108,29 @@ def encode_token_ids(
             output with `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
-        token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`, or no limit
+            if `batch_size` is given.
+        batch_size (`int`, *optional*): Texts of a batch.
         show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
         split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
             own: it then encodes all of them itself.
 
     Returns:
         `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the CPU, in the order of the texts.
+
+    Raises:
+        ValueError: If `token_budget` or `batch_size` is below 1.
     """
+    for name, limit in (("token_budget", token_budget), ("batch_size", batch_size)):
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} must be at least 1, got {limit}")
     rank, processes = world() if split_over_processes else (0, 1)
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
-    if token_budget is None:
+    if token_budget is None and batch_size is None:
         token_budget = default_token_budget(model, device)
-    batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget)
+    batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget, batch_size)
     embeddings: torch.Tensor | None = None
     was_training = model.training
     if was_training:  # a model in evaluation mode is not touched, so that threads can share it

@@ -1,89 +1,95 @@
-"""Vectors in fewer bytes: their leading dimensions only, 8-bit codes, sign bits."""
+"""Quantize embeddings: fewer dimensions, 8-bit codes or sign bits."""
 
 import numpy as np
 
-PRECISIONS = ("float32", "int8", "binary", "ubinary")
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+
+#: The precisions whose codes depend on the ranges of the dimensions.
+SCALAR_PRECISIONS = ("int8", "uint8")
 
 
 def check_precision(precision: str) -> None:
-    """Raises a ValueError unless `precision` is one of `PRECISIONS`."""
+    """Raise a `ValueError` unless `precision` is one of `PRECISIONS`."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def check_truncate_dim(truncate_dim: int | None, dim: int) -> None:
-    """Raises a ValueError unless 1 <= `truncate_dim` <= `dim`, or it is None."""
+    """Raise a `ValueError` unless `truncate_dim` is `None` or between 1 and `dim`."""
     if truncate_dim is not None and not 1 <= truncate_dim <= dim:
         raise ValueError(f"truncate_dim must be between 1 and the model's {dim} dimensions, got {truncate_dim}")
 
 
-def calibrate_ranges(vectors: np.ndarray) -> np.ndarray:
-    """The ranges that 8-bit codes cover, from a sample of vectors.
+def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
+    """Measure the ranges that 8-bit codes cover, on a sample of embeddings.
 
     Args:
-        vectors: (n, dim) float32; a thousand are few. Values beyond the sample's range will be cut to it.
+        embeddings (`np.ndarray`): A sample of shape `(n, dim)`. A thousand embeddings are few: later values outside
+            their range are clipped to it.
 
     Returns:
-        (2, dim) float32: the smallest and the largest value of every dimension.
+        `np.ndarray`: The smallest and the largest value of each dimension, of shape `(2, dim)`.
 
     Raises:
-        ValueError: fewer than two vectors, or values that are not finite.
+        ValueError: If there are fewer than two embeddings, or values that are not finite.
     """
-    vectors = np.asarray(vectors, dtype=np.float32)
-    if vectors.ndim != 2 or len(vectors) < 2:
-        raise ValueError(f"ranges need at least two vectors in an (n, dim) array, got the shape {vectors.shape}")
-    ranges = np.stack([vectors.min(axis=0), vectors.max(axis=0)])
-    check_ranges(ranges, vectors.shape[1])
+    embeddings = np.asarray(embeddings, dtype=np.float32)
+    if embeddings.ndim != 2 or len(embeddings) < 2:
+        raise ValueError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
+    ranges = np.stack([embeddings.min(axis=0), embeddings.max(axis=0)])
+    check_ranges(ranges, embeddings.shape[1])
     return ranges
 
 
 def check_ranges(ranges: np.ndarray, dim: int) -> None:
-    """Raises a ValueError unless `ranges` is (2, dim), finite, and no minimum is above its maximum."""
+    """Raise a `ValueError` unless `ranges` has shape `(2, dim)`, is finite, and no minimum exceeds its maximum."""
     if ranges.shape != (2, dim):
         raise ValueError(f"ranges must be (2, {dim}), a minimum and a maximum for each dimension, got {ranges.shape}")
     if not (np.isfinite(ranges).all() and (ranges[0] <= ranges[1]).all()):
-        raise ValueError("ranges must be finite, each minimum at most its maximum")
+        raise ValueError("ranges must be finite, and each minimum at most its maximum")
 
 
-def quantize(vectors: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """Vectors at another precision, in the codes of sentence-transformers' `quantize_embeddings`.
+def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
+    """Convert embeddings to the codes of sentence-transformers' `quantize_embeddings`.
 
-    int8: code = (value - minimum) / (maximum - minimum) * 255 - 128 for each dimension. Rounded to the nearest code,
-    where sentence-transformers cuts the fraction off; and a value outside its range takes the end of it, where theirs
-    wraps around to the other end. binary, ubinary: the sign of each value, 8 to a byte, the first in the highest bit;
-    ubinary is that byte, binary is it - 128. A last byte that the dimensions do not fill has zeros.
+    - int8: code = (value - minimum) / (maximum - minimum) * 255 - 128 for each dimension; uint8: that plus 128. We
+      round to the nearest code where sentence-transformers truncates, and clip a value outside its range where its
+      code wraps around to the other end.
+    - binary, ubinary: the signs, 8 to a byte, the first in the highest bit. ubinary is that byte, binary is that byte
+      minus 128. If the dimensions do not fill the last byte, zeros do.
 
     Args:
-        vectors: (n, dim) float32.
-        precision: one of `PRECISIONS`.
-        ranges: (2, dim), for int8; see [`calibrate_ranges`].
+        embeddings (`np.ndarray`): Float32 embeddings of shape `(n, dim)`.
+        precision (`str`): One of `PRECISIONS`.
+        ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`; see `calibrate_ranges`.
 
     Returns:
-        (n, dim) float32 or int8, or (n, ceil(dim / 8)) int8 (binary) or uint8 (ubinary).
+        `np.ndarray`: Float32 values or 8-bit codes of shape `(n, dim)`, or bits of shape `(n, ceil(dim / 8))`.
 
     Raises:
-        ValueError: unknown precision; int8 without ranges, or ranges that do not fit.
+        ValueError: If `precision` is unknown, or `ranges` are missing or do not fit.
     """
     check_precision(precision)
-    vectors = np.asarray(vectors, dtype=np.float32)
+    embeddings = np.asarray(embeddings, dtype=np.float32)
     if precision == "float32":
-        return vectors
-    if precision == "int8":
+        return embeddings
+    if precision in SCALAR_PRECISIONS:
         if ranges is None:
             raise ValueError(
-                "int8 needs ranges, the same for all vectors that are to be compared: "
-                "calibrate_ranges(vectors of a sample of your texts)"
+                f"{precision} needs ranges, the same for all embeddings that are to be compared: pass "
+                "ranges=calibrate_ranges(embeddings of a sample of your texts)"
             )
         ranges = np.asarray(ranges, dtype=np.float32)
-        check_ranges(ranges, vectors.shape[1])
+        check_ranges(ranges, embeddings.shape[1])
         steps = (ranges[1] - ranges[0]) / 255
         steps[steps == 0] = 1  # a constant dimension: every value is its minimum
-        return np.clip(np.rint((vectors - ranges[0]) / steps) - 128, -128, 127).astype(np.int8)
-    bits = np.packbits(vectors > 0, axis=1)
+        codes = np.clip(np.rint((embeddings - ranges[0]) / steps), 0, 255)
+        return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
+    bits = np.packbits(embeddings > 0, axis=1)
     return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
 
 
 def dequantize_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """(n, dim) int8 codes -> the float32 values they stand for, at most half a step from the originals in range."""
+    """Return the values that int8 codes stand for: at most half a step from the originals within the ranges."""
     minimum, maximum = np.asarray(ranges, dtype=np.float32)
     return minimum + (codes.astype(np.float32) + 128) * ((maximum - minimum) / 255)

@@ -1,12 +1,14 @@
-"""A file of texts to shards of vectors, each written whole or not at all: a killed run goes on where it was."""
+"""Encode a file of texts into shards of embeddings, so that an interrupted run can be resumed."""
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from itertools import islice
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,15 @@ from transformers.utils import logging
 
 from ..data.texts import stream_texts, text_column
 from ..ops.distributed import world
-from .quantization import calibrate_ranges, check_precision, check_ranges, check_truncate_dim, quantize
+from ..ops.files import write_atomically
+from .quantization import (
+    SCALAR_PRECISIONS,
+    calibrate_ranges,
+    check_precision,
+    check_ranges,
+    check_truncate_dim,
+    quantize,
+)
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -27,11 +37,73 @@ FORMATS = ("npy", "parquet")
 MANIFEST = "manifest.json"
 RANGES = "ranges.npy"
 
-_LAYOUT = 1  # of the folder
-_WINDOW = 10_000  # texts that are tokenised and sorted by length together
+_LAYOUT_VERSION = 1
+_WINDOW = 10_000  # texts that are tokenized and sorted by length together
 _POLL_SECONDS = 0.5
-#: What may differ between the runs that write one folder: names, where the content is the same.
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
 _NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """The settings of [`encode_file`] that decide what the shards hold. A resumed run must have the same ones.
+
+    Args:
+        column (`str`, *optional*): The column of texts, if the file has several columns.
+        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after truncation.
+        truncate_dim (`int`, *optional*): Keep only the leading dimensions.
+        precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
+        ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
+            first shard, which are written to `ranges.npy`.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. One shard and its texts are in
+            memory at a time.
+        file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
+            line or row of the source), `text` and `vector`.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
+        prompt (`str`, *optional*): Put this before each text.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            default prompt, if it has one.
+    """
+
+    column: str | None = None
+    normalize: bool = True
+    truncate_dim: int | None = None
+    precision: str = "float32"
+    ranges: np.ndarray | None = None
+    shard_size: int = 50_000
+    file_format: str = "npy"
+    token_budget: int | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+
+    def check(self, dim: int) -> None:
+        """Raise a `ValueError` for a setting that is invalid for embeddings of size `dim`."""
+        check_precision(self.precision)
+        check_truncate_dim(self.truncate_dim, dim)
+        if self.file_format not in FORMATS:
+            raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {self.file_format!r}")
+        for name, value in (("shard_size", self.shard_size), ("token_budget", self.token_budget)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.ranges is not None:
+            if self.precision not in SCALAR_PRECISIONS:
+                raise ValueError(f"ranges are for precision int8 and uint8, not {self.precision!r}: leave them out")
+            check_ranges(np.asarray(self.ranges), self.truncate_dim or dim)
+
+    def describe(self, source: Path, prompt: str) -> dict[str, Any]:
+        """Return the settings as the manifest holds them."""
+        ranges = None if self.ranges is None else np.asarray(self.ranges, dtype=np.float32)
+        return {
+            "column": text_column(source, self.column)[1],
+            "normalize": self.normalize,
+            "truncate_dim": self.truncate_dim,
+            "precision": self.precision,
+            "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
+            "shard_size": self.shard_size,
+            "format": self.file_format,
+            "token_budget": self.token_budget,
+            "prompt": prompt or None,
+        }
 
 
 def encode_file(
@@ -39,149 +111,133 @@ def encode_file(
     source: str | os.PathLike,
     output_dir: str | os.PathLike,
     *,
-    column: str | None = None,
-    normalize: bool = True,
-    truncate_dim: int | None = None,
-    precision: str = "float32",
-    ranges: np.ndarray | None = None,
-    shard_size: int = 50_000,
-    file_format: str = "npy",
-    token_budget: int | None = None,
     resume: bool = False,
     show_progress: bool = False,
+    **settings: Any,
 ) -> list[Path]:
-    """Writes the vectors of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
+    """Write the embeddings of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
 
-    A first pass over the file counts and checks its rows, so that a bad one is found before hours of encoding. The
-    file is then streamed, a shard in memory at a time. A shard gets its name when it is complete; `resume` writes the
-    missing ones. `manifest.json` says what they were made of and with, down to a digest of the input and of the
-    model's weights and transform, and a run with anything else is refused. So an interrupted run ends with the same
-    bytes as one that was not.
+    A first pass over the file counts and checks its rows, so that a bad row is found before hours of encoding. The
+    file is then streamed, with one shard in memory at a time. A shard gets its name when it is complete, and `resume`
+    writes those that are missing. `manifest.json` records the settings and digests of the input, the weights and the
+    transform; a run that differs in any of them is refused, so a resumed run ends with the same bytes as one without
+    interruption.
 
-    Under several processes (`accelerate launch`, `torchrun`, on one machine or on many with a common folder) each
-    writes every W-th shard. They meet once, at the start.
+    Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a common folder),
+    each process writes every W-th shard. They wait for one another once, at the start.
 
     Args:
-        model: what encodes.
-        source: a txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
-        output_dir: created; must be new, empty, or with `resume` that of the same run.
-        column: of texts, where the file has several.
-        normalize: to unit length, after truncation.
-        truncate_dim: keep so many leading dimensions.
-        precision: see [`quantize`]. For int8 without `ranges` those of the first shard are taken, and written to
-            `ranges.npy`.
-        ranges: (2, dim), for int8.
-        shard_size: vectors of a shard; with their texts, what is in memory at a time.
-        file_format: `"npy"`, or `"parquet"` with the columns `row` (1-based line or row of the source), `text` and
-            `vector`.
-        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
-        resume: go on with a run that was interrupted.
-        show_progress: a progress bar on the first process, over its own rows.
+        model (`SimCSE`): The model.
+        source (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+        output_dir (`str` or `os.PathLike`): A new or empty folder, or with `resume` the folder of the same run.
+        resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run.
+        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over its
+            own rows.
+        **settings (`Any`): The fields of [`ShardSettings`].
 
     Returns:
-        The paths of all shards.
+        `list[Path]`: The paths of all shards.
 
     Raises:
-        ValueError: bad input, settings or place; vectors that are not finite; a full disk.
+        ValueError: If the input, a setting or the folder is invalid, an embedding is not finite, or the disk is full.
     """
-    check_precision(precision)
-    dim = model.dim
-    check_truncate_dim(truncate_dim, dim)
-    if file_format not in FORMATS:
-        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
-    if shard_size < 1 or token_budget is not None and token_budget < 1:
-        raise ValueError(f"shard_size and token_budget must be at least 1, got {shard_size} and {token_budget}")
-    if ranges is not None:
-        if precision != "int8":
-            raise ValueError(f"ranges are for precision 'int8', not {precision!r}")
-        ranges = np.asarray(ranges, dtype=np.float32)
-        check_ranges(ranges, truncate_dim or dim)
+    options = ShardSettings(**settings)
+    options.check(model.dim)
+    prompt = model.resolve_prompt(options.prompt, options.prompt_name)
     rank, processes = world()
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
-    settings = {
-        "column": text_column(source, column)[1],
-        "normalize": normalize,
-        "truncate_dim": truncate_dim,
-        "precision": precision,
-        "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
-        "shard_size": shard_size,
-        "format": file_format,
-        "token_budget": token_budget,
-    }
+    described = options.describe(source, prompt)
     if rank == 0:
-        _prepare(folder, {"model": _describe_model(model), "settings": settings}, source, resume)
+        _prepare(folder, {"model": _describe_model(model), "settings": described}, source, resume)
     if processes > 1:
         dist.barrier()
-    rows = read_manifest(folder)["input"]["rows"]
-    paths = shard_paths(folder)
-
-    def vectors_of(texts: list[str], first_row: int) -> np.ndarray:
-        vectors = model.encode(
-            texts,
-            normalize=normalize,
-            truncate_dim=truncate_dim,
-            convert_to="numpy",
-            token_budget=token_budget,
-            split_over_processes=False,
-        )
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"{source}: text {first_row + int(finite.argmin()) + 1} has a vector that is not finite; "
-                "encode in float32 or bfloat16."
-            )
-        return vectors
-
-    mine = [number for number in range(rank, len(paths), processes) if not paths[number].exists()]
-    stream = stream_texts(source, settings["column"])
+    rows, paths = read_manifest(folder)["input"]["rows"], shard_paths(folder)
+    sizes = [min(options.shard_size, rows - number * options.shard_size) for number in range(len(paths))]
+    assigned = range(rank, len(paths), processes)
+    missing = [number for number in assigned if not paths[number].exists()]
+    ranges = options.ranges
+    texts = stream_texts(source, described["column"])
     position = 0
-    bar = tqdm(
-        total=sum(min(shard_size, rows - number * shard_size) for number in range(rank, len(paths), processes)),
+    with tqdm(
+        total=sum(sizes[number] for number in assigned),
+        initial=sum(sizes[number] for number in assigned if number not in missing),
         desc="Encoding",
         unit="text",
         disable=not show_progress or rank != 0,
-    )
-    bar.update(bar.total - sum(min(shard_size, rows - number * shard_size) for number in mine))
-    for number in mine:
-        for _ in islice(stream, number * shard_size - position):  # other processes' shards and finished ones
-            pass
-        shard = list(islice(stream, shard_size))
-        position = number * shard_size + len(shard)
-        if position != min(rows, (number + 1) * shard_size):
-            raise ValueError(f"{source}: the file has become shorter while it was read; start anew.")
-        parts = []
-        for start in range(0, len(shard), _WINDOW):
-            texts = [text for _, text in shard[start : start + _WINDOW]]
-            parts.append(vectors_of(texts, number * shard_size + start))
-            bar.update(len(texts))
-        vectors = np.concatenate(parts)
-        if precision == "int8":
-            ranges = _shared_ranges(folder, number, vectors, ranges)
-        _write_shard(paths[number], shard, quantize(vectors, precision, ranges))
-    bar.close()
+    ) as bar:
+        for number in missing:
+            start = number * options.shard_size
+            for _ in islice(texts, start - position):  # skip finished shards and those of other processes
+                pass
+            shard = list(islice(texts, options.shard_size))
+            position = start + len(shard)
+            if len(shard) != sizes[number]:
+                raise ValueError(f"{source}: the file became shorter while it was read; encode it again.")
+            embeddings = _encode_shard(model, shard, options, prompt, bar)
+            finite = np.isfinite(embeddings).all(axis=1)
+            if not finite.all():
+                raise ValueError(
+                    f"{source}: text {start + int(finite.argmin()) + 1} has an embedding that is not finite; encode "
+                    "in float32 or bfloat16."
+                )
+            if options.precision in SCALAR_PRECISIONS:
+                ranges = _common_ranges(folder, number, embeddings, ranges)
+            _write_shard(paths[number], shard, quantize(embeddings, options.precision, ranges))
     return paths
 
 
-def read_manifest(folder: str | os.PathLike) -> dict:
-    """What a folder of shards was made of: the sections `input`, `model` and `settings`.
+def _encode_shard(
+    model: SimCSE, shard: list[tuple[int, str]], options: ShardSettings, prompt: str, bar: tqdm
+) -> np.ndarray:
+    parts = []
+    for start in range(0, len(shard), _WINDOW):
+        texts = [text for _, text in shard[start : start + _WINDOW]]
+        parts.append(
+            model.encode(
+                texts,
+                normalize=options.normalize,
+                truncate_dim=options.truncate_dim,
+                convert_to="numpy",
+                token_budget=options.token_budget,
+                prompt=prompt,
+                split_over_processes=False,
+            )
+        )
+        bar.update(len(texts))
+    return np.concatenate(parts)
+
+
+def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
+    """Read what the shards of a folder were made from.
+
+    Args:
+        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
+
+    Returns:
+        `dict[str, Any]`: The sections `input`, `model` and `settings`.
 
     Raises:
-        ValueError: no manifest, or an unreadable one.
+        ValueError: If there is no manifest, or it cannot be read.
     """
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{folder}: no {MANIFEST}: not a folder that `simcse-hf encode` wrote.") from None
+        raise ValueError(
+            f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
+        ) from None
     except ValueError as error:
         raise ValueError(f"{path}: not readable as JSON ({error}); encode into a new folder.") from error
-    if manifest.get("layout") != _LAYOUT:
-        raise ValueError(f"{path}: layout {manifest.get('layout')!r}, where this version reads {_LAYOUT}.")
+    if manifest.get("layout") != _LAYOUT_VERSION:
+        raise ValueError(
+            f"{path}: has layout {manifest.get('layout')!r}, and this version reads layout {_LAYOUT_VERSION}; encode "
+            "again."
+        )
     return manifest
 
 
 def shard_paths(folder: str | os.PathLike) -> list[Path]:
-    """The paths of all shards of a folder, whether they are there yet or not."""
+    """Return the paths of all shards of a folder, including those that are not written yet."""
     manifest = read_manifest(folder)
     size, suffix = manifest["settings"]["shard_size"], manifest["settings"]["format"]
     count = -(-manifest["input"]["rows"] // size)
@@ -189,14 +245,20 @@ def shard_paths(folder: str | os.PathLike) -> list[Path]:
 
 
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
-    """The vectors of a folder, (n, dim) a shard, in the order of the texts.
+    """Read the shards of a folder one after the other.
+
+    Args:
+        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
+
+    Yields:
+        `np.ndarray`: The embeddings or codes of a shard, of shape `(n, dim)`, in the order of the texts.
 
     Raises:
-        ValueError: a shard is missing or damaged.
+        ValueError: If a shard is missing or damaged.
     """
     for path in shard_paths(folder):
         if not path.exists():
-            raise ValueError(f"{path} is missing: the run was interrupted; finish it with --resume.")
+            raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
             if path.suffix == ".npy":
                 yield np.load(path, allow_pickle=False)
@@ -204,12 +266,14 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
                 column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
                 yield column.flatten().to_numpy().reshape(len(column), -1)
         except (ValueError, EOFError, pa.ArrowException) as error:
-            raise ValueError(f"{path}: damaged ({error}); delete it and run again with --resume.") from error
+            raise ValueError(
+                f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
+            ) from error
 
 
-def _describe_model(model: SimCSE) -> dict:
+def _describe_model(model: SimCSE) -> dict[str, Any]:
     digest = blake2b()
-    # Without use for the head, a checkpoint that has none loads with a random one.
+    # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
     unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
     for name, tensor in sorted(model.model.named_parameters()):
         if id(tensor) in unused:
@@ -231,25 +295,25 @@ def _describe_model(model: SimCSE) -> dict:
     }
 
 
-def _prepare(folder: Path, manifest: dict, source: Path, resume: bool) -> None:
-    """Writes the manifest of a new run, or checks that of the one to resume."""
+def _prepare(folder: Path, manifest: dict[str, Any], source: Path, resume: bool) -> None:
+    """Write the manifest of a new run, or compare with that of the run to resume."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: is a file; name a folder.")
+        raise ValueError(f"{folder} is a file; name a folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error}") from error
     started = (folder / MANIFEST).exists()
     if started and not resume:
-        raise ValueError(f"{folder} holds a run already: go on with it by --resume, or name another folder.")
-    for leftover in folder.glob("*.partial"):
+        raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
+    for leftover in folder.glob("*.partial"):  # of a process that was killed
         leftover.unlink()
     if not started and any(folder.iterdir()):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     with open(source, "rb") as stream:
         digest = file_digest(stream, "blake2b").hexdigest()
     manifest = {
-        "layout": _LAYOUT,
+        "layout": _LAYOUT_VERSION,
         "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest},
         **manifest,
     }
@@ -259,28 +323,30 @@ def _prepare(folder: Path, manifest: dict, source: Path, resume: bool) -> None:
             raise ValueError(f"{source}: there is no text to encode.")
         _write(folder / MANIFEST, lambda stream: stream.write((json.dumps(manifest, indent=2) + "\n").encode()))
         return
-    found = read_manifest(folder)
-    different = [
-        f"{section} {key}: {found[section].get(key)!r} there, {value!r} now"
+    earlier = read_manifest(folder)
+    differences = [
+        f"{section} {key} was {earlier[section].get(key)!r} and is now {value!r}"
         for section in ("input", "model", "settings")
         for key, value in manifest[section].items()
-        if (section, key) not in _NAMES and found[section].get(key) != value
+        if (section, key) not in _NAMES and earlier[section].get(key) != value
     ]
-    if different:
+    if differences:
         raise ValueError(
-            f"{folder} was begun with something else ({'; '.join(different)}). Name another folder, or give the same."
+            f"{folder} holds a different run ({'; '.join(differences)}). Name another folder, or run with what it was "
+            "started with."
         )
 
 
-def _shared_ranges(folder: Path, number: int, vectors: np.ndarray, given: np.ndarray | None) -> np.ndarray:
-    """The ranges of all shards: those given, or of the first shard, for which other processes wait."""
+def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np.ndarray | None) -> np.ndarray:
+    """Return the ranges of all shards: those given, or of the first shard, for which other processes wait."""
     path = folder / RANGES
-    if given is None and number == 0:
-        given = calibrate_ranges(vectors)
-    if given is not None:
+    if ranges is None and number == 0:
+        ranges = calibrate_ranges(embeddings)
+    if ranges is not None:
+        ranges = np.asarray(ranges, dtype=np.float32)
         if number == 0:
-            _write(path, lambda stream: np.save(stream, given))
-        return given
+            _write(path, lambda stream: np.save(stream, ranges))
+        return ranges
     if not path.exists():
         logger.info("Waiting for the ranges of the first shard, %s.", path)
     while not path.exists():
@@ -288,33 +354,27 @@ def _shared_ranges(folder: Path, number: int, vectors: np.ndarray, given: np.nda
     return np.load(path, allow_pickle=False)
 
 
-def _write_shard(path: Path, shard: list[tuple[int, str]], vectors: np.ndarray) -> None:
+def _write_shard(path: Path, shard: list[tuple[int, str]], embeddings: np.ndarray) -> None:
     if path.suffix == ".npy":
-        _write(path, lambda stream: np.save(stream, vectors))
+        _write(path, lambda stream: np.save(stream, embeddings))
         return
     numbers, texts = zip(*shard, strict=True)
-    flat = pa.array(vectors.reshape(-1))
+    flat = pa.array(embeddings.reshape(-1))
     table = pa.table(
         {
             "row": pa.array(numbers, pa.int64()),
             "text": pa.array(texts, pa.string()),
-            "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, embeddings.shape[1]),
         }
     )
     _write(path, lambda stream: pq.write_table(table, stream))
 
 
-def _write(path: Path, write) -> None:
-    """Writes a file under another name first: what has its name is complete and on the disk."""
-    partial = path.with_name(path.name + ".partial")
+def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     try:
-        with open(partial, "wb") as stream:
+        with write_atomically(path) as temporary, open(temporary, "wb") as stream:
             write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ValueError(
             f"cannot write {path}: {error}. Finished shards are kept: make room and run again with --resume."
         ) from error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from huggingface_hub import HfApi
+from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import logging
 
 from ..models.auto import AutoModelForCL
-from ..models.configuration import SECTION, ContrastiveSettings, check_max_length, max_positions
+from ..models.configuration import check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
-from ..ops.files import HUB_ARGUMENTS, find_file
+from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..postprocessing import VectorTransform
-from ..postprocessing.files import Fit, find_transform
+from ..postprocessing.files import Fit, find_transform, save_transform
 from ..search import SentenceIndex
 from ..search.sentences import Results
+from .arguments import check_hub_arguments, convert, inference_settings, list_texts, output_container, section_pooler
 from .batches import encode_token_ids, tokenize_texts
 from .quantization import check_precision, check_truncate_dim, quantize
 
-_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
+logger = logging.get_logger(__name__)
 
+_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 Texts = str | Sequence[str]
 Embeddings = torch.Tensor | np.ndarray
 
@@ -63,7 +68,7 @@ class SimCSE:
         postprocess: bool = True,
         **hub_arguments: Any,
     ) -> None:
-        _check_hub_arguments(hub_arguments)
+        check_hub_arguments(hub_arguments)
         config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
         saved = find_transform(name_or_path, hub_arguments)
         if saved is not None and pooler_type is not None and postprocess and pooler_type != saved[1].pooler:
@@ -72,9 +77,10 @@ class SimCSE:
                 f"{saved[1].pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                 "model with postprocess=False."
             )
-        if saved is not None and pooler_type is None and saved[1].pooler != _section_pooler(config):
+        if saved is not None and pooler_type is None and saved[1].pooler != section_pooler(config):
             pooler_type = saved[1].pooler  # without the transform too: no other file may name it
-        settings, saved_length = _inference_settings(name_or_path, config, pooler_type, hub_arguments)
+        library = read_sentence_transformers_settings(name_or_path, **hub_arguments)
+        settings = inference_settings(config, pooler_type, library)
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
         self.model = AutoModelForCL.from_pretrained(
@@ -93,15 +99,26 @@ class SimCSE:
             check_max_length(max_length, config)
         limits = (
             max_positions(config),
-            saved_length,
+            library.max_seq_length,
             saved[1].max_length if saved else None,
-            max_length,
             getattr(self.tokenizer, "model_max_length", None),
         )
-        self.max_length = min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
+        known_limits = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+        self.max_length = max_length if max_length is not None else min(known_limits, default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.index: SentenceIndex | None = None
+        self.prompts = {"query": "", "document": ""} | library.prompts
+        self.default_prompt_name = library.default_prompt_name
+        if self.default_prompt_name is not None:
+            self._prompt_named(self.default_prompt_name)
+        self._has_normalize_module = library.normalize
+
+    def __repr__(self) -> str:
+        return (
+            f"SimCSE({self.name_or_path!r}, pooler_type={self.pooler_type!r}, dim={self.dim}, "
+            f"max_length={self.max_length}, dtype={self.model.dtype}, device={str(self.device)!r})"
+        )
 
     @property
     def dim(self) -> int:
@@ -121,8 +138,18 @@ class SimCSE:
         precision: str = "float32",
         ranges: np.ndarray | None = None,
         split_over_processes: bool = True,
-    ) -> torch.Tensor | np.ndarray:
-        """Compute embeddings.
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool | None = None,
+        convert_to_numpy: bool | None = None,
+        normalize_embeddings: bool | None = None,
+        device: str | torch.device | None = None,
+    ) -> Any:
+        """Compute embeddings. Threads may call this at the same time.
+
+        The arguments from `prompt` on are those of `SentenceTransformer.encode`, with the same meaning.
 
         Args:
             sentences (`str` or `Sequence[str]`): One text or several.
@@ -135,48 +162,102 @@ class SimCSE:
             truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
                 whitening or flow and before `normalize`.
             precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
-            ranges (`np.ndarray`, *optional*): For int8, see `quantization.calibrate_ranges`.
+            ranges (`np.ndarray`, *optional*): For int8 and uint8, see `quantization.calibrate_ranges`.
             split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
                 the texts in each. Set to `False` if each process has texts of its own.
+            prompt (`str`, *optional*): Put this before each text.
+            prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
+                prompt named by the model's `default_prompt_name`, if it names one.
+            batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
+            show_progress_bar (`bool`, *optional*): The same as `show_progress`.
+            convert_to_tensor (`bool`, *optional*): Return one tensor, on the model's device.
+            convert_to_numpy (`bool`, *optional*): Return an array; if this and `convert_to_tensor` are `False`, a list
+                of tensors.
+            normalize_embeddings (`bool`, *optional*): The same as `normalize`, except that with `False` a
+                sentence-transformers model that ends in `Normalize` gives unit vectors all the same.
+            device (`str` or `torch.device`, *optional*): Move the model there first.
 
         Returns:
-            `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
-            `(texts, dim)` for a sequence.
+            `torch.Tensor`, `np.ndarray` or `list[torch.Tensor]`: Float32 embeddings or codes, of shape `(dim,)` for
+            one text and `(texts, dim)` for a sequence.
 
         Raises:
-            ValueError: If an item is not a text, or `convert_to`, `precision`, `truncate_dim` or `ranges` is invalid.
+            ValueError: If an item is not a text, the model has no prompt of that name, or `convert_to`, `precision`,
+                `truncate_dim`, `batch_size` or `ranges` is invalid.
         """
         check_precision(precision)
         check_truncate_dim(truncate_dim, self.dim)
-        if convert_to not in ("tensor", "numpy"):
-            raise ValueError(f"convert_to must be 'tensor' or 'numpy', got {convert_to!r}")
-        single = isinstance(sentences, str)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        for position, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
+        container = output_container(convert_to, convert_to_tensor, convert_to_numpy)
+        texts = list_texts(sentences)
         if max_length is not None:
             check_max_length(max_length, self.model.config)
-        token_ids = tokenize_texts(self.tokenizer, texts, max_length or self.max_length, self.model.settings.templates)
+        if device is not None:
+            self.to(device)
+        prefix = self.resolve_prompt(prompt, prompt_name)
+        token_ids = tokenize_texts(
+            self.tokenizer,
+            [prefix + text for text in texts] if prefix else texts,
+            max_length or self.max_length,
+            self.model.settings.templates,
+        )
         embeddings = encode_token_ids(
             self.model,
             token_ids,
             self.tokenizer.pad_token_id,
             token_budget=token_budget,
-            show_progress=show_progress,
+            batch_size=batch_size,
+            show_progress=show_progress if show_progress_bar is None else show_progress_bar,
             split_over_processes=split_over_processes,
         )
         if not texts:
             embeddings = torch.zeros(0, self.dim)
         elif self.postprocessing is not None:
             embeddings = self.postprocessing.transform(embeddings)
+        if normalize_embeddings is False and self._has_normalize_module:
+            embeddings = F.normalize(embeddings, dim=-1)
         embeddings = embeddings[:, :truncate_dim]
-        if normalize:
+        if normalize if normalize_embeddings is None else normalize_embeddings:
             embeddings = F.normalize(embeddings, dim=-1)
         if precision != "float32":
             embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision, ranges))
-        embeddings = embeddings[0] if single else embeddings
-        return embeddings.numpy() if convert_to == "numpy" else embeddings
+        embeddings = embeddings[0] if isinstance(sentences, str) else embeddings
+        return convert(embeddings, container, self.device)
+
+    def encode_query(self, sentences: Texts, **options: Any) -> Any:
+        """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = "query"
+        return self.encode(sentences, **options)
+
+    def encode_document(self, sentences: Texts, **options: Any) -> Any:
+        """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = "document"
+            unused = [name for name in ("passage", "corpus") if self.prompts.get(name)]
+            if unused and not self.prompts["document"]:
+                logger.warning_once(
+                    f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
+                    f"sentence-transformers does. To use its prompt {unused[0]!r}, set "
+                    f"model.prompts['document'] = model.prompts[{unused[0]!r}]."
+                )
+        return self.encode(sentences, **options)
+
+    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """Return the text that `encode` puts before each sentence, `""` for none; see there for the arguments."""
+        if prompt is not None:
+            if prompt_name is not None:
+                logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
+            return prompt
+        prompt_name = prompt_name if prompt_name is not None else self.default_prompt_name
+        return "" if prompt_name is None else self._prompt_named(prompt_name)
+
+    def _prompt_named(self, prompt_name: str) -> str:
+        if prompt_name not in self.prompts:
+            raise ValueError(
+                f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are "
+                f"{', '.join(self.prompts)}. Add it to model.prompts, or give the text itself as prompt."
+            )
+        return self.prompts[prompt_name]
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
         """Compute the cosine of each pair of an item of `a` and an item of `b`.
@@ -195,6 +276,91 @@ class SimCSE:
             return cosines.item()
         return cosines[0] if x.dim() == 1 else cosines
 
+    def similarity_pairwise(self, a: Sequence[str] | Embeddings, b: Sequence[str] | Embeddings) -> torch.Tensor:
+        """Compute the cosine of each item of `a` with the item of `b` at the same position.
+
+        Args:
+            a (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
+            b (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): As many texts or embeddings.
+
+        Returns:
+            `torch.Tensor`: Cosines of shape `(n,)`.
+
+        Raises:
+            ValueError: If `a` and `b` do not have equally many items.
+        """
+        x, y = torch.atleast_2d(self._unit_embeddings(a)), torch.atleast_2d(self._unit_embeddings(b))
+        if x.shape != y.shape:
+            raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
+        return (x * y).sum(dim=1)
+
+    def to(self, device: str | torch.device) -> "SimCSE":
+        """Move the model to a device, and return it."""
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    def save_pretrained(self, save_directory: str | os.PathLike) -> None:
+        """Save everything that makes these embeddings: `SimCSE(save_directory)` gives the same ones.
+
+        The directory gets the weights, the tokenizer with the maximum length, a whitening or flow, and the files by
+        which `SentenceTransformer` gives the same embeddings where its modules can.
+
+        Args:
+            save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
+        """
+        directory = Path(save_directory).expanduser()
+        self.model.save_pretrained(directory)
+        tokenizer_limit = self.tokenizer.model_max_length
+        try:
+            self.tokenizer.model_max_length = self.max_length or tokenizer_limit
+            self.tokenizer.save_pretrained(directory)
+        finally:
+            self.tokenizer.model_max_length = tokenizer_limit
+        if self.postprocessing is not None and self.postprocessing_fit is not None:
+            save_transform(directory, self.postprocessing, self.postprocessing_fit)
+        path = directory / "config_sentence_transformers.json"
+        if any(self.prompts.values()) or path.exists():
+            settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            settings |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
+            path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        commit_message: str = "Upload model",
+    ) -> str:
+        """Save the model and upload it to the hub in one commit; `simcse-hf push` writes a model card too.
+
+        Args:
+            repo_id (`str`): `organization/name`, or `name` for an account of your own. It is created if needed.
+            private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
+            token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
+            revision (`str`, *optional*): The branch. The default is main.
+            create_pr (`bool`, *optional*, defaults to `False`): Open a pull request instead of committing.
+            commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
+
+        Returns:
+            `str`: The URL of the commit or of the pull request.
+        """
+        api = HfApi(token=token, library_name="simcse_hf")
+        with tempfile.TemporaryDirectory() as directory:
+            self.save_pretrained(directory)
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=directory,
+                commit_message=commit_message,
+                revision=revision,
+                create_pr=create_pr,
+            )
+        return commit.pr_url or commit.commit_url
+
     def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
         """Index sentences, or those of a file, as `self.index`; arguments as in `SentenceIndex.build`."""
         self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
@@ -211,7 +377,7 @@ class SimCSE:
         """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
         self.index = SentenceIndex.load(folder, self, **options)
 
-    def search(self, queries: Texts, *, top_k: int = 5, threshold: float | None = 0.6) -> Results | list[Results]:
+    def search(self, queries: Texts, *, top_k: int = 5, threshold: float | None = None) -> Results | list[Results]:
         """Find the sentences of the index that are most similar to each query, as `SentenceIndex.search` does."""
         return self._existing_index().search(queries, top_k=top_k, threshold=threshold)
 
@@ -224,68 +390,3 @@ class SimCSE:
         if isinstance(items, (torch.Tensor, np.ndarray)):
             return F.normalize(torch.as_tensor(items, dtype=torch.float32), dim=-1)
         return torch.as_tensor(self.encode(items))
-
-
-def _check_hub_arguments(arguments: dict[str, Any]) -> None:
-    unknown = sorted(arguments.keys() - set(HUB_ARGUMENTS))
-    if not unknown:
-        return
-    advice = "the pooler is chosen by pooler_type" if "pooler" in unknown else f"known are {', '.join(HUB_ARGUMENTS)}"
-    raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}: {advice}")
-
-
-def _section_pooler(config: PreTrainedConfig) -> str | None:
-    section = getattr(config, SECTION, None)
-    return None if section is None else ContrastiveSettings.from_config(config).inference_pooler
-
-
-def _inference_settings(
-    name_or_path: str | os.PathLike, config: PreTrainedConfig, pooler_type: str | None, hub: dict[str, Any]
-) -> tuple[dict[str, Any], int | None]:
-    """Return the settings that load a checkpoint for inference, and the maximum length that its files name."""
-    section = getattr(config, SECTION, None)
-    settings: dict[str, Any] = {"do_mlm": False}  # the masked-LM head serves training only
-    length = None
-    if pooler_type is None and section is None:
-        pooler_type, length = _sentence_transformers_pooler(name_or_path, hub)
-    if pooler_type is not None:
-        if pooler_type not in POOLER_TYPES:
-            raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-        settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
-    elif section is not None:
-        settings["mlp_only_train"] = ContrastiveSettings.from_config(config).mlp_only_train
-    return settings, length
-
-
-_POOLING_MODES = {"pooling_mode_cls_token": "cls_before_pooler", "pooling_mode_mean_tokens": "avg"}
-_POOLING_NAMES = {"cls": "cls_before_pooler", "mean": "avg"}
-
-
-def _sentence_transformers_pooler(
-    name_or_path: str | os.PathLike, hub: dict[str, Any]
-) -> tuple[str | None, int | None]:
-    """Read pooler and maximum length from sentence-transformers' files; `(None, None)` if there are none."""
-    modules = _read_json(name_or_path, "modules.json", hub)
-    if modules is None:
-        return None, None
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    if not set(kinds) <= {"Transformer", "Pooling", "Normalize"} or "Pooling" not in kinds:
-        raise ValueError(
-            f"{name_or_path} is a sentence-transformers model of {' + '.join(kinds)}, and only transformer + pooling "
-            "can be loaded here. Load it with sentence_transformers, or give pooler_type to use its encoder alone."
-        )
-    pooling = _read_json(name_or_path, f"{modules[kinds.index('Pooling')]['path']}/config.json", hub) or {}
-    named = pooling.get("pooling_mode")
-    active = [named] if named else [mode for mode, on in pooling.items() if mode.startswith("pooling_mode_") and on]
-    poolers = [(_POOLING_NAMES if named else _POOLING_MODES).get(mode) for mode in active]
-    if len(poolers) != 1 or poolers[0] is None:
-        raise ValueError(
-            f"{name_or_path} pools by {', '.join(active) or 'nothing'}, which no pooler here does; give pooler_type."
-        )
-    limits = _read_json(name_or_path, "sentence_bert_config.json", hub) or {}
-    return poolers[0], limits.get("max_seq_length")
-
-
-def _read_json(name_or_path: str | os.PathLike, filename: str, hub: dict[str, Any]) -> Any:
-    path = find_file(name_or_path, filename, **hub)
-    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Search: sentences, an index of their vectors, and who answers (PyTorch, faiss, Qdrant)."""
+"""Search: an index of sentences and their embeddings, with PyTorch, faiss or Qdrant as the backend."""
 
 from .interface import VectorIndex
 from .sentences import BACKENDS, SentenceIndex, describe

@@ -1,6 +1,7 @@
-"""Search with faiss: flat, inverted file, HNSW graph."""
+"""Search with faiss: exact, in an inverted file, or in an HNSW graph."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -8,31 +9,39 @@ from .interface import VectorIndex
 
 KINDS = ("flat", "ivf", "hnsw")
 _FILE = "index.faiss"
-_TRAINING_VECTORS = 256  # of a cell, as faiss's own k-means takes at most
+_TRAINING_VECTORS = 256  # for each cell; faiss's k-means uses no more
 
 
-def _faiss():
+def _faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError("this index needs faiss: pip install 'simcse-hf[faiss]'") from error
+        raise ImportError("this index needs faiss: run pip install 'simcse-hf[faiss]'") from error
     return faiss
 
 
 class FaissIndex(VectorIndex):
-    """A faiss index by inner product.
+    """Search by inner product with faiss.
 
     Args:
-        dim: dimensions of a vector.
-        kind: `"flat"` compares every vector; `"ivf"` those in the `probes` cells nearest to the query; `"hnsw"` walks
-            a graph of near neighbours (Malkov and Yashunin, 2016).
-        cells: of an inverted file; default: 4 sqrt(n), of which faiss's k-means needs some 39 vectors each. The cells
-            are laid out when the index is first searched or saved, from a sample of all vectors that are in it by
-            then; what is added later goes to these cells.
-        probes: cells that a query looks into; default: a tenth of them.
-        neighbors: edges of a vector in the graph.
-        ef_construction: candidates kept when a vector is put into the graph: a better graph, built more slowly.
-        ef_search: candidates kept in a search: more of the true neighbours, found more slowly.
+        dim (`int`): Embedding size.
+        kind (`str`, *optional*, defaults to `"flat"`): `"flat"` compares every embedding, `"ivf"` those in the
+            `probes` cells nearest to the query, and `"hnsw"` walks a graph of near neighbours (Malkov and Yashunin,
+            2016).
+        cells (`int`, *optional*): Number of cells of an inverted file. The default is 4 sqrt(n), fewer where a cell
+            would have less than the 39 embeddings that faiss's k-means needs. The cells are computed when the index
+            is first searched or saved, from a sample of the embeddings that it holds then; later ones are assigned
+            to these cells.
+        probes (`int`, *optional*): Number of cells that a query looks into. The default is a tenth of them.
+        neighbors (`int`, *optional*, defaults to `32`): Edges of an embedding in the graph.
+        ef_construction (`int`, *optional*, defaults to `80`): Candidates while the graph is built: more give a better
+            graph and take longer.
+        ef_search (`int`, *optional*, defaults to `128`): Candidates of a search: more find more of the true
+            neighbours and take longer.
+
+    Raises:
+        ValueError: If `kind` is unknown or a number is below 1.
+        ImportError: If faiss is not installed.
     """
 
     def __init__(
@@ -45,7 +54,7 @@ class FaissIndex(VectorIndex):
         neighbors: int = 32,
         ef_construction: int = 80,
         ef_search: int = 128,
-    ):
+    ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         for name, value in (
@@ -60,16 +69,17 @@ class FaissIndex(VectorIndex):
         self.dim, self.kind = dim, kind
         self.cells, self.probes = cells, probes
         self.neighbors, self.ef_construction, self.ef_search = neighbors, ef_construction, ef_search
-        self._pending: list[np.ndarray] = []  # of an inverted file without cells yet
+        self._pending: list[np.ndarray] = []  # embeddings of an inverted file whose cells are not computed yet
         faiss = _faiss()
-        self._index = None
+        self._index: Any = None
         if kind == "flat":
             self._index = faiss.IndexFlatIP(dim)
         elif kind == "hnsw":
             self._index = faiss.IndexHNSWFlat(dim, neighbors, faiss.METRIC_INNER_PRODUCT)
             self._index.hnsw.efConstruction = ef_construction
 
-    def options(self) -> dict:
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments that create an index like this one."""
         if self.kind == "ivf":
             return {"kind": "ivf", "cells": self.cells, "probes": self.probes}
         if self.kind == "hnsw":
@@ -81,13 +91,14 @@ class FaissIndex(VectorIndex):
         return self._index.ntotal if self._index is not None else sum(map(len, self._pending))
 
     def add(self, vectors: np.ndarray) -> None:
+        """Append embeddings; an inverted file collects them until its cells are computed."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if self._index is None:
             self._pending.append(vectors.copy())
         else:
             self._index.add(vectors)
 
-    def _lay_out_cells(self) -> None:
+    def _compute_cells(self) -> None:
         if self._index is not None:
             return
         faiss = _faiss()
@@ -97,17 +108,18 @@ class FaissIndex(VectorIndex):
         ends = np.cumsum([0, *map(len, self._pending)])
         parts = np.searchsorted(ends, sample, side="right") - 1
         training = np.stack([self._pending[part][row - ends[part]] for part, row in zip(parts, sample, strict=True)])
-        # The metric has to be named: faiss's default here is the L2 distance, over which inner products make no sense.
+        # faiss's default metric here is the L2 distance, so the inner product has to be named.
         self._index = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, cells, faiss.METRIC_INNER_PRODUCT)
         self._index.cp.spherical = True
-        self._index.cp.min_points_per_centroid = 1  # else it prints a warning over few vectors
+        self._index.cp.min_points_per_centroid = 1  # otherwise faiss prints a warning about few embeddings
         self._index.train(training)
         for vectors in self._pending:
             self._index.add(vectors)
         self._pending = []
 
     def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        self._lay_out_cells()
+        """Find the nearest embeddings; `"ivf"` and `"hnsw"` may miss some."""
+        self._compute_cells()
         if self.kind == "ivf":
             self._index.nprobe = min(self.probes or max(1, self._index.nlist // 10), self._index.nlist)
         elif self.kind == "hnsw":
@@ -115,11 +127,13 @@ class FaissIndex(VectorIndex):
         return self._index.search(np.ascontiguousarray(queries, dtype=np.float32), top_k)
 
     def save(self, folder: Path) -> None:
-        self._lay_out_cells()
+        """Write faiss's own file."""
+        self._compute_cells()
         _faiss().write_index(self._index, str(folder / _FILE))
 
     @classmethod
-    def load(cls, folder: Path, options: dict) -> "FaissIndex":
+    def load(cls, folder: Path, options: dict[str, Any]) -> "FaissIndex":
+        """Read faiss's own file."""
         path = folder / _FILE
         try:
             stored = _faiss().read_index(str(path))

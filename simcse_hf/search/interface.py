@@ -1,63 +1,72 @@
-"""What every index of vectors does, whichever library does it."""
+"""The interface of every index of embeddings, whichever library searches it."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 
 class VectorIndex(ABC):
-    """Vectors by position, and the nearest of them to a query by inner product.
+    """Embeddings by position, and a search for those with the largest inner product with a query.
 
-    The folder it is saved in is [`~index.sentences.SentenceIndex`]'s; an index writes files of its own there.
+    [`SentenceIndex`] makes the folder that an index is saved in; the index writes its own files there.
 
     Attributes:
-        dim: dimensions of a vector.
+        dim (`int`): Embedding size.
     """
 
     dim: int
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of vectors."""
+        """Return the number of embeddings."""
 
     @abstractmethod
     def add(self, vectors: np.ndarray) -> None:
-        """Appends (n, dim) float32 vectors of unit length; the first gets the position `len(self)`."""
+        """Append embeddings.
+
+        Args:
+            vectors (`np.ndarray`): Float32 embeddings of unit length, of shape `(n, dim)`. The first one gets the
+                position `len(self)`.
+        """
 
     @abstractmethod
     def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The best vectors for each query.
+        """Find the nearest embeddings of each query.
 
         Args:
-            queries: (q, dim) float32.
-            top_k: how many, at most `len(self)`.
+            queries (`np.ndarray`): Float32 embeddings of unit length, of shape `(queries, dim)`.
+            top_k (`int`): How many to find, at most `len(self)`.
 
         Returns:
-            Inner products, (q, top_k) float32 in descending order, and positions, (q, top_k) int64; -1 where an
-            approximate index found fewer.
+            `tuple[np.ndarray, np.ndarray]`: Inner products (float32, in descending order) and positions (int64), both
+            of shape `(queries, top_k)`. A position is -1 where an approximate index found fewer.
         """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes the index into an existing folder."""
+        """Write the index into an existing folder."""
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path, options: dict) -> "VectorIndex":
-        """Reads what `save` wrote.
+    def load(cls, folder: Path, options: dict[str, Any]) -> "VectorIndex":
+        """Read what `save` wrote.
 
         Args:
-            folder: where.
-            options: what `options` returned when it was saved.
+            folder (`Path`): The folder.
+            options (`dict[str, Any]`): What `options` returned when the index was saved.
+
+        Returns:
+            `VectorIndex`: The index.
 
         Raises:
-            ValueError: a file is missing or damaged.
+            ValueError: If a file is missing or damaged.
         """
 
-    def options(self) -> dict:
-        """The keyword arguments, apart from `dim`, that make an index like this one; kept in the folder's JSON."""
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments, apart from `dim`, that create an index like this one."""
         return {}
 
-    def close(self) -> None:  # noqa: B027, most have nothing to give back
-        """Gives back what the index holds outside of this process's memory."""
+    def close(self) -> None:  # noqa: B027, most indices hold nothing outside of the process
+        """Release what the index holds outside of this process's memory."""

@@ -1,7 +1,9 @@
 """Search with Qdrant: embedded in this process, or on a server."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,29 +15,32 @@ _BATCH = 256
 
 
 class QdrantIndex(VectorIndex):
-    """A collection of a Qdrant server, or of Qdrant's embedded local mode.
+    """Search a collection of a Qdrant server, or of Qdrant's embedded local mode.
 
-    EncodedBatch, the collection is in memory, and is saved as an npy file: the folder of Qdrant's own local mode holds
-    pickles, which we do not read. Qdrant advises its local mode up to some 20,000 vectors. On a server vectors are
-    stored as they are added; an index saved here holds the server's URL and the sentences. The server's key is taken
-    from the environment variable `QDRANT_API_KEY`, and never saved.
+    The embedded collection lives in memory and is saved as an npy file, because the folder of Qdrant's own local mode
+    holds pickles, which we do not read. Qdrant recommends its local mode for up to about 20,000 embeddings. A server
+    stores embeddings as they are added, so a saved index holds only the server's URL and the sentences. The server's
+    key comes from the environment variable `QDRANT_API_KEY` and is never saved.
 
     Args:
-        dim: dimensions of a vector.
-        url: of a server; None: embedded.
-        collection: its name.
+        dim (`int`): Embedding size.
+        url (`str`, *optional*): URL of a server. The default is the embedded mode.
+        collection (`str`, *optional*, defaults to `"sentences"`): Name of the collection.
 
     Raises:
-        ValueError: the server has a collection of this name already, or does not answer.
+        ValueError: If the server has a collection of this name already, or does not answer.
+        ImportError: If qdrant-client is not installed.
     """
 
-    def __init__(self, dim: int, url: str | None = None, collection: str = "sentences"):
+    def __init__(self, dim: int, url: str | None = None, collection: str = "sentences") -> None:
         self._connect(url, collection)
         models = _qdrant().models
-        if self._ask("collection_exists", collection):
-            raise ValueError(f"{url} has a collection {collection!r} already: name another one, or delete it there.")
+        if self._request("collection_exists", collection):
+            raise ValueError(
+                f"{url} has a collection {collection!r} already: choose another name, or delete it there."
+            )
         params = models.VectorParams(size=dim, distance=models.Distance.DOT)
-        self._ask("create_collection", collection, vectors_config=params)
+        self._request("create_collection", collection, vectors_config=params)
         self.dim = dim
         self._count = 0
 
@@ -45,52 +50,59 @@ class QdrantIndex(VectorIndex):
         key = os.environ.get("QDRANT_API_KEY")
         self._client = client(":memory:") if url is None else client(url=url, api_key=key, check_compatibility=False)
 
-    def _ask(self, request: str, *arguments, **named):
+    def _request(self, request: str, *arguments: Any, **named: Any) -> Any:
         from qdrant_client.http.exceptions import ApiException
 
         try:
             return getattr(self._client, request)(*arguments, **named)
         except ApiException as error:
-            raise ValueError(f"the Qdrant server at {self.url} did not do as asked ({request}): {error}") from error
+            raise ValueError(
+                f"the Qdrant server at {self.url} refused or failed a request ({request}): {error}"
+            ) from error
 
-    def options(self) -> dict:
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments that open this collection."""
         return {"url": self.url, "collection": self.collection}
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, vectors: np.ndarray) -> None:
+        """Append embeddings to the collection."""
         models = _qdrant().models
         for start in range(0, len(vectors), _BATCH):
-            some = np.asarray(vectors[start : start + _BATCH], dtype=np.float32)
-            ids = list(range(self._count, self._count + len(some)))
-            self._ask("upsert", self.collection, points=models.Batch(ids=ids, vectors=some.tolist()), wait=True)
-            self._count += len(some)
+            batch = np.asarray(vectors[start : start + _BATCH], dtype=np.float32)
+            ids = list(range(self._count, self._count + len(batch)))
+            self._request("upsert", self.collection, points=models.Batch(ids=ids, vectors=batch.tolist()), wait=True)
+            self._count += len(batch)
 
     def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Send the queries to the collection."""
         models = _qdrant().models
         requests = [models.QueryRequest(query=query.tolist(), limit=top_k) for query in queries]
         scores = np.full((len(queries), top_k), -np.inf, dtype=np.float32)
         positions = np.full((len(queries), top_k), -1, dtype=np.int64)
         for start in range(0, len(requests), _BATCH):
-            answers = self._ask("query_batch_points", self.collection, requests[start : start + _BATCH])
+            answers = self._request("query_batch_points", self.collection, requests[start : start + _BATCH])
             for row, answer in enumerate(answers, start):
                 for rank, point in enumerate(answer.points):
                     scores[row, rank], positions[row, rank] = point.score, point.id
         return scores, positions
 
     def save(self, folder: Path) -> None:
+        """Write the embeddings of an embedded collection; those on a server stay there."""
         if self.url is None:
             write_vectors(folder / _FILE, self._stored(), len(self), self.dim)
 
-    def _stored(self):
+    def _stored(self) -> Iterator[np.ndarray]:
         for start in range(0, self._count, _BATCH):
             ids = list(range(start, min(start + _BATCH, self._count)))
-            points = self._ask("retrieve", self.collection, ids, with_payload=False, with_vectors=True)
+            points = self._request("retrieve", self.collection, ids, with_payload=False, with_vectors=True)
             yield np.array([point.vector for point in sorted(points, key=lambda point: point.id)], dtype=np.float32)
 
     @classmethod
-    def load(cls, folder: Path, options: dict) -> "QdrantIndex":
+    def load(cls, folder: Path, options: dict[str, Any]) -> "QdrantIndex":
+        """Open the collection on the server, or rebuild the embedded one from its file."""
         if options["url"] is None:
             vectors = read_vectors(folder / _FILE)
             index = cls(vectors.shape[1], **options)
@@ -98,19 +110,20 @@ class QdrantIndex(VectorIndex):
             return index
         index = cls.__new__(cls)
         index._connect(**options)
-        if not index._ask("collection_exists", index.collection):
+        if not index._request("collection_exists", index.collection):
             raise ValueError(f"{index.url} has no collection {index.collection!r}; build the index again.")
-        index.dim = index._ask("get_collection", index.collection).config.params.vectors.size
-        index._count = index._ask("count", index.collection, exact=True).count
+        index.dim = index._request("get_collection", index.collection).config.params.vectors.size
+        index._count = index._request("count", index.collection, exact=True).count
         return index
 
     def close(self) -> None:
+        """Close the connection."""
         self._client.close()
 
 
-def _qdrant():
+def _qdrant() -> Any:
     try:
         import qdrant_client
     except ImportError as error:
-        raise ImportError("this index needs qdrant-client: pip install 'simcse-hf[qdrant]'") from error
+        raise ImportError("this index needs qdrant-client: run pip install 'simcse-hf[qdrant]'") from error
     return qdrant_client

@@ -1,25 +1,28 @@
-"""Sentences with an index of their vectors: built from a list or a file, searched by text, saved with their model's
-name."""
+"""An index of sentences: built from a list or a file, searched by text, and saved with the name of its model."""
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
+from transformers.utils import logging
 
 from ..data.texts import stream_texts
+from ..ops.files import write_atomically
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 from .interface import VectorIndex
 from .qdrant_index import QdrantIndex
 
-#: Who answers, and which options it has.
+logger = logging.get_logger(__name__)
+
+#: The options of each backend.
 BACKENDS = {
     "exact": ("device",),
     "flat": (),
@@ -28,31 +31,39 @@ BACKENDS = {
     "qdrant": ("url", "collection"),
 }
 
-_CLASSES = {"exact": ExactIndex, "flat": FaissIndex, "ivf": FaissIndex, "hnsw": FaissIndex, "qdrant": QdrantIndex}
-_LAYOUT = 1  # of the folder
+_CLASSES: dict[str, type[VectorIndex]] = {
+    "exact": ExactIndex,
+    **dict.fromkeys(("flat", "ivf", "hnsw"), FaissIndex),
+    "qdrant": QdrantIndex,
+}
+_LAYOUT_VERSION = 1
 _INDEX = "index.json"
 _SENTENCES = "sentences.arrow"
-_WINDOW = 10_000
-#: Its vector is the signature of a model: whatever changes a model's vectors changes this one.
+_WINDOW = 10_000  # sentences that are encoded together
+#: Its embedding identifies a model.
 _PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
-_SAME = 0.999  # cosine of two encodings of the probe; bfloat16 and float32 agree better than this
+_SAME = 0.999  # least cosine of two embeddings of the probe; bfloat16 and float32 agree better than this
+_ADVICE = "use a model in float32 or bfloat16"
 
 Results = list[tuple[str, float]]
 
 
 class SentenceIndex:
-    """Made by [`build`] or [`load`]; see the package's `docs/search.md`.
+    """Sentences with an index of their embeddings, created by [`SentenceIndex.build`] or [`SentenceIndex.load`].
+
+    Sentences are encoded by the model's `encode_document` and queries by its `encode_query`, with their prompts if
+    the model has any.
 
     Attributes:
-        model: encodes sentences and queries; anything with `encode` as [`SimCSE.encode`].
-        vectors: the [`VectorIndex`].
-        backend: one of `BACKENDS`.
-        truncate_dim: leading dimensions that are kept of the model's vectors; None: all.
+        model (`SimCSE`): The model; any object with an `encode` like [`SimCSE.encode`] will do.
+        vectors (`VectorIndex`): The embeddings.
+        backend (`str`): One of `BACKENDS`.
+        truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
     """
 
     def __init__(
-        self, model, vectors: VectorIndex, sentences: pa.ChunkedArray, backend: str, truncate_dim: int | None
-    ):
+        self, model: Any, vectors: VectorIndex, sentences: pa.ChunkedArray, backend: str, truncate_dim: int | None
+    ) -> None:
         self.model = model
         self.vectors = vectors
         self.backend = backend
@@ -69,7 +80,7 @@ class SentenceIndex:
     @classmethod
     def build(
         cls,
-        model,
+        model: Any,
         sentences: str | os.PathLike | Sequence[str],
         *,
         backend: str = "exact",
@@ -77,38 +88,43 @@ class SentenceIndex:
         truncate_dim: int | None = None,
         vectors: Iterable[np.ndarray] | None = None,
         show_progress: bool = False,
-        **options,
+        **options: Any,
     ) -> "SentenceIndex":
-        """Encodes sentences and makes an index of them.
+        """Encode sentences and index them.
 
         Args:
-            model: see the class.
-            sentences: a sequence of them; or the path of a txt, csv, tsv, json, jsonl or parquet file (or one
-                gzipped), which is streamed.
-            backend: `"exact"`: every vector compared, in PyTorch; `"flat"`, `"ivf"`, `"hnsw"`: faiss; `"qdrant"`.
-            column: of a file with several.
-            truncate_dim: keep so many leading dimensions.
-            vectors: of these sentences, (n, dim) arrays one after the other, where they were encoded before (see
-                [`~encoding.shards.read_shards`]).
-            show_progress: a progress bar.
-            options: of the backend: [`ExactIndex`], [`FaissIndex`], [`QdrantIndex`].
+            model (`SimCSE`): The model.
+            sentences (`str`, `os.PathLike` or `Sequence[str]`): The sentences; or the path of a txt, csv, tsv, json,
+                jsonl or parquet file (or one of these gzipped), which is streamed.
+            backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding, in PyTorch;
+                `"flat"`, `"ivf"` and `"hnsw"` are faiss, `"qdrant"` is Qdrant.
+            column (`str`, *optional*): The column of sentences, if the file has several columns.
+            truncate_dim (`int`, *optional*): Use only the leading dimensions.
+            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
+                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+            show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`] and [`QdrantIndex`].
+
+        Returns:
+            `SentenceIndex`: The index.
 
         Raises:
-            ValueError: no sentences, something that is not a text, an unreadable file, vectors that are not this
-                model's or not as many as the sentences.
-            ImportError: the backend's library is not installed; names the extra to install.
+            ValueError: If there are no sentences, one is not a text, the file is unreadable, or the embeddings are
+                not this model's or not as many as the sentences.
+            ImportError: If the backend's library is not installed.
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         _check_options(backend, options)
-        probe = _probe(model, truncate_dim)
-        kind = {"kind": backend} if _CLASSES[backend] is FaissIndex else {}
-        made = _CLASSES[backend](len(probe), **kind, **options)
-        index = cls(model, made, pa.chunked_array([], pa.large_string()), backend, truncate_dim)
+        dim = len(_probe(model, truncate_dim))
+        if _CLASSES[backend] is FaissIndex:
+            options["kind"] = backend
+        empty = pa.chunked_array([], pa.large_string())
+        index = cls(model, _CLASSES[backend](dim, **options), empty, backend, truncate_dim)  # type: ignore[call-arg]
         try:
             index.add(sentences, column=column, vectors=vectors, show_progress=show_progress)
             if not len(index):
-                raise ValueError("there are no sentences to index")
+                raise ValueError("there are no sentences to index: give at least one")
         except BaseException:
             index.close()
             raise
@@ -122,40 +138,46 @@ class SentenceIndex:
         vectors: Iterable[np.ndarray] | None = None,
         show_progress: bool = False,
     ) -> None:
-        """Adds sentences behind those that are there; arguments and errors as in [`build`].
+        """Append sentences; arguments as in [`SentenceIndex.build`].
 
-        Where a row far down a file is bad, the sentences before it have been added.
+        If a row far down a file is invalid, the sentences before it have been added.
         """
         texts = _texts(sentences, column)
-        pairs = self._encoded(texts) if vectors is None else self._given(texts, vectors)
+        windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress) as bar:
-            for window, their_vectors in pairs:
-                self.vectors.add(their_vectors)
+            for window, embeddings in windows:
+                finite = np.isfinite(embeddings).all(axis=1)
+                if not finite.all():
+                    position = len(self) + int(finite.argmin())
+                    raise ValueError(
+                        f"sentence {position} of the index has an embedding that is not finite: {_ADVICE}"
+                    )
+                self.vectors.add(embeddings)
                 chunks = [*self._sentences.chunks, pa.array(window, pa.large_string())]
                 self._sentences = pa.chunked_array(chunks, pa.large_string())
                 bar.update(len(window))
 
-    def _encoded(self, texts: Iterator[str]) -> Iterator[tuple[list[str], np.ndarray]]:
+    def _encode_windows(self, texts: Iterator[str]) -> Iterator[tuple[list[str], np.ndarray]]:
         while window := list(islice(texts, _WINDOW)):
-            yield window, self.model.encode(window, truncate_dim=self.truncate_dim, convert_to="numpy")
+            yield window, _encode_documents(self.model, window, self.truncate_dim)
 
-    def _given(self, texts: Iterator[str], vectors: Iterable[np.ndarray]) -> Iterator[tuple[list[str], np.ndarray]]:
+    def _pair_with(self, texts: Iterator[str], vectors: Iterable[np.ndarray]) -> Iterator[tuple[list, np.ndarray]]:
         count = 0
         for part in vectors:
             part = np.asarray(part)
             if part.ndim != 2 or part.shape[1] != self.vectors.dim or part.dtype != np.float32:
-                raise ValueError(
-                    f"vectors must be float32 of {self.vectors.dim} dimensions, got {part.dtype} of shape {part.shape}"
-                )
+                wanted = f"float32 with {self.vectors.dim} dimensions"
+                raise ValueError(f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}")
             window = list(islice(texts, len(part)))
             if len(window) < len(part):
                 raise ValueError(f"there are more vectors than the {count + len(window)} sentences")
             part = _unit(part)
             if not count and len(part):
-                first = self.model.encode(window[:1], truncate_dim=self.truncate_dim, convert_to="numpy")[0]
-                if first @ part[0] < _SAME:
+                first = _encode_documents(self.model, window[:1], self.truncate_dim)[0]
+                if not first @ part[0] >= _SAME:
                     raise ValueError(
-                        f"the vectors are not this model's: for {window[0]!r} their cosine is {first @ part[0]:.3f}"
+                        f"the vectors are not this model's: for {window[0]!r} their cosine is {first @ part[0]:.3f}. "
+                        "Encode the sentences with this model, and with its prompt for documents if it has one."
                     )
             count += len(part)
             yield window, part
@@ -167,74 +189,86 @@ class SentenceIndex:
         queries: str | Sequence[str] | np.ndarray | torch.Tensor,
         *,
         top_k: int = 5,
-        threshold: float | None = 0.6,
+        threshold: float | None = None,
     ) -> Results | list[Results]:
-        """The sentences most similar to each query.
+        """Find the sentences that are most similar to each query.
 
         Args:
-            queries: a text or several; or vectors of this model, (dim,) or (n, dim).
-            top_k: how many sentences at most.
-            threshold: the least cosine; None: any.
+            queries (`str`, `Sequence[str]`, `np.ndarray` or `torch.Tensor`): One text or several; or embeddings of
+                this model, of shape `(dim,)` or `(queries, dim)` and of any length.
+            top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
+            threshold (`float`, *optional*): Leave out sentences with a smaller cosine. If no sentence reaches it, a
+                warning names the best score. By default nothing is left out.
 
         Returns:
-            For a text, up to `top_k` (sentence, cosine) in descending order; for several, a list of such lists.
+            `list`: For one text, up to `top_k` pairs of sentence and cosine, in descending order; for several, a list
+            of such lists.
 
         Raises:
-            ValueError: vectors of other dimensions, a `top_k` below 1, a query that is no text.
+            ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1, or
+                `threshold` is not a cosine.
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
-        if isinstance(queries, (np.ndarray, torch.Tensor)):
-            asked = np.asarray(torch.as_tensor(queries).float().cpu())
-            single = asked.ndim == 1
-            asked = np.atleast_2d(asked)
-            if asked.ndim != 2 or asked.shape[1] != self.vectors.dim:
-                raise ValueError(f"queries have {asked.shape[-1]} dimensions, the index has {self.vectors.dim}")
-            asked = _unit(asked)
-        else:
-            single = isinstance(queries, str)
-            texts = [queries] if single else list(queries)
-            asked = self.model.encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
-        if not len(asked):
+        if threshold is not None and not -1 <= threshold <= 1:
+            raise ValueError(f"threshold must be a cosine, between -1 and 1, got {threshold}")
+        embeddings, single = self._encode_queries(queries)
+        if not len(embeddings):
             return []
-        scores, positions = self.vectors.search(asked, min(top_k, len(self)))
+        scores, positions = self.vectors.search(embeddings, min(top_k, len(self)))
         results = [
             [
                 (self._sentences[position].as_py(), score)
-                for score, position in zip(its_scores, its_positions, strict=True)
+                for score, position in zip(row_scores, row_positions, strict=True)
                 if position >= 0 and (threshold is None or score >= threshold)
             ]
-            for its_scores, its_positions in zip(scores.tolist(), positions.tolist(), strict=True)
+            for row_scores, row_positions in zip(scores.tolist(), positions.tolist(), strict=True)
         ]
+        empty = [row for row, result in enumerate(results) if not result]
+        if threshold is not None and empty:
+            logger.warning(
+                f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
+                f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
+            )
         return results[0] if single else results
 
-    # --- folders -----------------------------------------------------------------------------------------------------
+    def _encode_queries(self, queries: str | Sequence[str] | np.ndarray | torch.Tensor) -> tuple[np.ndarray, bool]:
+        """Return unit embeddings of shape `(queries, dim)`, and whether there was a single query."""
+        if isinstance(queries, (np.ndarray, torch.Tensor)):
+            embeddings = np.asarray(torch.as_tensor(queries).float().cpu())
+            single = embeddings.ndim == 1
+            embeddings = np.atleast_2d(embeddings)
+            if embeddings.ndim != 2 or embeddings.shape[1] != self.vectors.dim:
+                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+            embeddings = _unit(embeddings)
+        else:
+            single = isinstance(queries, str)
+            texts = [queries] if isinstance(queries, str) else list(queries)
+            encode = getattr(self.model, "encode_query", self.model.encode)
+            embeddings = encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
+        if not np.isfinite(embeddings).all():
+            raise ValueError(f"a query has an embedding that is not finite: {_ADVICE}")
+        return embeddings, single
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes the index to a folder, whole or not at all; an index that is there is replaced.
+        """Write the index to a folder, completely or not at all; an index in the folder is replaced.
+
+        Args:
+            folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
 
         Raises:
-            ValueError: the folder holds something else, or cannot be written to.
+            ValueError: If the folder holds anything else, or cannot be written to.
         """
         folder = Path(folder).expanduser()
         if folder.exists() and not (folder / _INDEX).exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} holds something else than an index: name a new folder.")
-        partial = folder.with_name(f".{folder.name}.partial")
-        replaced = folder.with_name(f".{folder.name}.replaced")
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            self._write(partial)
-            if folder.exists():
-                shutil.rmtree(replaced, ignore_errors=True)
-                folder.rename(replaced)
-            partial.rename(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(folder) as temporary:
+                temporary.mkdir()
+                self._write(temporary)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
-            shutil.rmtree(partial, ignore_errors=True)
-            if replaced.exists() and not folder.exists():
-                replaced.rename(folder)
             raise ValueError(f"cannot write the index to {folder}: {error}") from error
-        shutil.rmtree(replaced, ignore_errors=True)
 
     def _write(self, folder: Path) -> None:
         self.vectors.save(folder)
@@ -243,7 +277,7 @@ class SentenceIndex:
             for chunk in self._sentences.chunks:
                 writer.write_batch(pa.record_batch([chunk], schema=schema))
         description = {
-            "layout": _LAYOUT,
+            "layout": _LAYOUT_VERSION,
             "model": getattr(self.model, "name_or_path", None),
             "revision": getattr(self.model, "revision", None),
             "pooler": getattr(self.model, "pooler_type", None),
@@ -259,25 +293,28 @@ class SentenceIndex:
         (folder / _INDEX).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, model, **options) -> "SentenceIndex":
-        """Opens a saved index.
+    def load(cls, folder: str | os.PathLike, model: Any, **options: Any) -> "SentenceIndex":
+        """Open a saved index.
 
         Args:
-            folder: where it was saved.
-            model: the model it was built with; [`describe`] says which that was.
-            options: of the backend, in place of those it was saved with (`ef_search`, `probes`, `device`).
+            folder (`str` or `os.PathLike`): The folder that it was saved in.
+            model (`SimCSE`): The model that the index was built with; [`describe`] names it.
+            **options (`Any`): Options of the backend that replace the saved ones (`ef_search`, `probes`, `device`).
+
+        Returns:
+            `SentenceIndex`: The index.
 
         Raises:
-            ValueError: no index there, a damaged one, or one of another model, pooler or dimension.
+            ValueError: If there is no index, it is damaged, or it was built with another model, pooler or dimension.
         """
         folder = Path(folder).expanduser()
         described = describe(folder)
         _check_options(described["backend"], options)
         _check_model(model, described, folder)
         for name, size in described["bytes"].items():
-            found = (folder / name).stat().st_size if (folder / name).exists() else None
-            if found != size:
-                state = "missing" if found is None else f"{found} bytes long, not {size}"
+            actual = (folder / name).stat().st_size if (folder / name).exists() else None
+            if actual != size:
+                state = "missing" if actual is None else f"{actual} bytes long instead of {size}"
                 raise ValueError(f"{folder / name} is {state}: the index is damaged, build it again.")
         path = folder / _SENTENCES
         try:
@@ -288,60 +325,69 @@ class SentenceIndex:
         index = cls(model, vectors, sentences, described["backend"], described["truncate_dim"])
         if not len(vectors) == len(sentences) == described["count"] or vectors.dim != described["dim"]:
             index.close()
-            raise ValueError(
-                f"{folder}: {len(sentences)} sentences and {len(vectors)} vectors of {vectors.dim} dimensions, where "
-                f"{described['count']} of {described['dim']} were saved; build the index again."
-            )
+            saved = f"{described['count']} of size {described['dim']} were saved; build the index again."
+            raise ValueError(f"{folder} holds {len(sentences)} sentences and {len(vectors)} embeddings, but {saved}")
         return index
 
     def close(self) -> None:
-        """Gives back temporary files and connections of the backend."""
+        """Release temporary files and connections of the backend."""
         self.vectors.close()
 
 
-def describe(folder: str | os.PathLike) -> dict:
-    """What a saved index is: `model`, `pooler`, `dim`, `count`, `backend`, ...
+def describe(folder: str | os.PathLike) -> dict[str, Any]:
+    """Read the description of a saved index.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder that it was saved in.
+
+    Returns:
+        `dict[str, Any]`: `model`, `pooler`, `dim`, `count`, `backend` and more.
 
     Raises:
-        ValueError: no index there, or a damaged one.
+        ValueError: If there is no index, or it is damaged.
     """
     path = Path(folder).expanduser() / _INDEX
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         layout = described["layout"]
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder}: no {_INDEX}: not a folder that an index was saved in.") from None
+        raise ValueError(f"{folder}: no {_INDEX}, so it is not a folder that an index was saved in.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged ({error}); build the index again.") from error
-    if layout != _LAYOUT:
-        raise ValueError(f"{path}: layout {layout!r}, where this version reads {_LAYOUT}; build the index again.")
+    if layout != _LAYOUT_VERSION:
+        raise ValueError(f"{path} has layout {layout!r} instead of {_LAYOUT_VERSION}; build the index again.")
     return described
 
 
-def _check_options(backend: str, options: dict) -> None:
+def _check_options(backend: str, options: dict[str, Any]) -> None:
     unknown = options.keys() - set(BACKENDS[backend])
     if unknown:
-        offered = ", ".join(BACKENDS[backend]) or "none"
-        raise ValueError(f"backend {backend!r} has no option {', '.join(sorted(unknown))}; its options: {offered}")
+        known = ", ".join(BACKENDS[backend]) or "none"
+        raise ValueError(f"backend {backend!r} has no option {', '.join(sorted(unknown))}; its options: {known}")
 
 
-def _check_model(model, described: dict, folder: Path) -> None:
-    built = f"{folder} was built with model {described['model']!r}, pooler {described['pooler']!r}"
-    pooler = getattr(model, "pooler_type", None)
-    if pooler != described["pooler"]:
-        raise ValueError(f"{built}; the pooler given now is {pooler!r}. Load the model with that one.")
-    probe, kept = _probe(model, described["truncate_dim"]), np.array(described["probe"], dtype=np.float32)
-    if len(probe) != len(kept):
-        raise ValueError(f"{built}, of {len(kept)} dimensions; the model given now has {len(probe)}.")
-    if probe @ kept < _SAME:
+def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
+    built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
+    pooler_type = getattr(model, "pooler_type", None)
+    if pooler_type != described["pooler"]:
+        raise ValueError(f"{built}, but this model has pooler_type {pooler_type!r}. Load the model with that one.")
+    probe, saved = _probe(model, described["truncate_dim"]), np.array(described["probe"], dtype=np.float32)
+    if len(probe) != len(saved):
+        raise ValueError(f"{built}, which gives {len(saved)} dimensions; this model gives {len(probe)}.")
+    if (cosine := probe @ saved) < _SAME:
         name = getattr(model, "name_or_path", None)
         raise ValueError(
-            f"{built}; {name!r} is another model: it encodes the same sentence with a cosine of {probe @ kept:.4f}."
+            f"{built}; {name!r} is another model: their embeddings of a sentence have cosine {cosine:.4f}."
         )
 
 
-def _probe(model, truncate_dim: int | None) -> np.ndarray:
-    return np.asarray(model.encode([_PROBE], truncate_dim=truncate_dim, convert_to="numpy"))[0]
+def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
+    encode = getattr(model, "encode_document", model.encode)
+    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to="numpy"))
+
+
+def _probe(model: Any, truncate_dim: int | None) -> np.ndarray:
+    return _encode_documents(model, [_PROBE], truncate_dim)[0]
 
 
 def _texts(sentences: str | os.PathLike | Sequence[str], column: str | None) -> Iterator[str]:
@@ -354,5 +400,5 @@ def _texts(sentences: str | os.PathLike | Sequence[str], column: str | None) -> 
     return iter(texts)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
+def _unit(embeddings: np.ndarray) -> np.ndarray:
+    return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=1e-12)

@@ -183,7 +183,7 @@ def test_encode(method, fit, sentences, tmp_path, capsys):
     np.testing.assert_allclose(plain, F.normalize(raw_vectors(directory), dim=1), rtol=0, atol=1e-5)
     made = [read_manifest(tmp_path / name)["model"] for name in ("vectors", "plain")]
     assert [model["postprocessing"] for model in made] == [method, None]
-    with pytest.raises(ValueError, match="was begun with something else .*postprocessing"):
+    with pytest.raises(ValueError, match="holds a different run .*postprocessing"):
         encode_main([*words, str(tmp_path / "vectors"), "--no_postprocess", "--resume"])
 
 
@@ -212,7 +212,7 @@ def test_an_index_is_of_the_transformed_vectors(fit, tmp_path):
     model.build_index(SENTENCES)
     model.save_index(tmp_path / "index")
     assert model.search(SENTENCES[3], top_k=1)[0][1] == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(ValueError, match="of 12 dimensions; the model given now has 32"):
+    with pytest.raises(ValueError, match="gives 12 dimensions; this model gives 32"):
         SentenceIndex.load(tmp_path / "index", SimCSE(directory, device="cpu", postprocess=False))
 
 

@@ -298,14 +298,14 @@ def test_a_kill_from_outside_at_any_time_leaves_whole_shards_only(checkpoint, tm
 
 def test_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20)
-    with pytest.raises(ValueError, match="holds a run already: go on with it by --resume"):
+    with pytest.raises(ValueError, match="holds a run already: continue it with --resume"):
         encode_file(model, source, tmp_path / "out", shard_size=20)
-    with pytest.raises(ValueError, match="shard_size: 20 there, 10 now"):
+    with pytest.raises(ValueError, match="shard_size was 20 and is now 10"):
         encode_file(model, source, tmp_path / "out", shard_size=10, resume=True)
-    with pytest.raises(ValueError, match="precision: 'float32' there, 'ubinary' now"):
+    with pytest.raises(ValueError, match="precision was 'float32' and is now 'ubinary'"):
         encode_file(model, source, tmp_path / "out", shard_size=20, precision="ubinary", resume=True)
     other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
-    with pytest.raises(ValueError, match="pooler: 'avg' there, 'cls_before_pooler' now"):
+    with pytest.raises(ValueError, match="pooler was 'avg' and is now 'cls_before_pooler'"):
         encode_file(other, source, tmp_path / "out", shard_size=20, resume=True)
     with torch.no_grad():
         next(model.model.parameters())[0, 0] += 1
@@ -434,7 +434,7 @@ def test_missing_and_damaged_shards_are_named(model, source, tmp_path, file_form
 def test_vectors_that_are_not_finite_are_not_written(model, source, tmp_path):
     with torch.no_grad():
         model.model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match="text 1 has a vector that is not finite"):
+    with pytest.raises(ValueError, match="text 1 has an embedding that is not finite"):
         encode_file(model, source, tmp_path / "out")
 
 

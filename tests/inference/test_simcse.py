@@ -356,7 +356,7 @@ def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_check
 def test_a_pooling_that_is_not_ours_is_refused(pooling, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
-    with pytest.raises(ValueError, match="pools by .*; give pooler_type"):
+    with pytest.raises(ValueError, match="pools by .* give pooler_type"):
         SimCSE(directory)
     assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
 
@@ -371,7 +371,7 @@ def test_two_poolings_at_once_are_refused(save_checkpoint):
 def test_further_modules_are_refused(save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
-    with pytest.raises(ValueError, match=r"Transformer \+ Pooling \+ Dense"):
+    with pytest.raises(ValueError, match="Dense"):
         SimCSE(directory)
 
 

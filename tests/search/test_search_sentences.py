@@ -42,7 +42,7 @@ def model(checkpoint):
     return SimCSE(checkpoint, device="cpu")
 
 
-def by_hand(model, sentences, query, top_k=5, threshold=0.6):
+def by_hand(model, sentences, query, top_k=5, threshold=-2):
     scores = model.encode(sentences).double() @ model.encode(query).double()
     order = sorted(range(len(sentences)), key=lambda i: -scores[i])
     return [(sentences[i], scores[i].item()) for i in order if scores[i] >= threshold][:top_k]
@@ -94,6 +94,15 @@ def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend):
     index.close()
 
 
+def test_embeddings_that_are_not_finite_are_refused(model):
+    vectors = model.encode(SENTENCES, convert_to="numpy")
+    vectors[3, 0] = np.nan
+    with pytest.raises(ValueError, match="sentence 3 of the index has an embedding that is not finite"):
+        SentenceIndex.build(model, SENTENCES, vectors=[vectors])
+    with pytest.raises(ValueError, match="a query has an embedding that is not finite"):
+        SentenceIndex.build(model, SENTENCES).search(vectors[3])
+
+
 def test_scores_are_python_floats_and_results_plain_pairs(model):
     index = SentenceIndex.build(model, SENTENCES)
     (results,) = index.search(["the cat"], threshold=None)
@@ -101,16 +110,31 @@ def test_scores_are_python_floats_and_results_plain_pairs(model):
     json.dumps(results)
 
 
-def test_defaults_are_five_and_point_six(model):
+def test_by_default_the_best_five_are_returned_whatever_their_score(model):
     index = SentenceIndex.build(model, SENTENCES)
-    assert index.search("the cat") == index.search("the cat", top_k=5, threshold=0.6)
+    assert index.search("the cat") == index.search("the cat", top_k=5, threshold=None)
+    opposite = -model.encode("the cat")
+    assert len(index.search(opposite)) == 5 and index.search(opposite)[0][1] < 0.5
 
 
-def test_nothing_above_the_threshold_is_an_empty_list(model):
+def test_a_threshold_that_nothing_reaches_gives_an_empty_list_and_names_the_best_score(model, caplog):
     index = SentenceIndex.build(model, SENTENCES)
-    assert index.search("the cat", threshold=1.5) == []
-    assert index.search(["the cat", "dog"], threshold=1.5) == [[], []]
+    best = index.search("the cat sat", top_k=1)[0][1]
+    assert best < 0.99999
+    assert index.search("the cat sat", threshold=1.0) == []
+    assert (
+        f"1 of 1 queries found no sentence with a cosine of at least 1.0: their best score is {best:.4f}"
+        in caplog.text
+    )
+    assert index.search(["the cat sat", SENTENCES[0]], threshold=0.99999)[0] == []
+    assert "1 of 2 queries" in caplog.text
     assert index.search([]) == []
+
+
+@pytest.mark.parametrize("threshold", [5, -1.5, float("nan")])
+def test_a_threshold_that_is_not_a_cosine_is_refused(threshold, model):
+    with pytest.raises(ValueError, match="threshold must be a cosine, between -1 and 1"):
+        SentenceIndex.build(model, SENTENCES).search("the cat", threshold=threshold)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "tensor"])
@@ -210,7 +234,7 @@ def test_vectors_that_are_not_of_these_sentences_are_refused(model, checkpoint):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[:40], vectors[40:79]])
     with pytest.raises(ValueError, match="more vectors than the 79 sentences"):
         SentenceIndex.build(model, SENTENCES[:79], vectors=[vectors])
-    with pytest.raises(ValueError, match="float32 of 32 dimensions, got float32 of shape"):
+    with pytest.raises(ValueError, match="float32 with 32 dimensions, got float32 of shape"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[:, :8]])
     with pytest.raises(ValueError, match="not this model's"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[::-1]])
@@ -226,13 +250,13 @@ def test_an_index_of_another_model_pooler_or_dimension_is_refused(model, checkpo
 
     config = tiny_config("bert")
     other = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "other")
-    with pytest.raises(ValueError, match="other' is another model: it encodes the same sentence with a cosine of"):
+    with pytest.raises(ValueError, match="other' is another model: their embeddings of a sentence have cosine"):
         SentenceIndex.load(tmp_path / "index", SimCSE(other, device="cpu"))
-    with pytest.raises(ValueError, match="pooler 'avg'; the pooler given now is 'cls_before_pooler'"):
+    with pytest.raises(ValueError, match="pooler_type 'avg', but this model has pooler_type 'cls_before_pooler'"):
         SentenceIndex.load(tmp_path / "index", SimCSE(checkpoint, pooler_type="cls_before_pooler", device="cpu"))
     config = tiny_config("bert", hidden_size=64)
     wider = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "wider")
-    with pytest.raises(ValueError, match="of 32 dimensions; the model given now has 64"):
+    with pytest.raises(ValueError, match="gives 32 dimensions; this model gives 64"):
         SentenceIndex.load(tmp_path / "index", SimCSE(wider, device="cpu"))
     with pytest.raises(ValueError, match="queries have 64 dimensions, the index has 32"):
         SentenceIndex.load(tmp_path / "index", model).search(np.zeros((1, 64), dtype=np.float32))

@@ -1,0 +1,106 @@
+"""Interpret the arguments of `SimCSE`: what to load a checkpoint with, and what `encode` returns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig
+
+from ..models.configuration import SECTION, ContrastiveSettings
+from ..models.poolers import POOLER_TYPES
+from ..models.sentence_transformers import SentenceTransformersSettings
+from ..ops.files import HUB_ARGUMENTS
+
+
+def check_hub_arguments(arguments: dict[str, Any]) -> None:
+    """Raise a `TypeError` for an argument that nothing takes, in particular for the old name of `pooler_type`."""
+    unknown = sorted(arguments.keys() - set(HUB_ARGUMENTS))
+    if not unknown:
+        return
+    advice = "the pooler is chosen by pooler_type" if "pooler" in unknown else f"known are {', '.join(HUB_ARGUMENTS)}"
+    raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}: {advice}")
+
+
+def list_texts(sentences: str | Sequence[str]) -> list[str]:
+    """Return one text or several as a list, and raise a `ValueError` for an item that is not a text."""
+    texts = [sentences] if isinstance(sentences, str) else list(sentences)
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
+    return texts
+
+
+def output_container(convert_to: str, convert_to_tensor: bool | None, convert_to_numpy: bool | None) -> str:
+    """Choose what `encode` returns.
+
+    Args:
+        convert_to (`str`): Our own argument.
+        convert_to_tensor (`bool`, *optional*): sentence-transformers' argument. If one of its two arguments is given,
+            the other one has its default there.
+        convert_to_numpy (`bool`, *optional*): sentence-transformers' argument.
+
+    Returns:
+        `str`: `"tensor"`, `"device tensor"`, `"numpy"` or `"list"`.
+
+    Raises:
+        ValueError: If `convert_to` is unknown.
+    """
+    if convert_to not in ("tensor", "numpy"):
+        raise ValueError(f"convert_to must be 'tensor' or 'numpy', got {convert_to!r}")
+    if convert_to_tensor is None and convert_to_numpy is None:
+        return convert_to
+    if convert_to_tensor:
+        return "device tensor"
+    return "list" if convert_to_numpy is False else "numpy"
+
+
+def convert(embeddings: torch.Tensor, container: str, device: torch.device) -> torch.Tensor | np.ndarray | list:
+    """Convert embeddings on the CPU to a container that [`output_container`] chose."""
+    if container == "device tensor":
+        return embeddings.to(device)
+    if container == "list" and embeddings.dim() == 2:
+        return list(embeddings)
+    return embeddings.numpy() if container == "numpy" else embeddings
+
+
+def section_pooler(config: PreTrainedConfig) -> str | None:
+    """Return the pooler that a checkpoint of ours names in its config; `None` for other checkpoints."""
+    section = getattr(config, SECTION, None)
+    return None if section is None else ContrastiveSettings.from_config(config).inference_pooler
+
+
+def inference_settings(
+    config: PreTrainedConfig, pooler_type: str | None, library: SentenceTransformersSettings
+) -> dict[str, Any]:
+    """Choose the settings that load a checkpoint for inference.
+
+    Args:
+        config (`PreTrainedConfig`): The checkpoint's config.
+        pooler_type (`str`, *optional*): The pooler that the user asked for.
+        library (`SentenceTransformersSettings`): What sentence-transformers' files say.
+
+    Returns:
+        `dict[str, Any]`: Keyword arguments of `AutoModelForCL.from_pretrained`.
+
+    Raises:
+        ValueError: If the pooler is unknown, or the checkpoint has modules that cannot be reproduced here.
+    """
+    section = getattr(config, SECTION, None)
+    settings: dict[str, Any] = {"do_mlm": False}  # the masked-LM head serves training only
+    if pooler_type is None and section is None:
+        if library.unsupported:
+            raise ValueError(
+                f"{library.unsupported}. Load it with sentence_transformers, or give pooler_type to use its encoder "
+                "alone."
+            )
+        if library.dense_layers:
+            raise ValueError("sentence-transformers models with Dense modules cannot be loaded yet: give pooler_type.")
+        pooler_type = library.pooler_type
+    if pooler_type is not None:
+        if pooler_type not in POOLER_TYPES:
+            raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
+        settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
+    elif section is not None:
+        settings["mlp_only_train"] = ContrastiveSettings.from_config(config).mlp_only_train
+    return settings
