@@ -1,8 +1,9 @@
-"""Fit a whitening or a flow of a model's embeddings and save it beside the model."""
+"""Fit a whitening or a flow on a model's embeddings and save it beside the model."""
 
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -16,7 +17,7 @@ from ..postprocessing.interface import VectorTransform
 from ..postprocessing.whitening import fit_whitening
 from .simcse import SimCSE
 
-_WINDOW = 10_000  # texts that are tokenised and sorted by length together
+_WINDOW = 10_000  # texts that are tokenized and sorted by length together
 
 
 def fit_transform(
@@ -28,74 +29,77 @@ def fit_transform(
     columns: list[str] | None = None,
     token_budget: int | None = None,
     show_progress: bool = False,
-    **settings,
+    **settings: Any,
 ) -> tuple[VectorTransform, Fit]:
-    """Fits a transform of `model`'s vectors, not normalised, and saves it with the model.
+    """Fit a transform on a model's embeddings, before normalization, and save it with the model.
 
     Args:
-        model: loaded with `postprocess=False`.
-        method: `"whitening"` or `"flow"`.
-        sentences: a txt, csv, tsv, json, jsonl or parquet file, or one gzipped.
-        output_dir: gets model, tokenizer and transform; must be new or empty. Or the model's own directory, to which
-            only the transform is added.
-        columns: of sentences, where the file has several.
-        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
-        show_progress: progress bars.
-        settings: of [`fit_whitening`] or [`fit_flow`].
+        model (`SimCSE`): The model, loaded with `postprocess=False`.
+        method (`str`): `"whitening"` or `"flow"`.
+        sentences (`str` or `Path`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+        output_dir (`str` or `Path`): A new or empty directory, which gets the model, the tokenizer and the transform;
+            or the model's own directory, to which only the transform is added.
+        columns (`list[str]`, *optional*): The columns of sentences, if the file has several columns.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
+        show_progress (`bool`, *optional*, defaults to `False`): Show progress bars.
+        **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
+
+    Returns:
+        `tuple[VectorTransform, Fit]`: The transform, and the record of what it was fitted on.
 
     Raises:
-        ValueError: an unknown method, bad input, settings or place; what the fits raise.
+        ValueError: If the method, the input, a setting or the directory is invalid.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if model.postprocessing is not None:
-        raise ValueError("the model applies a transform already: load it with postprocess=False")
+        raise ValueError(f"{model.name_or_path} applies a transform already: load it with postprocess=False")
     output_dir = Path(output_dir).expanduser()
-    own = output_dir.exists() and Path(model.name_or_path).exists() and output_dir.samefile(model.name_or_path)
-    if own:
+    is_own_directory = (
+        output_dir.exists() and Path(model.name_or_path).exists() and output_dir.samefile(model.name_or_path)
+    )
+    if is_own_directory:
         _check_own_directory(model, output_dir)
     elif output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise ValueError(f"{output_dir} is no empty directory: name another, or the model's own")
+        raise ValueError(f"{output_dir} is not an empty directory: name another one, or the model's own")
     columns = _check_columns(sentences, columns)
-    parts = _encoded(model, sentences, columns, token_budget, show_progress)
-    counted = 0
+    count = 0
 
-    def counting() -> Iterator[torch.Tensor]:
-        nonlocal counted
-        for part in parts:
-            counted += len(part)
-            yield part
+    def embeddings() -> Iterator[torch.Tensor]:
+        nonlocal count
+        for window in _encode_windows(model, sentences, columns, token_budget, show_progress):
+            count += len(window)
+            yield window
 
     history = None
+    transform: VectorTransform
     try:
         if method == "whitening":
-            transform = fit_whitening(counting(), **settings)
+            transform = fit_whitening(embeddings(), **settings)
         else:
-            vectors = list(counting())
-            if not vectors:
-                raise ValueError("there are no vectors to fit a flow on")
-            transform, history = fit_flow(torch.cat(vectors).to(model.device), show_progress=show_progress, **settings)
+            windows = list(embeddings())
+            if not windows:
+                raise ValueError("there are no sentences to fit a flow on")
+            vectors = torch.cat(windows).to(model.device)
+            transform, history = fit_flow(vectors, show_progress=show_progress, **settings)
     except ValueError as error:
         raise ValueError(f"{sentences}: {error}") from error
-    if not own:
-        if model.max_length is not None:
-            model.tokenizer.model_max_length = model.max_length
-        model.model.save_pretrained(output_dir)
-        model.tokenizer.save_pretrained(output_dir)
-    fit = Fit(model.pooler_type, model.max_length, Path(sentences).name, columns, counted, settings, history)
+    if not is_own_directory:
+        model.save_pretrained(output_dir)
+    fit = Fit(model.pooler_type, model.max_length, Path(sentences).name, columns, count, settings, history)
     save_transform(output_dir, transform, fit)
     return transform, fit
 
 
 def _check_own_directory(model: SimCSE, directory: Path) -> None:
-    """sentence-transformers' files there pool as the checkpoint says, and would be wrong for another pooler."""
+    # sentence-transformers' files there describe the checkpoint's own pooler, and would be wrong for another one.
     if not (directory / MODULES).exists():
         return
-    named = SimCSE(directory, device="cpu", postprocess=False).pooler_type
-    if named != model.pooler_type:
+    saved_type = SimCSE(directory, device="cpu", postprocess=False).pooler_type
+    if saved_type != model.pooler_type:
         raise ValueError(
-            f"{directory} names pooler {named!r} in its files, and the transform is for {model.pooler_type!r}: name "
-            "another directory for the output"
+            f"{directory} names pooler {saved_type!r} in its files, and the transform is for {model.pooler_type!r}: "
+            "name another directory for the output"
         )
 
 
@@ -107,8 +111,9 @@ def _check_columns(sentences: str | Path, columns: list[str] | None) -> list[str
     return columns
 
 
-def _encoded(model: SimCSE, sentences, columns: list[str], token_budget: int | None, show_progress: bool):
-    """(n, dim) vectors, `_WINDOW` texts at a time."""
+def _encode_windows(
+    model: SimCSE, sentences: str | Path, columns: list[str], token_budget: int | None, show_progress: bool
+) -> Iterator[torch.Tensor]:
     with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar:
         for column in columns:
             texts = (text for _, text in stream_texts(sentences, column))

@@ -312,10 +312,9 @@ class SentenceIndex:
         _check_options(described["backend"], options)
         _check_model(model, described, folder)
         for name, size in described["bytes"].items():
-            actual = (folder / name).stat().st_size if (folder / name).exists() else None
-            if actual != size:
-                state = "missing" if actual is None else f"{actual} bytes long instead of {size}"
-                raise ValueError(f"{folder / name} is {state}: the index is damaged, build it again.")
+            path = folder / name
+            if not path.exists() or path.stat().st_size != size:
+                raise ValueError(f"{path} is missing or not {size} bytes long: the index is damaged, build it again.")
         path = folder / _SENTENCES
         try:
             sentences = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["sentence"]
@@ -360,16 +359,14 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
 
 
 def _check_options(backend: str, options: dict[str, Any]) -> None:
-    unknown = options.keys() - set(BACKENDS[backend])
-    if unknown:
+    if unknown := options.keys() - set(BACKENDS[backend]):
         known = ", ".join(BACKENDS[backend]) or "none"
         raise ValueError(f"backend {backend!r} has no option {', '.join(sorted(unknown))}; its options: {known}")
 
 
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
-    pooler_type = getattr(model, "pooler_type", None)
-    if pooler_type != described["pooler"]:
+    if (pooler_type := getattr(model, "pooler_type", None)) != described["pooler"]:
         raise ValueError(f"{built}, but this model has pooler_type {pooler_type!r}. Load the model with that one.")
     probe, saved = _probe(model, described["truncate_dim"]), np.array(described["probe"], dtype=np.float32)
     if len(probe) != len(saved):
