@@ -13,7 +13,7 @@ from .common import (
 )
 
 _SUFFIXES = (".csv", ".jsonl", ".parquet")
-_NEGATIVE_LABELS = ("neutral", "contradiction")
+_LABELS = ("entailment", "neutral", "contradiction")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -30,9 +30,17 @@ def _parser() -> argparse.ArgumentParser:
         "--negatives",
         nargs="+",
         default=["contradiction"],
-        choices=_NEGATIVE_LABELS,
+        choices=_LABELS,
         help="labels that hard negatives may have; default: contradiction",
     )
+    parser.add_argument(
+        "--positives",
+        nargs="+",
+        default=["entailment"],
+        choices=_LABELS,
+        help="labels that positives may have; default: entailment",
+    )
+    parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
     add_output_options(parser, f"file to write, ending in {', '.join(_SUFFIXES)}")
     add_general_options(parser)
     return parser
@@ -65,6 +73,8 @@ def build_nli_main(argv: list[str]) -> int:
             seed=arguments.seed,
             hard_negatives_per_pair=arguments.hard_negatives_per_pair,
             negatives=arguments.negatives,
+            positives=arguments.positives,
+            max_rows=arguments.max_rows,
         )
     except ValueError as error:
         parser.error(str(error))

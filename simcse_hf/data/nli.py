@@ -1,4 +1,4 @@
-"""Builds training triplets from labelled natural language inference pairs (Gao et al. 2021, section 4)."""
+"""Training triplets from labelled natural language inference pairs (Gao et al. 2021, section 4)."""
 
 import random
 import re
@@ -30,9 +30,9 @@ class Premise:
     hypotheses: dict[str, set[str]] = field(default_factory=dict)  # hypothesis -> its labels
 
     def labelled(self, labels: Iterable[str]) -> list[str]:
-        """The hypotheses with one of the `labels`, without those that have two different ones."""
-        wanted = [{label} for label in labels]
-        return [hypothesis for hypothesis, given in self.hypotheses.items() if given in wanted]
+        """Return the hypotheses with one of the `labels`, without those that have two different ones."""
+        sets = [{label} for label in labels]
+        return [hypothesis for hypothesis, its_labels in self.hypotheses.items() if its_labels in sets]
 
 
 def build_nli_triplets(
@@ -41,54 +41,71 @@ def build_nli_triplets(
     seed: int = 42,
     hard_negatives_per_pair: int = 1,
     negatives: Sequence[str] = ("contradiction",),
+    positives: Sequence[str] = ("entailment",),
+    max_rows: int | None = None,
 ) -> Dataset:
-    """Builds training data from labelled premise-hypothesis pairs.
+    """Build training data from labelled premise-hypothesis pairs (Gao et al. 2021, section 4).
 
-    For each premise, every entailed hypothesis becomes one row with hard negatives drawn from the premise's hypotheses
-    of the `negatives` labels, without replacement; "we only sample one as the hard negative" (Gao et al. 2021,
-    footnote 7). Premises that differ in case, spacing or punctuation only are one premise, spelled as it was first.
-    Rows stand in the order in which the premises, then their hypotheses, were first seen.
+    For each premise, every entailed hypothesis becomes one row, with hard negatives drawn without replacement from the
+    premise's hypotheses of the `negatives` labels: "we only sample one as the hard negative" (footnote 7). If the
+    number of hard negatives is a multiple of the number of labels, each label gives equally many: with two of
+    ("contradiction", "neutral"), a row has one of each (Table 7). Otherwise all hypotheses with these labels form one
+    pool.
 
-    Left out, with a count in the log: a pair without a label, a pair with an empty text, a hypothesis with two
-    different labels for one premise, and the entailed hypotheses of a premise with too few negatives.
+    Premises that differ only in case, spacing or punctuation are one premise, with its first spelling. Rows stand in
+    the order in which the premises, and then their hypotheses, were first seen.
+
+    The log counts what is left out: pairs without a label, pairs with an empty text, hypotheses with two different
+    labels for one premise, and the positives of premises with too few negatives.
 
     Args:
-        source: Rows with `premise` (or `sentence1`), `hypothesis` (or `sentence2`) and `label` (or `gold_label`), as
-            dicts or a `Dataset`; or a path to a csv, tsv, json, jsonl or parquet file of such rows or to a gz of one,
-            or a list of such paths. A label is a name, in any case, or 0 entailment, 1 neutral, 2 contradiction; a
-            `ClassLabel` column goes by its own names; -1, "-" and an empty label mean none.
-        seed: Of the draw of the negatives.
-        hard_negatives_per_pair: Negatives in each row; 0 gives every entailment pair, as in the 314k pairs of Table 4.
-        negatives: Labels from whose hypotheses negatives are drawn; ("contradiction", "neutral") for Table 7.
+        source (`str`, `Path`, `Dataset` or an iterable): Rows with `premise` (or `sentence1`), `hypothesis` (or
+            `sentence2`) and `label` (or `gold_label`), as dicts or a `Dataset`; or the path of a csv, tsv, json, jsonl
+            or parquet file of such rows, possibly with `.gz`; or a list of paths. A label is a name in any case, or 0
+            for entailment, 1 for neutral and 2 for contradiction. A `ClassLabel` column uses its own names. -1, "-"
+            and an empty label mean that there is none.
+        seed (`int`, *optional*, defaults to `42`): Seed of the random draws.
+        hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives in each row. 0 keeps every pair,
+            as in the 314k entailment pairs of Table 4.
+        negatives (`Sequence[str]`, *optional*, defaults to `("contradiction",)`): Labels of the hard negatives.
+        positives (`Sequence[str]`, *optional*, defaults to `("entailment",)`): Labels of the positives. Table 4 also
+            trains on neutral and on contradictory pairs.
+        max_rows (`int`, *optional*): Keep a random sample of at most this many rows, in their order (134k in Table 4).
 
     Returns:
-        A dataset with the string columns `sent0, sent1` and `hard_neg`, or `hard_neg_1, hard_neg_2, ...` where there
-        are several.
+        `Dataset`: The string columns `sent0`, `sent1` and `hard_neg`, or `hard_neg_1`, `hard_neg_2`, ... if there are
+            several.
 
     Raises:
-        DataFileNotFoundError: A file does not exist (also a ValueError).
-        ValueError: A column is missing, a label is unknown, an argument is out of range, or nothing is left; the
+        DataFileNotFoundError: If a file does not exist (also a ValueError).
+        ValueError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
             message names the file and the line or row.
     """
-    if hard_negatives_per_pair < 0:
-        raise ValueError(f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.")
-    if isinstance(negatives, str) or not negatives or not set(negatives) <= {"neutral", "contradiction"}:
-        raise ValueError(f"negatives must list 'contradiction', 'neutral' or both, got {negatives!r}.")
+    _check_arguments(hard_negatives_per_pair, negatives, positives, max_rows)
     skipped: Counter[str] = Counter()
     premises = read_premises(source, skipped)
     generator = random.Random(seed)
+    pools = [[label] for label in negatives]
+    if hard_negatives_per_pair % len(negatives):
+        pools = [list(negatives)]
+    per_pool = hard_negatives_per_pair // len(pools)
     rows = []
     for premise in premises:
-        entailed = premise.labelled(["entailment"])
-        pool = premise.labelled(negatives)
-        if len(pool) < hard_negatives_per_pair:
-            skipped[f"entailment pairs with fewer than {hard_negatives_per_pair} hard negative(s)"] += len(entailed)
-            continue
-        rows += [[premise.text, each, *generator.sample(pool, hard_negatives_per_pair)] for each in entailed]
+        candidates = [premise.labelled(labels) for labels in pools]
+        for positive in premise.labelled(positives):
+            if any(len(pool) < per_pool for pool in candidates):
+                skipped[
+                    f"{' or '.join(positives)} pairs with fewer than {hard_negatives_per_pair} hard negative(s)"
+                ] += 1
+                continue
+            drawn = [negative for pool in candidates for negative in generator.sample(pool, per_pool)]
+            rows.append([premise.text, positive, *drawn])
     left_out = describe_skipped(skipped)
-    logger.info("%d rows from %d premises; left out: %s.", len(rows), len(premises), left_out)
+    logger.info(f"Built {len(rows)} rows from {len(premises)} premises; left out: {left_out}.")
     if not rows:
         raise ValueError(f"no triplet could be built from {len(premises)} premise(s); left out: {left_out}.")
+    if max_rows is not None and len(rows) > max_rows:
+        rows = [rows[index] for index in sorted(generator.sample(range(len(rows)), max_rows))]
     columns = ["sent0", "sent1", *_negative_columns(hard_negatives_per_pair)]
     return Dataset.from_dict(
         dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)),
@@ -96,15 +113,35 @@ def build_nli_triplets(
     )
 
 
+def _check_arguments(
+    hard_negatives_per_pair: int, negatives: Sequence[str], positives: Sequence[str], max_rows: int | None
+) -> None:
+    if hard_negatives_per_pair < 0:
+        raise ValueError(f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.")
+    for name, labels in (("negatives", negatives), ("positives", positives)):
+        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels) or not set(labels) <= set(LABELS):
+            raise ValueError(f"{name} must list distinct labels of {', '.join(LABELS)}, got {labels!r}.")
+    if hard_negatives_per_pair and set(negatives) & set(positives):
+        raise ValueError(
+            f"negatives {list(negatives)} and positives {list(positives)} share a label: name different labels, or "
+            "set hard_negatives_per_pair to 0."
+        )
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows must be 1 or more, got {max_rows}.")
+
+
 def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
-    """Reads labelled pairs and gathers the hypotheses of each premise.
+    """Read labelled pairs and collect the hypotheses of each premise.
 
     Args:
-        source: As in [`build_nli_triplets`].
-        skipped: Counts what is left out, by its description.
+        source (`str`, `Path`, `Dataset` or an iterable): See [`build_nli_triplets`].
+        skipped (`Counter[str]`): Receives the number of pairs that are left out, by description.
+
+    Returns:
+        `list[Premise]`: The premises, in the order in which they were first seen.
 
     Raises:
-        ValueError: As [`build_nli_triplets`] says of its source.
+        ValueError: If the source is not valid, see [`build_nli_triplets`].
     """
     premises = _group(_pairs(source), skipped)
     skipped["hypotheses with two labels"] += sum(
@@ -114,7 +151,7 @@ def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
 
 
 def describe_skipped(skipped: Counter[str]) -> str:
-    """What was left out, for a message."""
+    """Describe what was left out, for a message."""
     return ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
 
 
@@ -146,16 +183,16 @@ def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) ->
 
 
 def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yields (place for a message, premise, hypothesis, label)."""
+    """Yield the place for a message, the premise, the hypothesis and the label of each pair."""
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, Dataset):
         columns = [_find(source.column_names, names, "the dataset") for names in _NAMES]
-        kind = source.features[columns[2]]
+        label_type = source.features[columns[2]]
         for number, row in enumerate(source.with_format(None).select_columns(columns), 1):
             premise, hypothesis, label = (row[column] for column in columns)
-            if isinstance(kind, ClassLabel) and label is not None and label >= 0:
-                label = kind.int2str(label)
+            if isinstance(label_type, ClassLabel) and label is not None and label >= 0:
+                label = label_type.int2str(label)
             yield f"the dataset, row {number}", premise, hypothesis, label
         return
     for number, item in enumerate(source, 1):
@@ -174,11 +211,11 @@ def _file_pairs(table: TextTable) -> Iterator[tuple[str, Any, Any, Any]]:
         yield table.at(number), *cells
 
 
-def _find(found: Iterable[str], names: Sequence[str], where: str) -> str:
-    found = list(found)
+def _find(columns: Iterable[str], names: Sequence[str], where: str) -> str:
+    columns = list(columns)
     for name in names:
-        if name in found:
+        if name in columns:
             return name
     raise ValueError(
-        f"{where}: no column {' or '.join(map(repr, names))}; the columns are {', '.join(map(repr, found))}."
+        f"{where}: no column {' or '.join(map(repr, names))}; the columns are {', '.join(map(repr, columns))}."
     )

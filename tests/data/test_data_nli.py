@@ -65,6 +65,34 @@ def test_neutral_hypotheses_as_negatives():
     assert set(build_nli_triplets(ROWS, negatives=["neutral"])["hard_neg"]) == {"A dog is brown."}
 
 
+def test_two_hard_negatives_of_two_labels_are_one_of_each():
+    """SimCSE, Table 7: a contradiction and a neutral hypothesis."""
+    rows = [*ROWS, {"premise": "A man sings.", "hypothesis": "A man is mute.", "label": "contradiction"}]
+    for seed in range(20):
+        data = build_nli_triplets(rows, seed=seed, hard_negatives_per_pair=2, negatives=("contradiction", "neutral"))
+        assert pairs_of(data) == POSITIVES  # the man has no neutral hypothesis
+        assert set(data["hard_neg_1"]) <= {"A dog sleeps.", "A dog sits."}
+        assert set(data["hard_neg_2"]) == {"A dog is brown."}
+
+
+@pytest.mark.parametrize("label", ["neutral", "contradiction"])
+def test_other_labels_as_positives(label):
+    """SimCSE, Table 4: training on neutral or contradictory pairs."""
+    data = build_nli_triplets(ROWS, positives=[label], hard_negatives_per_pair=0)
+    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS if pair[2] == label)
+
+
+def test_a_random_sample_of_the_rows_keeps_their_order():
+    everything = pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0))
+    samples = set()
+    for seed in range(20):
+        sample = pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=2, seed=seed))
+        assert len(sample) == 2 and sample == [pair for pair in everything if pair in sample]
+        samples.add(tuple(sample))
+    assert len(samples) == 3
+    assert pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=9)) == everything
+
+
 def test_no_negatives_gives_every_entailment_pair():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=0)
     assert data.column_names == ["sent0", "sent1"]
@@ -144,9 +172,13 @@ def test_bad_input_names_its_place(tmp_path):
         build_nli_triplets([3])
     with pytest.raises(ValueError, match="hard_negatives_per_pair must be 0 or more"):
         build_nli_triplets(ROWS, hard_negatives_per_pair=-1)
-    for negatives in ("contradiction", [], ["entailment"]):
+    for negatives in ("contradiction", [], ["entail"], ["neutral", "neutral"]):
         with pytest.raises(ValueError, match="negatives must list"):
             build_nli_triplets(ROWS, negatives=negatives)
+    with pytest.raises(ValueError, match="share a label: name different labels, or set hard_negatives_per_pair to 0"):
+        build_nli_triplets(ROWS, negatives=["entailment"])
+    with pytest.raises(ValueError, match="max_rows must be 1 or more, got 0"):
+        build_nli_triplets(ROWS, max_rows=0)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -180,6 +212,16 @@ def test_command_refuses_what_would_lose_something(tmp_path, capsys):
     assert output.read_text() == "precious"
     assert build_nli_main([*command, "--overwrite"]) == 0
     assert output.read_text().startswith("sent0,sent1,hard_neg\n")
+
+
+def test_command_samples_pairs_with_other_positives(tmp_path):
+    source, output = tmp_path / "pairs.jsonl", tmp_path / "pairs.csv"
+    source.write_text("\n".join(map(json.dumps, ROWS)))
+    options = "--positives contradiction --hard_negatives_per_pair 0 --max_rows 2"
+    assert build_nli_main(["--input", str(source), "--output", str(output), *options.split()]) == 0
+    with output.open(newline="") as stream:
+        pairs = [(row["sent0"], row["sent1"], "contradiction") for row in csv.DictReader(stream)]
+    assert len(pairs) == 2 and set(pairs) <= set(PAIRS)
 
 
 def wording(premise):
