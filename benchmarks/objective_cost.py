@@ -77,6 +77,7 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
     inputs = {"attention_mask": torch.ones(batch, columns, MEAN_LENGTH, dtype=torch.long)}
     if OBJECTIVES[name].rows == "nli":
         inputs["relations"] = torch.tensor([[0, 2]]).repeat(batch, 1)
+        inputs["text_ids"] = torch.arange(batch * columns).view(batch, columns)
     states = None
     if objective.needs_hidden_states:
         states = torch.randn(batch, columns, MEAN_LENGTH, DIM, requires_grad=True)

@@ -77,9 +77,14 @@ RUNS: dict[str, tuple[str, dict, dict]] = {
     "diffcse": ("wiki", UNSUP | {"objective": "diffcse"}, {}),
     "supervised simcse": ("nli", {"pooler_type": "cls"}, {"learning_rate": 3e-4}),
     "softmax (SBERT), pairs": ("nli pairs", MEAN | {"objective": "softmax"}, {"learning_rate": 3e-4}),
-    "softmax (SBERT), 3p3n-Augment": ("nli 3p3n", MEAN | {"objective": "softmax"}, {"learning_rate": 3e-4}),
-    "supcon, allpalln": ("nli allpalln", MEAN | {"objective": "supcon"}, {"learning_rate": 3e-4}),
-    "softmax+supcon 0.3, allpalln": ("nli allpalln", MEAN | {"objective": "softmax+supcon"}, {"learning_rate": 3e-4}),
+    "softmax (SBERT), 3p3n-Augment": (
+        "nli premises",
+        MEAN
+        | {"objective": "softmax", "objective_options": {"augment": True, "max_positives": 3, "max_negatives": 3}},
+        {"learning_rate": 3e-4},
+    ),
+    "supcon, allpalln": ("nli premises", MEAN | {"objective": "supcon"}, {"learning_rate": 3e-4}),
+    "softmax+supcon 0.3, allpalln": ("nli premises", MEAN | {"objective": "softmax+supcon"}, {"learning_rate": 3e-4}),
 }
 
 

@@ -17,7 +17,7 @@ ROWS = {
 
 
 def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
-    """Vectors (batch, num_sentences, dim) that require a gradient, with large numbers where there is no sentence."""
+    """A batch of one premise per row, whose embeddings require a gradient and are large where there is no sentence."""
     generator = torch.Generator().manual_seed(seed)
     width = max(map(len, rows))
     vectors = scale * torch.randn(len(rows), width + 1, dim, generator=generator, dtype=torch.float64)
@@ -25,7 +25,8 @@ def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
     for i, row in enumerate(rows):
         relations[i, : len(row)] = torch.tensor(row, dtype=torch.long)
         vectors[i, len(row) + 1 :] = 1e6
-    return EncodedBatch(vectors.to(dtype).requires_grad_(), {"relations": relations})
+    inputs = {"relations": relations, "text_ids": torch.arange(len(rows))[:, None].expand(-1, width + 1)}
+    return EncodedBatch(vectors.to(dtype).requires_grad_(), inputs)
 
 
 def training_rows(rows, batch_size=4, processes=1, sentences=None):

@@ -1,103 +1,122 @@
-"""SBERT's classifier: entailment, neutral or contradiction from the vectors of a premise and a hypothesis."""
+"""SBERT's classifier: entailment, neutral or contradiction from the embeddings of a premise and a hypothesis."""
 
-from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from pyarrow.compute import list_value_length
 from torch import nn
 
 from ..ops.distributed import mean_over_processes
 from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
+from .nli_batch import RELATIONS, check_limit, premise_candidates, row_relations
 
-RELATIONS = ("entailment", "neutral", "contradiction")  # their order is that of the numbers 0, 1, 2
+#: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
+#: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
+LIAO_DEFAULTS: dict[str, Any] = {
+    "pooler_type": "avg_no_cls",
+    "mlp_only_train": False,
+    "nli_sampling": "pairs",
+    "train_sampling_strategy": "sequential",
+    "per_device_train_batch_size": 64,
+    "learning_rate": 2e-5,
+    "num_train_epochs": 1,
+    "warmup_steps": 0.1,
+}
 
 
 class Softmax(Objective):
     r"""Cross-entropy of a two-layer classifier over (u, v, |u - v|) (Liao 2021, arXiv:2106.04791, section 3, Eq. 1).
 
-    u is the vector of a premise and v that of one of its hypotheses. The mean is over all pairs of the batch, those
-    of all processes. The paper's "SBERT baseline" is this objective on single pairs, and its "-Augment" baselines are
-    this objective on grouped rows (see `build_nli_groups`).
+    u is the embedding of a premise and v that of one of its hypotheses. The loss is the mean over all pairs of the
+    batch, including those of the other processes. The paper's "SBERT baseline" is this objective on pairs.
 
-    The paper says no more of the classifier than "two-layer". Here a ReLU stands between the layers; SBERT itself
-    (arXiv:1908.10084) has a single layer, and the paper's published code two linear ones with nothing between them.
-    It is needed in training only.
+    With `augment` it is the paper's "-Augment" baseline: the classifier also learns from the positives and negatives
+    that the contrastive loss would read, each paired with its premise (see [`premise_candidates`]). The loss is then
+    the mean of the two cross-entropies (lambda = 0.5 in the authors' notes). The paper does not say how to label a
+    hypothesis of another premise; here it is a contradiction. In evaluation mode nothing is augmented.
+
+    The paper calls the classifier "two-layer" and says no more. This one has a ReLU between the layers. SBERT itself
+    (arXiv:1908.10084) has a single layer, and the paper's code two linear layers of width 1.5 dim without a ReLU. The
+    classifier is used in training only.
 
     Args:
-        dim: of the sentence vectors.
-        hidden_dim: width between the layers; default: `dim`.
+        dim (`int`): Embedding size.
+        hidden_dim (`int`, *optional*): Width between the layers. Defaults to `dim`.
+        augment (`bool`, *optional*, defaults to `False`): Whether to add the pairs of the "-Augment" baselines.
+        max_positives (`int`, *optional*): With `augment`, the limit N+ on the positives of a premise; unset: all.
+        max_negatives (`int`, *optional*): With `augment`, the limit N- on its negatives; unset: all of the batch.
 
     Raises:
-        ValueError: a `hidden_dim` that is no whole number of 1 or more.
+        ValueError: If an argument is not valid, or a limit is set without `augment`.
     """
 
     summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
     papers = ("sbert", "liao")
+    defaults: ClassVar[dict[str, Any]] = LIAO_DEFAULTS
     rows = "nli"
 
-    def __init__(self, dim: int, hidden_dim: int | None = None):
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        augment: bool = False,
+        max_positives: int | None = None,
+        max_negatives: int | None = None,
+    ):
         super().__init__(dim)
         if hidden_dim is not None and not (isinstance(hidden_dim, int) and hidden_dim >= 1):
-            raise ValueError(f"hidden_dim must be a whole number of 1 or more, got {hidden_dim}")
+            raise ValueError(f"hidden_dim must be an integer above 0, got {hidden_dim}")
+        if not isinstance(augment, bool):
+            raise ValueError(f"augment must be true or false, got {augment!r}")
+        if not augment and (max_positives is not None or max_negatives is not None):
+            raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
         hidden_dim = hidden_dim or dim
+        self.augment = self.needs_text_ids = augment
+        self.max_positives = check_limit("max_positives", max_positives)
+        self.max_negatives = check_limit("max_negatives", max_negatives)
         self.classifier = nn.Sequential(
             nn.Linear(3 * dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, len(RELATIONS))
         )
 
     def check(self, rows: TrainingRows) -> None:
-        """As [`Objective.check`].
-
-        Raises:
-            ValueError: rows without `relations`, or with relations that are not valid, named.
-        """
+        """Check that every row has valid relations; see [`row_relations`]."""
         row_relations(rows)
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss; see [`Objective.forward`]."""
         relations = batch.inputs["relations"]
         present = relations >= 0
-        with torch.autocast(batch.vectors.device.type, enabled=False):
-            logits = self.logits(
-                batch.vectors[:, :1].expand(-1, relations.shape[1], -1)[present], batch.vectors[:, 1:][present]
-            )
-            total = F.cross_entropy(as_full_precision(logits), relations[present], reduction="sum")
-        return mean_over_processes(total, present.sum(), self.training)
+        premises = batch.vectors[:, :1].expand(-1, relations.shape[1], -1)[present]
+        loss = self._cross_entropy(premises, batch.vectors[:, 1:][present], relations[present])
+        if not (self.augment and self.training):
+            return loss
+        candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)
+        premise, hypothesis = (candidates.positives | candidates.negatives).nonzero(as_tuple=True)
+        augmented = self._cross_entropy(
+            candidates.premises[premise], candidates.hypotheses[hypothesis], candidates.labels[premise, hypothesis]
+        )
+        return (loss + augmented) / 2
 
     def logits(self, premises: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
-        """(n, dim) and (n, dim) -> (n, 3), in the order of [`RELATIONS`]."""
+        """Classify pairs.
+
+        Args:
+            premises (`torch.Tensor`): Embeddings of shape `(n, dim)`.
+            hypotheses (`torch.Tensor`): Embeddings of shape `(n, dim)`.
+
+        Returns:
+            `torch.Tensor`: Logits of shape `(n, 3)`, in the order of `RELATIONS`.
+        """
         u, v = as_full_precision(premises), as_full_precision(hypotheses)
         features = torch.cat([u, v, (u - v).abs()], dim=-1)
-        return self.classifier(features.to(self.classifier[0].weight.dtype))
+        return self.classifier(features.to(next(self.classifier.parameters()).dtype))
 
-
-def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
-    """The relations of every training row, checked.
-
-    Args:
-        rows: of the run.
-
-    Raises:
-        ValueError: there are none, or a row has none, too many or too few, or one that is not 0, 1 or 2.
-    """
-    if not rows.has_relations:
-        raise ValueError(
-            "the objectives softmax, supcon and softmax+supcon need a column `relations`: rows of a premise and its "
-            "labelled hypotheses. build_nli_groups makes them of pairs with the labels entailment, neutral and "
-            "contradiction, such as SNLI's and MultiNLI's"
-        )
-    dataset = rows.dataset.with_format("arrow")
-    relations = dataset.select_columns("relations")[:]["relations"].to_pylist()
-    sentences = list_value_length(dataset.select_columns("input_ids")[:]["input_ids"]).to_pylist()
-    for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
-        if not row or len(row) != count - 1:
-            raise ValueError(
-                f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and "
-                "at least one hypothesis, with one relation for each hypothesis"
-            )
-        if not {0, 1, 2}.issuperset(row):
-            raise ValueError(
-                f"training row {number} has the relations {row}: each must be 0 (entailment), 1 (neutral) or "
-                "2 (contradiction)"
-            )
-    return relations
+    def _cross_entropy(
+        self, premises: torch.Tensor, hypotheses: torch.Tensor, relations: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.autocast(premises.device.type, enabled=False):
+            logits = as_full_precision(self.logits(premises, hypotheses))
+            total = F.cross_entropy(logits, relations, reduction="sum")
+        count = torch.tensor(len(relations), device=relations.device)
+        return mean_over_processes(total, count, self.training)

@@ -106,8 +106,7 @@ def _load_structured_rows(
             documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, **span_options
         )
     if row_type == "nli":
-        sampling = data_args.nli_sampling or ("pairs" if model_args.objective == "softmax" else "allpalln")
-        rows = build_nli_groups(path, sampling=sampling, seed=training_args.seed)
+        rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")
     else:
         rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
     return rows if limit is None else rows.select(range(min(limit, len(rows))))

@@ -153,8 +153,8 @@ class DataArguments:
     nli_sampling: str | None = field(
         default=None,
         metadata={
-            "help": "Which hypotheses of a premise form a row, for objectives that learn from labelled NLI pairs "
-            "(columns premise, hypothesis, label); default: pairs for softmax, allpalln otherwise.",
+            "help": "Rows for objectives that learn from labelled NLI pairs (columns premise, hypothesis, label): "
+            "pairs, or premises with all of their hypotheses; default: pairs.",
             "choices": SAMPLINGS,
         },
     )

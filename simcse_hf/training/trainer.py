@@ -26,7 +26,7 @@ from ..models.configuration import check_max_length
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import TrainingRows, objective_class
-from ..objectives.masked_lm import mask_batch, mask_tokens
+from ..objectives.masked_lm import mask_tokens
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback
@@ -142,8 +142,8 @@ class SimCSETrainer(Trainer):
         if "view_seed" in inputs:
             inputs = self._with_masked_lm_view(inputs)
         if self.masker is not None and model.training:
-            columns = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
-            inputs = mask_batch(inputs, partial(mask_tokens, masker=self.masker), columns)
+            masked, targets = mask_tokens(inputs["input_ids"], self.masker)
+            inputs = {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
         if self.args.gradcache_chunk_size is not None and model.training:
             trim = not self.args.pad_to_max_length
             self._cached = CachedBatch(

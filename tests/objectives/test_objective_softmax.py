@@ -120,5 +120,29 @@ def test_rows_are_named_by_their_place_after_a_selection():
 
 @pytest.mark.parametrize("hidden_dim", [0, -1, 2.5])
 def test_a_hidden_width_that_cannot_be(hidden_dim):
-    with pytest.raises(ValueError, match=f"hidden_dim must be a whole number of 1 or more, got {hidden_dim}"):
+    with pytest.raises(ValueError, match=f"hidden_dim must be an integer above 0, got {hidden_dim}"):
         Softmax(4, hidden_dim)
+
+
+def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
+    """The mean of two cross-entropies: over the labelled pairs, and over each premise with all hypotheses."""
+    rows, objective = [[0, 1], [2], [0, 2, 0]], Softmax(4, augment=True).double()
+    batch = embedded(rows, 4)
+    losses = []
+    for i, premise in enumerate(batch.vectors):
+        if 0 not in rows[i]:
+            continue  # it has no positive, so it is no anchor
+        for j, row in enumerate(rows):
+            for relation, hypothesis in zip(row, batch.vectors[j, 1:], strict=False):
+                scores = torch.log_softmax(objective.logits(premise[None, 0], hypothesis[None])[0], 0)
+                losses.append(-scores[relation if i == j else 2].item())
+    assert len(losses) == 12
+    plain = slow_loss(objective, rows, batch.vectors).item()
+    assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
+    assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)
+
+
+def test_limits_without_augmentation_are_refused():
+    with pytest.raises(ValueError, match="set augment to true"):
+        Softmax(4, max_positives=3)
+    assert Softmax(4, augment=True, max_positives=3, max_negatives=3).needs_text_ids

@@ -17,7 +17,8 @@ PROCESSES = 2
 OBJECTIVES = {
     "softmax": (Softmax, {}),
     "supcon": (SupCon, {}),
-    "supcon, dot": (SupCon, {"similarity": "dot", "temperature": 1.0}),
+    "supcon, cosine": (SupCon, {"similarity": "cosine"}),
+    "softmax, augmented": (Softmax, {"augment": True}),
     "softmax+supcon": (SoftmaxSupCon, {}),
 }
 BATCHES = {  # the first half of the rows is the first process's
@@ -38,13 +39,14 @@ class Encoder(nn.Module):
         objective, options = OBJECTIVES[name]
         self.objective = objective(DIM, **options).double()
 
-    def forward(self, vectors, relations):
-        found = self.objective(EncodedBatch(self.layer(vectors), {"relations": relations}))
-        return sum(found.values()) if isinstance(found, dict) else found
+    def forward(self, vectors, relations, text_ids):
+        inputs = {"relations": relations, "text_ids": text_ids}
+        loss = self.objective(EncodedBatch(self.layer(vectors), inputs))
+        return sum(loss.values()) if isinstance(loss, dict) else loss
 
 
-def step(model, vectors, relations):
-    loss = model(vectors, relations)
+def step(model, *inputs):
+    loss = model(*inputs)
     loss.backward()
     module = model.module if isinstance(model, DistributedDataParallel) else model
     return loss.item(), {name: p.grad for name, p in module.named_parameters()}
@@ -55,7 +57,8 @@ def rows_of(rank, rows):
     whole, each = embedded(rows, DIM), len(rows) // PROCESSES
     mine = slice(rank * each, (rank + 1) * each)
     width = max(map(len, rows[mine]))
-    return whole.vectors.detach()[mine, : width + 1], whole.inputs["relations"][mine, :width]
+    relations, text_ids = (whole.inputs[name][mine] for name in ("relations", "text_ids"))
+    return whole.vectors.detach()[mine, : width + 1], relations[:, :width], text_ids[:, : width + 1]
 
 
 def results_of(rank, processes):
@@ -79,7 +82,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_two_processes_are_one_with_the_whole_batch(name, batch, found):
     whole = embedded(BATCHES[batch], DIM)
-    loss, gradients = step(Encoder(name), whole.vectors.detach(), whole.inputs["relations"])
+    loss, gradients = step(Encoder(name), whole.vectors.detach(), *whole.inputs.values())
     assert (loss == 0) == (name.startswith("supcon") and batch == "no positive at all")
     losses = [of_rank[name, batch][0] for of_rank in found]
     assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9)
@@ -124,8 +127,8 @@ def test_rows_are_checked_for_both():
     objective.check(training_rows([[0, 2], [0, 1]]))
     with pytest.raises(ValueError, match=r"training row 2 has the relations \[0, 3\]"):
         objective.check(training_rows([[0, 2], [0, 3]]))
-    with pytest.raises(ValueError, match="training row 1: the premise has no entailed hypothesis"):
-        objective.check(training_rows([[2], [0]]))
+    with pytest.raises(ValueError, match="none of the 2 training rows has an entailed hypothesis"):
+        objective.check(training_rows([[2], [1]]))
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])

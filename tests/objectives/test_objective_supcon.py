@@ -6,8 +6,14 @@ import pytest
 import torch
 from relation_helpers import ROWS, embedded, training_rows
 
-from simcse_hf.objectives import EncodedBatch, TrainingRows
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives.nli_batch import premise_candidates
 from simcse_hf.objectives.supcon import SupCon
+
+
+def encoded(embeddings, relations, premise_ids):
+    ids = torch.tensor(premise_ids)[:, None].expand(embeddings.shape[:2])
+    return EncodedBatch(embeddings, {"relations": torch.tensor(relations), "text_ids": ids})
 
 
 def slow_similarity(a, b, kind):
@@ -53,14 +59,14 @@ def test_equals_the_equation(name, dim, temperature, similarity):
 def test_a_case_by_hand():
     """Two premises in the plane; the second has no positive and counts only by its hypothesis."""
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
-    batch = EncodedBatch(vectors, {"relations": torch.tensor([[0, 2], [1, -100]])})
+    batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
     wanted = math.log(math.e + 1 + 1 / math.e) - 1
     assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
 
 
 def test_two_positives_are_averaged_and_stand_in_each_others_denominator():
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]])
-    batch = EncodedBatch(vectors, {"relations": torch.tensor([[0, 0]])})
+    batch = encoded(vectors, [[0, 0]], [7])
     wanted = math.log(math.e + 1) - 1 / 2
     assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
 
@@ -72,8 +78,9 @@ def test_neutral_and_contradictory_hypotheses_are_negatives_alike():
 
 def test_cosine_ignores_lengths_and_the_dot_product_does_not():
     batch, longer = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4, scale=3.0)
-    assert SupCon(4)(batch).item() == pytest.approx(SupCon(4)(longer).item(), rel=1e-9)
-    losses = [SupCon(4, 1.0, "dot")(each).item() for each in (batch, longer)]
+    cosine = SupCon(4, similarity="cosine")
+    assert cosine(batch).item() == pytest.approx(cosine(longer).item(), rel=1e-9)
+    losses = [SupCon(4)(each).item() for each in (batch, longer)]
     assert abs(losses[0] - losses[1]) > 0.1
 
 
@@ -92,11 +99,10 @@ def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
     """In float32, where softmax(positive) rounds to 1; the reference is float64."""
     vectors = torch.eye(4, dtype=torch.float64)[torch.tensor([[0, 0, 1], [2, 2, 3]])]
     vectors = vectors + 0.01 * torch.randn(2, 3, 4, dtype=torch.float64)
-    relations = {"relations": torch.tensor([[0, 2], [0, 1]])}
     gradients = []
     for dtype in (torch.float32, torch.float64):
         x = vectors.to(dtype).requires_grad_()
-        loss = SupCon(4, temperature=0.05)(EncodedBatch(x, relations))
+        loss = SupCon(4, 0.05, "cosine")(encoded(x, [[0, 2], [0, 1]], [7, 8]))
         gradients.append(torch.autograd.grad(loss, x)[0].double())
         assert 0 < loss.item() < 1e-6
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4 * gradients[1].abs().max().item())
@@ -107,7 +113,7 @@ def test_half_precision_vectors_are_compared_in_full(dtype):
     batch = embedded(ROWS["ragged"], 4, dtype)
     exact = slow_loss(ROWS["ragged"], batch.vectors.double(), 0.05, "cosine").item()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = SupCon(4)(batch)
+        loss = SupCon(4, 0.05, "cosine")(batch)
     assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=1e-5)
 
 
@@ -120,14 +126,82 @@ def test_nothing_to_contrast_is_zero_with_a_gradient(rows, training):
     assert loss.item() == 0 and (batch.vectors.grad == 0).all()
 
 
+def pairs_of_two_premises():
+    """The pairs of premises 7 and 8, and the same embeddings as one row per premise."""
+    premises, hypotheses = torch.randn(2, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    relations, ids = [0, 2, 0, 0, 1], [7, 7, 7, 8, 8]
+    pairs = torch.stack([premises[torch.tensor(ids) - 7], hypotheses], dim=1)
+    grouped = torch.zeros(2, 4, 4, dtype=torch.float64)
+    grouped[:, 0], grouped[0, 1:], grouped[1, 1:3] = premises, hypotheses[:3], hypotheses[3:]
+    return encoded(pairs, [[r] for r in relations], ids), encoded(grouped, [[0, 2, 0], [0, 1, -100]], [7, 8])
+
+
+def test_rows_of_pairs_give_the_loss_of_whole_premises():
+    pairs, grouped = pairs_of_two_premises()
+    assert SupCon(4)(pairs).item() == pytest.approx(SupCon(4)(grouped).item(), rel=1e-12)
+
+
+def test_a_batch_without_text_ids_is_refused():
+    batch = EncodedBatch(torch.ones(1, 2, 4), {"relations": torch.tensor([[0]])})
+    with pytest.raises(ValueError, match="no text_ids, by which rows of one premise are recognized"):
+        SupCon(4)(batch)
+
+
+@pytest.mark.parametrize(("max_positives", "max_negatives"), [(1, None), (None, 1), (1, 2), (2, 3)])
+def test_limits_hold_for_the_positives_and_the_negatives_of_the_whole_batch(max_positives, max_negatives):
+    """Section 4.4 of the paper: N- is bounded by the negatives in the batch and not by those of the premise."""
+    pairs, _ = pairs_of_two_premises()
+    everything = premise_candidates(pairs, True)
+    drawn = set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        limited = premise_candidates(pairs, True, max_positives, max_negatives)
+        for mask, whole, limit in (
+            (limited.positives, everything.positives, max_positives),
+            (limited.negatives, everything.negatives, max_negatives),
+        ):
+            assert not (mask & ~whole).any()
+            assert mask.sum(1).tolist() == [min(n, limit or n) for n in whole.sum(1).tolist()]
+        drawn.add(tuple(limited.negatives[0].tolist()))
+    negatives = everything.negatives[0].sum().item()
+    assert negatives == 3  # one of its own, two of the other premise
+    assert len(drawn) == math.comb(negatives, min(max_negatives or negatives, negatives))
+
+
+def test_drawn_candidates_alone_make_up_the_loss():
+    pairs, _ = pairs_of_two_premises()
+    torch.manual_seed(3)
+    loss = SupCon(4, max_positives=1, max_negatives=1)(pairs)
+    torch.manual_seed(3)
+    chosen = premise_candidates(pairs, True, 1, 1)
+    terms = []
+    for premise, positive, negative in zip(chosen.premises, chosen.positives, chosen.negatives, strict=True):
+        scores = [premise @ chosen.hypotheses[mask][0] for mask in (positive, negative)]
+        terms.append(math.log(1 + math.exp(scores[1] - scores[0])))
+    assert loss.item() == pytest.approx(sum(terms) / len(terms), rel=1e-9)
+    evaluated = SupCon(4, max_positives=1, max_negatives=1).eval()(pairs)
+    assert evaluated.item() == pytest.approx(SupCon(4)(pairs).item(), rel=1e-12)
+
+
+def test_the_settings_are_the_papers():
+    for name in ("supcon", "softmax+supcon"):
+        defaults = OBJECTIVES[name].defaults
+        assert (defaults["similarity"], defaults["learning_rate"]) == ("dot", 2e-5)
+        assert (defaults["per_device_train_batch_size"], defaults["num_train_epochs"]) == (64, 1)
+        assert (defaults["nli_sampling"], defaults["train_sampling_strategy"]) == ("pairs", "sequential")
+        assert make_objective(name, 4, {}, {}).needs_text_ids
+    assert (SupCon(4).similarity, SupCon(4).temperature) == ("dot", 1.0)
+
+
 def test_rows_are_checked_before_training():
     objective = SupCon(4)
     objective.check(training_rows([[0, 2], [1, 0]], batch_size=1))
     objective.check(training_rows([[0]], batch_size=1, processes=2))
     with pytest.raises(ValueError, match=r"supcon.* need a column `relations`"):
         objective.check(TrainingRows(2, 4))
-    with pytest.raises(ValueError, match=r"training row 2: the premise has no entailed hypothesis.*\[1, 2\].*groups"):
-        objective.check(training_rows([[0, 2], [1, 2]]))
+    objective.check(training_rows([[0, 2], [1, 2]]))  # the second premise is no anchor, but its hypotheses count
+    with pytest.raises(ValueError, match="none of the 2 training rows has an entailed hypothesis.*check the labels"):
+        objective.check(training_rows([[1], [1, 2]]))
     with pytest.raises(ValueError, match="training row 2: a batch of one premise with one hypothesis.*raise per_dev"):
         objective.check(training_rows([[0, 2], [0]], batch_size=1))
 
@@ -138,6 +212,8 @@ def test_rows_are_checked_before_training():
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
         ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
         ({"similarity": "euclidean"}, "similarity must be one of cosine, dot, got 'euclidean'"),
+        ({"max_positives": 0}, "max_positives must be an integer above 0, or unset for all, got 0"),
+        ({"max_negatives": 2.5}, "max_negatives must be an integer above 0, or unset for all, got 2.5"),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -212,18 +212,40 @@ def texts_of(tmp_path, words, supervised):
     return load_training_texts(*parse_arguments(line.split()), supervised=supervised)
 
 
-def test_labelled_pairs_become_rows_of_a_premise(tmp_path):
+def test_labelled_pairs_become_rows_of_pairs_or_of_premises(tmp_path):
     file = tmp_path / "nli.csv"
     file.write_text(
         "premise,hypothesis,label\n"
         "a cat sat,a cat,entailment\na cat sat,a dog,contradiction\na dog ran,it ran,neutral\n"
     )
-    grouped = texts_of(tmp_path, f"--train_file {file} --objective supcon", supervised=True)
-    assert grouped["texts"][:] == [["a cat sat", "a cat", "a dog"]] and grouped["relations"][:] == [[0, 2]]
-    by_pair = texts_of(tmp_path, f"--train_file {file} --objective softmax", supervised=True)
+    by_pair = texts_of(tmp_path, f"--train_file {file} --objective supcon", supervised=True)
     assert [len(row) for row in by_pair["texts"]] == [2, 2, 2]
+    options = f"--train_file {file} --objective supcon --nli_sampling premises"
+    grouped = texts_of(tmp_path, options, supervised=True)
+    assert grouped["texts"][:] == [["a cat sat", "a cat", "a dog"], ["a dog ran", "it ran"]]
+    assert grouped["relations"][:] == [[0, 2], [1]]
     first = texts_of(tmp_path, f"--train_file {file} --objective softmax --max_train_samples 2", supervised=True)
     assert len(first) == 2
+
+
+@pytest.mark.parametrize("objective", ["supcon", "softmax+supcon"])
+def test_supervised_contrastive_learning_runs_with_the_settings_of_its_paper(tmp_path, objective):
+    """Liao 2021, section 4.2 and Eq. 2."""
+    model, data, training = parse_arguments(f"--output_dir {tmp_path} --use_cpu --objective {objective}".split())
+    assert (model.similarity, model.temp, model.pooler_type) == ("dot", 1.0, "avg_no_cls")
+    assert (training.learning_rate, training.num_train_epochs, training.warmup_steps) == (2e-5, 1, 0.1)
+    assert (training.per_device_train_batch_size, data.nli_sampling) == (64, "pairs")
+    assert training.train_sampling_strategy == "sequential"
+
+
+def test_the_pairs_of_a_premise_stay_in_one_batch(start, tmp_path, tokenizer):
+    """In the order of the file; the objective recognizes the pairs of a premise by their equal text."""
+    trainer = trainer_of(start, tmp_path, tokenizer, "supcon", train_sampling_strategy="sequential")
+    first = next(iter(trainer.get_train_dataloader()))
+    expected = tokenizer([row[0] for row in rows_for("supcon", tokenizer)["texts"][:4]])["input_ids"]
+    ids, mask = first["input_ids"][:, 0], first["attention_mask"][:, 0].bool()
+    assert [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)] == expected
+    assert first["text_ids"].shape == first["input_ids"].shape[:2]
 
 
 def test_documents_become_neighbours_or_spans(tmp_path, start):
