@@ -30,7 +30,7 @@ else:
 
 logger = logging.get_logger(__name__)
 
-HEAD_CHOICES = ("auto", "keep", "fresh")
+HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
 # Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
@@ -121,7 +121,9 @@ class ContrastiveCheckpoint(_Base):
             head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
                 `"fresh"` one, or `"auto"`: keep it if `config.json` has our section (with the pooler `cls`), or if the
                 checkpoint is a bare encoder with a pooler and without masked-LM head, as the published models are.
-                The choice is logged and stands in `model.head_source`.
+                The choice is logged and stands in `model.head_source`. A checkpoint may hold the head twice, in the
+                encoder's own pooler and in `2_Dense`, from which sentence-transformers reads it. If the two differ,
+                `"pooler"` or `"dense"` says which one to keep.
             kwargs (`Any`): Settings ([`ContrastiveSettings`]), config values such as `hidden_dropout_prob=0.2`, and
                 the other arguments of transformers' `from_pretrained`.
 
@@ -130,7 +132,8 @@ class ContrastiveCheckpoint(_Base):
             and the loading info.
 
         Raises:
-            ValueError: If `head` is unknown, or is `"keep"` and the checkpoint has no head, or a setting is not valid.
+            ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
+                `head` does not choose, or a setting is not valid.
         """
         if head not in HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
@@ -150,15 +153,19 @@ class ContrastiveCheckpoint(_Base):
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renames[r"^lm_head\."] = "cls.predictions."
             model, info = load(name_or_path, *args, output_loading_info=True, key_mapping=renames, **kwargs)
-        has_head = model._load_or_find_head(name_or_path, info, kwargs)
+        has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
         model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
-        keeps = head == "keep" or (head == "auto" and has_head and (has_reference_head or model._is_trained(info)))
+        keeps = head in ("keep", "pooler", "dense") or (
+            head == "auto" and has_head and (has_reference_head or model._is_trained(info))
+        )
         if keeps and not has_head:
             raise ValueError(
-                f"head='keep', but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
+                f"head={head!r}, but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
             )
         if not keeps:
             model.reset_head()
+        elif model.has_own_pooler:
+            model._settle_head(name_or_path, head, files, kwargs)
         model._freeze_unused_head()  # loading has replaced the parameters
         model.head_source = "kept" if keeps else "fresh"
         if model.settings.pooler_type == "cls":
@@ -167,11 +174,51 @@ class ContrastiveCheckpoint(_Base):
             model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
         return (model, info) if wants_info else model
 
-    def _load_or_find_head(self, name_or_path: str | os.PathLike, info: dict, kwargs: dict[str, Any]) -> bool:
+    def _load_or_find_head(
+        self, name_or_path: str | os.PathLike, head: str, info: dict[str, Any], kwargs: dict[str, Any]
+    ) -> bool:
         if self.has_own_pooler:
             return not any(".pooler." in f".{key}" for key in info["missing_keys"])
         # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-        return self._saved_section is not None and load_head(self.sentence_head, name_or_path, kwargs)
+        is_ours = self._saved_section is not None and head != "pooler"
+        return is_ours and load_head(self.sentence_head, name_or_path, kwargs)
+
+    def _settle_head(
+        self,
+        name_or_path: str | os.PathLike,
+        head: str,
+        files: SentenceTransformersSettings,
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Compare the encoder's pooler with the copy in `2_Dense`, and take the one that was asked for.
+
+        sentence-transformers trains the copy only. Other tools may change the pooler only.
+        """
+        linear = next(module for module in self.contrastive_head.modules() if isinstance(module, nn.Linear))
+        dense = nn.Linear(linear.in_features, linear.out_features)
+        is_listed = (
+            self._saved_section is not None and files.pooler_type == "cls_before_pooler" and files.dense_folders
+        )
+        if not is_listed or not load_dense(dense, name_or_path, files.dense_folders[0], kwargs):
+            if head == "dense":
+                raise ValueError(f"head='dense', but {name_or_path} has no head in 2_Dense. Use head='keep'.")
+            return
+        if head == "pooler" or linear.weight.is_meta:
+            return
+        dense = dense.to(linear.weight)
+        pairs = ((dense.weight, linear.weight), (dense.bias, linear.bias))
+        with torch.no_grad():
+            difference = max((x - y).abs().max().item() for x, y in pairs)
+            if head == "dense":
+                for x, y in pairs:
+                    y.copy_(x)
+            elif difference > 0 and self.settings.inference_pooler == "cls":
+                raise ValueError(
+                    f"{name_or_path} holds two different heads: the encoder's pooler and {files.dense_folders[0]}, from "
+                    f"which sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' if the "
+                    "model was trained further with sentence-transformers, or head='pooler' if it was trained further "
+                    "otherwise."
+                )
 
     def _load_dense_layers(self, name_or_path: str | os.PathLike, folders: list[str], kwargs: dict[str, Any]) -> None:
         # sentence-transformers chooses other folders when it saves. The first may be the head's.

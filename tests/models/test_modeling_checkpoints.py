@@ -265,7 +265,7 @@ def test_a_stock_checkpoint_of_an_encoder_without_pooler_gets_our_head(family, t
 
 
 def test_head_must_be_one_of_three(tmp_path):
-    with pytest.raises(ValueError, match="head must be one of auto, keep, fresh, got 'yes'"):
+    with pytest.raises(ValueError, match="head must be one of auto, keep, fresh, pooler, dense, got 'yes'"):
         BertForCL.from_pretrained(tmp_path, head="yes")
 
 

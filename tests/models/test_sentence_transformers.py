@@ -244,3 +244,57 @@ def test_an_activation_outside_of_torch_is_refused(save_checkpoint):
     layer = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "os.system"}
     with pytest.raises(ValueError, match="class of torch.nn, got 'os.system'"):
         BertForCL(tiny_config(), pooler_type="avg", dense_layers=[layer])
+
+
+# --- a head that is stored twice ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained_on_in_the_library(library, save_checkpoint, tmp_path):
+    """Our `cls` model after training on in sentence-transformers, which moves `2_Dense` and not the pooler."""
+    theirs = library.SentenceTransformer(str(save_checkpoint(BertForCL(tiny_config()))), device="cpu")
+    with torch.no_grad():
+        theirs[2].linear.weight.add_(0.1)
+    theirs.save(str(tmp_path / "trained_on"))
+    return tmp_path / "trained_on", theirs
+
+
+def test_two_heads_that_differ_are_refused(trained_on_in_the_library):
+    directory, _ = trained_on_in_the_library
+    for head in ("auto", "keep"):
+        with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
+            AutoModelForCL.from_pretrained(directory, head=head)
+
+
+def test_the_newer_head_can_be_chosen(trained_on_in_the_library, save_checkpoint):
+    directory, theirs = trained_on_in_the_library
+    model = AutoModelForCL.from_pretrained(directory, head="dense")
+    assert model.head_source == "kept" and torch.equal(model.bert.pooler.dense.weight, theirs[2].linear.weight)
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model, "again"))
+    assert torch.equal(again.bert.pooler.dense.weight, theirs[2].linear.weight)
+    older = AutoModelForCL.from_pretrained(directory, head="pooler")
+    difference = theirs[2].linear.weight - older.bert.pooler.dense.weight
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+
+
+def test_two_heads_do_not_matter_where_none_is_kept_or_used(trained_on_in_the_library):
+    directory, _ = trained_on_in_the_library
+    assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
+    assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
+
+
+def test_equal_heads_load_in_any_dtype(save_checkpoint):
+    directory = save_checkpoint(BertForCL(tiny_config()))
+    for head in ("auto", "dense", "pooler"):
+        model = AutoModelForCL.from_pretrained(directory, head=head, dtype=torch.bfloat16)
+        assert model.head_source == "kept" and model.dtype == torch.bfloat16
+
+
+def test_a_head_that_is_not_there_is_not_chosen(save_checkpoint):
+    bare = save_checkpoint(AutoModel.from_config(tiny_config()))
+    with pytest.raises(ValueError, match="head='dense', but .* has no head in 2_Dense"):
+        AutoModelForCL.from_pretrained(bare, head="dense")
+    without_pooler = save_checkpoint(AutoModelForCL.from_config(tiny_config("distilbert")), "distilbert")
+    with pytest.raises(ValueError, match="head='pooler', but .* holds no dense"):
+        AutoModelForCL.from_pretrained(without_pooler, head="pooler")
+    assert AutoModelForCL.from_pretrained(without_pooler, head="dense").head_source == "kept"
