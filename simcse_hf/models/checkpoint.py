@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
@@ -15,6 +14,7 @@ from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
 from .head import SentenceHead, load_dense, load_head
+from .objective import AUXILIARY_MODULES, OBJECTIVE_FILE, load_auxiliary_state, save_auxiliary_state
 from .sentence_transformers import (
     DENSE_FOLDER,
     NAMES,
@@ -32,11 +32,6 @@ logger = logging.get_logger(__name__)
 
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
-# The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
-# Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
-# begins with an underscore are not pushed to the hub.
-OBJECTIVE_FILE = "_objective.safetensors"
-AUXILIARY_MODULES = ("objective", "second_encoder")
 #: Layers of the embedding that the stock encoder lacks. They are saved as `Dense` modules of sentence-transformers.
 OWN_LAYERS = ("sentence_head", "dense_layers")
 
@@ -166,13 +161,21 @@ class ContrastiveCheckpoint(_Base):
             model.reset_head()
         elif model.has_own_pooler:
             model._settle_head(name_or_path, head, files, kwargs)
-        model._freeze_unused_head()  # loading has replaced the parameters
+        model._freeze_unused_parameters()  # loading has replaced the parameters
         model.head_source = "kept" if keeps else "fresh"
         if model.settings.pooler_type == "cls":
             logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
         if model._saved_section is not None:
             model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
         return (model, info) if wants_info else model
+
+    @torch.no_grad()
+    def reset_head(self) -> None:
+        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
+        for module in self.contrastive_head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
+                nn.init.zeros_(module.bias)
 
     def _load_or_find_head(
         self, name_or_path: str | os.PathLike, head: str, info: dict[str, Any], kwargs: dict[str, Any]
@@ -214,10 +217,10 @@ class ContrastiveCheckpoint(_Base):
                     y.copy_(x)
             elif difference > 0 and self.settings.inference_pooler == "cls":
                 raise ValueError(
-                    f"{name_or_path} holds two different heads: the encoder's pooler and {files.dense_folders[0]}, from "
-                    f"which sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' if the "
-                    "model was trained further with sentence-transformers, or head='pooler' if it was trained further "
-                    "otherwise."
+                    f"{name_or_path} holds two different heads: the encoder's pooler and {files.dense_folders[0]}, "
+                    f"from which sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' "
+                    "if the model was trained further with sentence-transformers, or head='pooler' if it was trained "
+                    "further otherwise."
                 )
 
     def _load_dense_layers(self, name_or_path: str | os.PathLike, folders: list[str], kwargs: dict[str, Any]) -> None:
@@ -320,47 +323,3 @@ def _remove_transform(directory: str | os.PathLike) -> None:
             "replaced now. Fit it again with simcse-hf postprocess fit."
         )
         shutil.rmtree(Path(directory, FOLDER))
-
-
-def save_auxiliary_state(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
-    """Save the tensors of `AUXILIARY_MODULES`. If there are none, remove the file of an earlier save.
-
-    Args:
-        directory (`str` or `os.PathLike`): The checkpoint.
-        state_dict (`dict[str, torch.Tensor]`): The state of the whole model.
-    """
-    tensors = {name: x.contiguous() for name, x in state_dict.items() if name.split(".")[0] in AUXILIARY_MODULES}
-    path = Path(directory, OBJECTIVE_FILE)
-    if tensors:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, path, metadata={"format": "pt"})
-    else:
-        path.unlink(missing_ok=True)
-
-
-def load_auxiliary_state(model: nn.Module, path: str | os.PathLike) -> bool:
-    """Load the auxiliary modules of a model, if the file exists.
-
-    Args:
-        model (`nn.Module`): A contrastive model whose objective is prepared. It is changed in place.
-        path (`str` or `os.PathLike`): A checkpoint's directory, or its `OBJECTIVE_FILE`.
-
-    Returns:
-        `bool`: Whether there is such a file.
-
-    Raises:
-        ValueError: If the file does not fit the model's objective.
-    """
-    path = Path(path, OBJECTIVE_FILE) if Path(path).is_dir() else Path(path)
-    if not path.exists():
-        return False
-    tensors = load_file(path)
-    expected = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
-    if {n: x.shape for n, x in expected.items()} != {n: x.shape for n, x in tensors.items()}:
-        raise ValueError(
-            f"{path} holds the state of another objective or of other options than this model's. Use the objective "
-            "and options it was saved with, or remove the file to start the objective anew."
-        )
-    model.load_state_dict(tensors, strict=False)
-    logger.info(f"The objective continues from {path}.")
-    return True

@@ -1,8 +1,9 @@
 """Contrastive models: a stock encoder with SimCSE's head, an objective and an optional masked-LM loss."""
 
 import copy
+import re
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,22 +12,29 @@ from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, Rober
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput
 
-from ..objectives import EncodedBatch, Objective, make_objective
+from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
-from ..objectives.matryoshka import make_matryoshka
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
-from .checkpoint import AUXILIARY_MODULES, OWN_LAYERS, ContrastiveCheckpoint, load_auxiliary_state
+from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
 from .head import DenseLayer, SentenceHead
+from .objective import AUXILIARY_MODULES, ModelWithObjective
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
-#: Settings under which the saved state of an objective fits.
-_THE_OBJECTIVES = ("objective", "objective_options", "matryoshka_dims")
+
+#: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention,
+#: LUKE's entities, images, and ESM's contacts of amino acids.
+_WITHOUT_GRADIENT = {
+    "esm": r"^contact_head\.",
+    "longformer": r"\.(query|key|value)_global\.",
+    "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
+    "visual_bert": r"^embeddings\.visual_",
+}
 
 
 @dataclass
@@ -51,7 +59,7 @@ class ContrastiveOutput(ModelOutput):
     parts: dict[str, torch.FloatTensor] | None = None
 
 
-class ContrastiveModel(ContrastiveCheckpoint):
+class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
     """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
@@ -71,7 +79,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
     """
 
     base_class: type[nn.Module]  # the stock encoder
-    # These are in files of their own, see head.py and checkpoint.py.
+    # These are in files of their own, see head.py and objective.py.
     _keys_to_ignore_on_load_missing = [rf"^{name}\." for name in (*OWN_LAYERS, *AUXILIARY_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
@@ -91,7 +99,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self.head_source = "fresh"
         self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
-        self.second_encoder: ContrastiveModel | None = None
+        self.second_encoder = None
         setattr(config, SECTION, self.settings.to_dict())
         setattr(self, self.base_model_prefix, self.base_class(config))
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
@@ -105,7 +113,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
             self._register_mlm_head()
         self.post_init()
-        self._freeze_unused_head()
+        self._freeze_unused_parameters()
         self.unpadded, self.fast_dropout = unpadded, fast_dropout
         install_unpadded_attention(self.base_model)
         if fast_dropout:
@@ -118,8 +126,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             settings (`Any`): The new values of fields of [`ContrastiveSettings`].
 
         Raises:
-            ValueError: If a setting is unknown, a value is not valid, or the setting decides which layers the model
-                has.
+            ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
         """
         fixed = {"pooler_type", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
@@ -132,41 +139,6 @@ class ContrastiveModel(ContrastiveCheckpoint):
         setattr(self.config, SECTION, after)
         if any(before[name] != after[name] for name in before.keys() - _NOT_THE_OBJECTIVES):
             self.objective = self.second_encoder = None
-
-    def prepare_objective(self) -> None:
-        """Create what training needs beside the encoder: the objective, and the second encoder if there are two.
-
-        The Trainer calls this before it creates the optimizer. Without a Trainer, the first loss does. If the model
-        was loaded from a checkpoint with the same objective, the objective continues from its saved state.
-
-        Raises:
-            ValueError: If the objective is unknown, or has no such options, or their values are not valid.
-        """
-        settings = self.settings.to_dict()
-        name, options, dim = self.settings.objective, self.settings.objective_options, self.embedding_dim
-        if self.settings.matryoshka_dims:
-            self.objective = make_matryoshka(name, dim, self.settings.matryoshka_dims, settings, options)
-        else:
-            self.objective = make_objective(name, dim, settings, options)
-        self.objective.attach(self)
-        if max(self.settings.encoders, self.objective.encoders) == 2:
-            if self.objective.num_views == 1:
-                raise ValueError(
-                    f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
-                )
-            self.second_encoder = self.copy_encoder()
-        self.objective.to(self.device).train(self.training)
-        saved = self._saved_section or {}
-        if self._objective_file and all(saved.get(name) == settings[name] for name in _THE_OBJECTIVES):
-            load_auxiliary_state(self, self._objective_file)
-
-    def copy_encoder(self) -> "ContrastiveModel":
-        """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
-        speed = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
-        twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
-        names = twin.state_dict().keys()
-        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
-        return cast(ContrastiveModel, twin.to(self.device, self.dtype).train(self.training))
 
     @property
     def embedding_dim(self) -> int:
@@ -198,21 +170,15 @@ class ContrastiveModel(ContrastiveCheckpoint):
         for name, module in self._stock_mlm_head.modules.items():
             setattr(self, name, module)
 
-    def _freeze_unused_head(self) -> None:
-        # AutoModel looks for the head in the checkpoint, so it stays. But no loss reaches it, and
-        # DistributedDataParallel stops at a trainable parameter without gradient.
+    def _freeze_unused_parameters(self) -> None:
+        # No loss reaches them, and DistributedDataParallel stops at a trainable parameter without gradient. They stay
+        # in the checkpoint, where AutoModel looks for them.
         if self.settings.pooler_type != "cls":
             self.contrastive_head.requires_grad_(False)
-
-    @torch.no_grad()
-    def reset_head(self) -> None:
-        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
-        for module in self.contrastive_head.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
-                nn.init.zeros_(module.bias)
-
-    # --- from token ids to embeddings ------------------------------------------------------------------------------
+        pattern = _WITHOUT_GRADIENT.get(self.config.model_type)
+        for name, parameter in self.base_model.named_parameters():
+            if pattern and re.search(pattern, name):
+                parameter.requires_grad_(False)
 
     def embed(
         self,
@@ -283,6 +249,10 @@ class ContrastiveModel(ContrastiveCheckpoint):
         text_ids: torch.Tensor | None = None,
         return_loss: bool = True,
         use_objective: bool = True,
+        inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
     ) -> ContrastiveOutput:
         """Encode all sentences of the batch in one pass and compute the loss.
 
@@ -304,14 +274,22 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 tells the Trainer that there is an `eval_loss`.)
             use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
                 embeddings of training, with the masked-LM loss.
+            inputs_embeds, output_attentions, output_hidden_states, return_dict: peft passes these, with their
+                defaults. Other values are not supported.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
 
         Raises:
-            ValueError: If the inputs have the wrong number of dimensions, masked inputs are given to a model without
-                `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
+            ValueError: If an argument is not supported, the inputs have the wrong number of dimensions, masked inputs
+                are given to a model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same
+                text.
         """
+        if inputs_embeds is not None or output_attentions or output_hidden_states or return_dict is False:
+            raise ValueError(
+                "inputs_embeds, output_attentions, output_hidden_states and return_dict=False are not supported, as a "
+                "contrastive model turns input_ids into embeddings. Call model.base_model for these."
+            )
         if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
             raise ValueError(
                 "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."

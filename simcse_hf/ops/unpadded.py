@@ -182,8 +182,9 @@ def encode_unpadded(
 
 def _pool_first_tokens(base_model: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
-    if isinstance(base_model.pooler, nn.Linear):  # ALBERT keeps its tanh beside it
-        return base_model.pooler_activation(base_model.pooler(first))
+    if isinstance(base_model.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+        activation = getattr(base_model, "pooler_activation", None) or base_model.activation
+        return activation(base_model.pooler(first))
     return base_model.pooler(first[:, None])
 
 

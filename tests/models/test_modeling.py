@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import FAMILIES, VOCABULARY, flat, random_batch, tiny_config, with_masked_inputs
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.poolers import POOLER_TYPES, pool
@@ -197,6 +197,66 @@ def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
     unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert not unused
     assert dense(model).weight.requires_grad == (pooler_type == "cls")
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("longformer", {"attention_window": 4}),
+        ("luke", {"entity_vocab_size": 5, "entity_emb_size": 8}),
+        ("esm", {}),
+        ("visual_bert", {}),
+        ("big_bird", {"attention_type": "original_full"}),
+    ],
+)
+def test_parameters_that_plain_text_does_not_reach_are_frozen(family, options):
+    """Longformer's global attention, LUKE's entities: DistributedDataParallel would stop at them."""
+    sizes = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 1}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
+    model = AutoModelForCL.from_config(AutoConfig.for_model(family, **sizes, **options)).train()
+    model(**random_batch(4, 2)).loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not [name for name, p in model.named_parameters() if not p.requires_grad and p.grad is not None]
+
+
+# --- adapters -----------------------------------------------------------------------------------------------------
+
+
+def freeze_like_peft(model, *modules_to_save):
+    """Freeze all but a part of the last layer, which stands for an adapter, and `modules_to_save`."""
+    model.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.1.attention" in name or any(f".{x}." in name for x in modules_to_save))
+    return model
+
+
+def test_a_random_head_that_is_frozen_is_refused(save_checkpoint):
+    """A LoRA adapter without modules_to_save does not hold the head: reloaded embeddings would be unrelated."""
+    directory = save_checkpoint(BertForMaskedLM(tiny_config()))
+    with pytest.raises(ValueError, match=r"random and is frozen.*modules_to_save=\['pooler'\]"):
+        freeze_like_peft(AutoModelForCL.from_pretrained(directory))(**random_batch(4, 2))
+
+
+def test_a_head_that_is_trained_kept_or_not_used_may_be_combined_with_adapters(save_checkpoint, caplog):
+    directory = save_checkpoint(BertForMaskedLM(tiny_config()))
+    freeze_like_peft(AutoModelForCL.from_pretrained(directory), "pooler")(**random_batch(4, 2)).loss.backward()
+    kept = save_checkpoint(BertForCL(tiny_config()), "ours")
+    freeze_like_peft(AutoModelForCL.from_pretrained(kept))(**random_batch(4, 2)).loss.backward()
+    freeze_like_peft(AutoModelForCL.from_pretrained(directory, pooler_type="avg"))(**random_batch(4, 2))
+    assert "frozen" not in caplog.text
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        freeze_like_peft(AutoModelForCL.from_pretrained(directory, mlp_only_train=True))(**random_batch(4, 2))
+    assert "random and is frozen" in caplog.text
+
+
+def test_takes_the_arguments_that_peft_passes_and_refuses_their_other_values():
+    model, batch = BertForCL(tiny_config()).eval(), random_batch(4)
+    defaults = {"inputs_embeds": None, "output_attentions": None, "output_hidden_states": False, "return_dict": True}
+    wanted = model(**batch).sentence_embeddings
+    assert torch.equal(model(**batch, **defaults).sentence_embeddings, wanted)
+    for name, value in {"inputs_embeds": wanted, "output_attentions": True, "return_dict": False}.items():
+        with pytest.raises(ValueError, match=name):
+            model(**batch, **{name: value})
 
 
 # --- masked-LM auxiliary loss -------------------------------------------------------------------------------------
