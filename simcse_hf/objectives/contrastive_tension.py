@@ -38,11 +38,13 @@ class ContrastiveTension(Objective):
     summary = "Contrastive Tension: two encoders whose embeddings agree on identical sentences only"
     papers = ("contrastive_tension",)
     encoders = 2
-    #: The authors' code: mean pooling, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75 tokens. Their
-    #: steps in the learning rate become a straight line, and their 16 pairs (2 positives) a batch of 16 rows.
+    #: The authors' code: mean pooling, no dropout, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75
+    #: tokens. Their steps in the learning rate become a straight line, and their 16 pairs (2 positives) 16 rows.
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "avg",
         "mlp_only_train": False,
+        "dropout": 0.0,
+        "allow_zero_dropout": True,
         "max_seq_length": 75,
         "per_device_train_batch_size": 16,
         "optim": "rmsprop",

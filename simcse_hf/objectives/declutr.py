@@ -50,7 +50,7 @@ class DeCLUTR(Objective):
         "per_device_train_batch_size": 16,
         "learning_rate": 5e-5,
         "weight_decay": 0.1,
-        "warmup_ratio": 0.1,
+        "warmup_steps": 0.1,
         "num_train_epochs": 1,
     }
 

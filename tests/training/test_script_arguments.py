@@ -7,11 +7,12 @@ import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
 
-from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
+from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.simcse import SimCSEObjective
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
 
-RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*simcse*.yaml"))
+RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*sup-simcse*.yaml"))
 
 
 def test_the_reference_command_line(tmp_path):
@@ -197,6 +198,44 @@ def test_dropout_sets_every_rate_of_an_encoder(family):
 def test_dropout_must_be_a_rate():
     with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
         dropout_settings(tiny_config(), 1.0)
+
+
+METHOD_RECIPES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
+    if path not in RECIPES and not path.stem.startswith("pretrain")
+]
+
+
+def test_every_method_of_the_papers_has_a_recipe():
+    methods = {yaml.safe_load(path.read_text())["objective"] for path in METHOD_RECIPES}
+    assert methods | {"simcse"} == {
+        name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.")
+    }
+
+
+@pytest.mark.parametrize("path", METHOD_RECIPES, ids=lambda path: path.stem)
+def test_the_recipe_of_a_method_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
+    values = yaml.safe_load(path.read_text())
+    model_args, _, _ = parse_arguments([str(path), "--fp16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
+    settings = model_args.settings()
+    options = {name: min(v, 16) if name == "projector_dim" else v for name, v in settings["objective_options"].items()}
+    objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
+    settings = {name: value for name, value in settings.items() if name in SETTING_NAMES}
+    assert ContrastiveSettings(**settings).objective == objective.name
+    defaults = {name: value for name, value in type(objective).defaults.items() if name in values}
+    assert defaults == {name: values[name] for name in defaults}
+    assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
+
+
+@pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.defaults])
+def test_the_name_of_an_objective_alone_applies_the_settings_of_its_paper(name, tmp_path):
+    model_args, _, training = parse_arguments(["--objective", name, "--use_cpu", "--output_dir", str(tmp_path)])
+    for argument, value in OBJECTIVES[name].defaults.items():
+        parsed = getattr(model_args, argument, None) if hasattr(model_args, argument) else None
+        assert value in (parsed, getattr(training, argument, None)) or not hasattr(training, argument), argument
+    settings = {key: value for key, value in model_args.settings().items() if key in SETTING_NAMES}
+    assert ContrastiveSettings(**settings).pooler_type == OBJECTIVES[name].defaults["pooler_type"]
 
 
 def test_the_recipes_are_table_a1(tmp_path):
