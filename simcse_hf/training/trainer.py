@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
@@ -137,6 +138,21 @@ class SimCSETrainer(Trainer):
         if self.args.device.type == "cpu":
             keep_freed_memory()
         return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return the training data loader, with a random generator of its own.
+
+        A loader draws a seed for its workers whenever they start. From the global generator, that would change the
+        dropout masks: persistent workers start once, others in every epoch, and all of them once more on a resume.
+
+        Returns:
+            `torch.utils.data.DataLoader`: The loader.
+        """
+        loader = super().get_train_dataloader()
+        # Accelerate's loader wraps the one that starts the workers.
+        base = getattr(loader, "base_dataloader", loader)
+        base.generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         if "view_seed" in inputs:
