@@ -23,6 +23,7 @@ _EXAMPLE_LINES = "A man is playing a guitar.\nA woman plays the violin.\nThe sto
 _ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model"}
 _STYLE = """<style>
 .side-by-side {display: flex; flex-wrap: wrap; gap: 1.5em} .side-by-side > div {flex: 1; min-width: 20em}
+.results, .heat {width: 100%} .results td:last-child {width: 100%}
 .heat td {text-align: center; min-width: 3.5em} .heat th {text-align: left; font-weight: normal; max-width: 22em}
 </style>"""
 
@@ -71,7 +72,7 @@ def build_demo(
     gr = import_gradio()
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
         gr.HTML(_STYLE, padding=False)
-        gr.Markdown("# Sentence search\n" + "\n\n".join(map(_describe, indexes)))
+        gr.Markdown("# Sentence search\n" + "<br>".join(map(_describe, indexes)))
         with gr.Tab("Search"):
             _add_search(gr, indexes, top_k, -1 if threshold is None else threshold)
         with gr.Tab("Compare", elem_id="compare-tab"):
@@ -124,12 +125,13 @@ def _add_search(gr: Any, indexes: Sequence[SentenceIndex], top_k: int, threshold
         download = _download("results.csv", [["model", "rank", "cosine", "sentence"], *rows]) if rows else ""
         return _side_by_side(indexes, blocks) + download, "\n\n".join(messages)
 
-    query = gr.Textbox(label="Query", placeholder="Type a sentence", autofocus=True, elem_id="query")
+    with gr.Row(equal_height=True):
+        query = gr.Textbox(label="Query", placeholder="Type a sentence", autofocus=True, elem_id="query", scale=6)
+        button = gr.Button("Search", variant="primary", elem_id="search", scale=1)
     with gr.Row():
         most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
         least = gr.Slider(-1, 1, value=threshold, step=0.01, label="Lowest cosine similarity")
     gr.Examples(_example_sentences(indexes[0]), query, label="Examples: sentences of the index", elem_id="examples")
-    button = gr.Button("Search", variant="primary", elem_id="search")
     message = gr.Markdown(elem_id="search-message")
     results = gr.HTML(elem_id="results")
     events = [button.click, query.submit]
@@ -149,7 +151,11 @@ def _results_table(results: Results) -> str:
         for rank, (sentence, score) in enumerate(results, start=1)
     )
     head = "<tr><th>Rank</th><th>Cosine</th><th>Sentence</th></tr>"
-    return f'<div class="prose"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>' if results else ""
+    return (
+        f'<div class="prose"><table class="results"><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+        if results
+        else ""
+    )
 
 
 def _download(filename: str, rows: Sequence[Sequence[Any]]) -> str:

@@ -301,9 +301,9 @@ def test_two_indexes_stand_side_by_side(index):
     page = build_demo([index, index])
     search = next(function.fn for function in page.fns.values() if function.api_name == "search")
     markup, message = search("a cat", 2, -1)
-    assert markup.count("<table>") == 2 and markup.count("<h3>") == 2 and message == ""
+    assert markup.count("<table ") == 2 and markup.count("<h3>") == 2 and message == ""
     markup, message = search("a cat", 2, 1)
-    assert "<table>" not in markup and message.count("lower the threshold") == 2
+    assert "<table" not in markup and message.count("lower the threshold") == 2
 
 
 def test_a_port_in_use_is_an_error(folders):
