@@ -146,6 +146,17 @@ def add_text_options(parser: argparse.ArgumentParser, *aliases: str, several_col
         group.add_argument("--column", metavar="NAME", help="column of texts, if the file has several")
 
 
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--prompt` and `--prompt_name`."""
+    group = parser.add_argument_group("prompt").add_mutually_exclusive_group()
+    group.add_argument("--prompt", metavar="TEXT", help="put this before each text, such as 'query: '")
+    group.add_argument(
+        "--prompt_name",
+        metavar="NAME",
+        help="put this prompt of the model before each text; default: the model's prompt for this use, if it has one",
+    )
+
+
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add `--token_budget`."""
     parser.add_argument(
@@ -215,6 +226,18 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
         return SimCSE(name, **{**options, **settings})
     except (OSError, HFValidationError) as error:
         raise ValueError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
+
+
+def set_prompt(model: "SimCSE", role: str, arguments: argparse.Namespace) -> None:
+    """Replace the prompt that a model puts before queries or documents with that of the command line, if it has one.
+
+    Args:
+        model (`SimCSE`): The model, which is changed.
+        role (`str`): `"query"` or `"document"`.
+        arguments (`argparse.Namespace`): The options of `add_prompt_options`.
+    """
+    if arguments.prompt is not None or arguments.prompt_name is not None:
+        model.prompts[role] = model.resolve_prompt(arguments.prompt, arguments.prompt_name)
 
 
 def check_device(name: str | None) -> str | None:

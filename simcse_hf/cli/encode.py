@@ -10,6 +10,7 @@ from .common import (
     add_general_options,
     add_model_options,
     add_output_options,
+    add_prompt_options,
     add_text_options,
     command_parser,
     load_encoder,
@@ -20,7 +21,7 @@ from .common import (
 if TYPE_CHECKING:
     import numpy as np
 
-PRECISIONS = ("float32", "int8", "binary", "ubinary")
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 FORMATS = ("npy", "parquet")
 
 
@@ -32,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_model_options(parser)
     add_text_options(parser)
+    add_prompt_options(parser)
     group = parser.add_argument_group("embeddings")
     group.add_argument("--no_normalize", action="store_true", help="do not scale embeddings to unit length")
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
@@ -39,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", choices=PRECISIONS, default="float32", help="type of the embeddings; default: float32"
     )
     group.add_argument(
-        "--ranges", metavar="FILE", help="npy file of shape (2, dim) for int8; default: the ranges of the first shard"
+        "--ranges",
+        metavar="FILE",
+        help="npy file of shape (2, dim), for int8 and uint8; default: those of the first shard",
     )
     group.add_argument("--shard_size", type=positive_int, default=50_000, help="embeddings per shard; default: 50000")
     group.add_argument("--format", choices=FORMATS, default="npy", help="format of a shard; default: npy")
@@ -78,6 +82,8 @@ def encode_main(argv: list[str]) -> int:
         arguments.input,
         arguments.output,
         column=arguments.column,
+        prompt=arguments.prompt,
+        prompt_name=arguments.prompt_name,
         normalize=not arguments.no_normalize,
         truncate_dim=arguments.truncate_dim,
         precision=arguments.precision,

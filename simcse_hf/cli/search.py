@@ -11,12 +11,14 @@ from .common import (
     add_general_options,
     add_model_options,
     add_output_options,
+    add_prompt_options,
     add_text_options,
     command_parser,
     cosine,
     load_encoder,
     positive_int,
     report,
+    set_prompt,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def _index_parser() -> argparse.ArgumentParser:
     parser = command_parser("index", "Build a search index over the texts of a file, or add texts to an index.")
     add_model_options(parser, default="with --add, the model that the index names")
     add_text_options(parser)
+    add_prompt_options(parser)
     parser.add_argument(
         "--vectors", metavar="FOLDER", help="folder that `simcse-hf encode` wrote for the same --input and model"
     )
@@ -90,6 +93,7 @@ def index_main(argv: list[str]) -> int:
     else:
         settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
         model = load_encoder(arguments.model, arguments)
+        set_prompt(model, "document", arguments)
         index = SentenceIndex.build(model, arguments.input, **settings, **texts, **options)
     index.save(arguments.output)
     document = {"output": arguments.output, "sentences": len(index), "backend": index.backend}
@@ -100,7 +104,7 @@ def index_main(argv: list[str]) -> int:
 
 def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.add:
-        fixed = ("backend", "truncate_dim", *_BACKEND_OPTIONS)
+        fixed = ("backend", "truncate_dim", "prompt", "prompt_name", *_BACKEND_OPTIONS)
         if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
             parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
         return
@@ -118,6 +122,7 @@ def _search_parser() -> argparse.ArgumentParser:
     parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
     parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
     add_search_options(parser)
+    add_prompt_options(parser)
     add_model_options(parser, default="the model that the index names")
     group = parser.add_argument_group("index")
     group.add_argument(
@@ -154,6 +159,7 @@ def search_main(argv: list[str]) -> int:
         name: getattr(arguments, name) for name in ("probes", "ef_search") if getattr(arguments, name) is not None
     }
     index = open_index(arguments.index, arguments, **options)
+    set_prompt(index.model, "query", arguments)
     for query in arguments.queries or _lines(sys.stdin):
         best = index.search(query, top_k=arguments.top_k, threshold=None)
         results = [pair for pair in best if arguments.threshold is None or pair[1] >= arguments.threshold]
@@ -195,4 +201,6 @@ def open_index(folder: str, arguments: argparse.Namespace, **options: Any) -> "S
     if arguments.model is None and saved["revision"] is not None:
         settings["revision"] = saved["revision"]
     model = load_encoder(arguments.model or saved["model"], arguments, **settings)
+    if saved.get("document_prompt") is not None:
+        model.prompts["document"] = saved["document_prompt"]
     return SentenceIndex.load(folder, model, **options)

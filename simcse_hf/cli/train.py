@@ -6,6 +6,7 @@ the method are passed on as they are. The same words work under `accelerate laun
 
 import argparse
 import importlib
+import sys
 
 from .common import command_parser
 
@@ -40,5 +41,12 @@ def train_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    module, function, _ = _METHODS[_parser().parse_args(argv[:1]).method]
-    return getattr(importlib.import_module(f"..training.{module}", __package__), function)(argv[1:])
+    method = _parser().parse_args(argv[:1]).method
+    module, function, _ = _METHODS[method]
+    train = getattr(importlib.import_module(f"..training.{module}", __package__), function)
+    words = sys.argv
+    sys.argv = [f"simcse-hf train {method}", *argv[1:]]  # what `--help` and results.json call the program
+    try:
+        return train(argv[1:])
+    finally:
+        sys.argv = words

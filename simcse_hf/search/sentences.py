@@ -282,6 +282,7 @@ class SentenceIndex:
             "revision": getattr(self.model, "revision", None),
             "pooler": getattr(self.model, "pooler_type", None),
             "max_length": getattr(self.model, "max_length", None),
+            "document_prompt": getattr(self.model, "prompts", {}).get("document"),
             "dim": self.vectors.dim,
             "truncate_dim": self.truncate_dim,
             "count": len(self),

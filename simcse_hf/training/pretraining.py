@@ -76,7 +76,7 @@ class PretrainingArguments:
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
     held_out: int = field(
         default=1000,
-        metadata={"help": "Number of sentences at the end of the file kept for evaluation (at most 10%)."},
+        metadata={"help": "Number of sentences at the end of the file kept for evaluation (at most 10%%)."},
     )
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Encoder to continue training; default: a new BERT."}

@@ -45,7 +45,8 @@ def _parsers():
 
 @pytest.mark.parametrize(
     "option", ["--pooler_type", "--max_length", "--dtype", "--device", "--no_postprocess", "--token_budget"]
-    + ["--overwrite", "--json", "--quiet", "--top_k", "--threshold", "--truncate_dim", "--column"]
+    + ["--overwrite", "--json", "--quiet", "--top_k", "--threshold", "--truncate_dim"]
+    + ["--prompt", "--prompt_name", "--column"]
 )  # fmt: skip
 def test_an_option_has_one_meaning_in_every_command(option):
     declared = {
