@@ -1,4 +1,4 @@
-"""Who takes part in benchmarks/cpu.py and gpu.py: this package, sentence-transformers' Trainer, plain transformers."""
+"""The contestants of the benchmarks cpu and gpu: this package, sentence-transformers, and plain transformers."""
 
 import tempfile
 import time
@@ -18,7 +18,7 @@ TEMPERATURE = 0.05
 
 
 def common() -> dict:
-    """Arguments of every Trainer."""
+    """Return the arguments of every Trainer."""
     return {
         "max_steps": 10_000,
         "learning_rate": 3e-5,
@@ -29,21 +29,21 @@ def common() -> dict:
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_drop_last": True,
-        "use_cpu": not torch.cuda.is_available(),  # without which bf16 is refused there
+        "use_cpu": not torch.cuda.is_available(),  # without it, the Trainer refuses bf16 on a CPU
     }
 
 
 class StepTimer(TrainerCallback):
-    """Seconds from the beginning of a step to the beginning of the next, so that waiting for data counts."""
+    """Time from the start of a step to the start of the next, so that waiting for data counts."""
 
     def begin(self, steps: int) -> None:
-        self.wanted, self.marks = steps, []
+        self.steps, self.marks = steps, []
 
     def on_step_begin(self, args, state, control, **kwargs):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.marks.append(time.perf_counter())
-        if len(self.marks) > self.wanted + 1:
+        if len(self.marks) > self.steps + 1:
             control.should_training_stop = True
 
     @property
@@ -54,12 +54,12 @@ class StepTimer(TrainerCallback):
 
 
 class Contestant:
-    """A trainer ready for timed steps. `trainer` is made by the subclasses."""
+    """A trainer that is ready for timed steps. The subclasses make `trainer`."""
 
     trainer: Trainer
 
     def time_steps(self, steps: int) -> list[float]:
-        """Seconds of each of `steps` training steps, after one that is not counted."""
+        """Return the seconds of each of `steps` training steps, after one step that does not count."""
         timer = StepTimer()
         timer.begin(steps)
         self.trainer.add_callback(timer)
@@ -69,7 +69,7 @@ class Contestant:
 
 
 class Ours(Contestant):
-    """`SimCSETrainer` with the [CLS] vector, as examples/run_unsup.py and run_sup.py train it."""
+    """`SimCSETrainer` with the [CLS] embedding."""
 
     def __init__(
         self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32, unpadded: bool = True, **arguments
@@ -89,14 +89,14 @@ class Ours(Contestant):
 
     @torch.no_grad()
     def loss_without_dropout(self) -> float:
-        """Of the first rows of the data."""
+        """Compute the loss of the first rows of the data."""
         rows = [self.trainer.train_dataset[i] for i in range(self.trainer.args.train_batch_size)]
         inputs = {name: x.to(self.trainer.args.device) for name, x in self.trainer.data_collator(rows).items()}
         return self.model.eval()(**inputs).loss.item()
 
 
 class Peer(Contestant):
-    """sentence-transformers' Trainer with MultipleNegativesRankingLoss, a sentence twice where it is alone."""
+    """sentence-transformers' Trainer with MultipleNegativesRankingLoss; single sentences appear twice in a row."""
 
     def __init__(self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32):
         encoder = Transformer(str(model), max_seq_length=length)
@@ -123,7 +123,7 @@ class Peer(Contestant):
 
 
 class Plain(Contestant):
-    """transformers' own Trainer around a padded encoder, in one pass: what a short script of one's own would be."""
+    """transformers' own Trainer around a padded encoder, as in a short script that a user would write."""
 
     def __init__(self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32):
         tokenizer = AutoTokenizer.from_pretrained(model)
@@ -160,12 +160,13 @@ class _PlainModule(nn.Module):
 
 
 def encode_ours(model: SimCSE, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
+    """Encode with this package, in bf16 by autocast."""
     with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
         return model.encode(texts)
 
 
 def encode_peer(model, dtype: torch.dtype = torch.float32):
-    """`encode(texts, batch_size)` of sentence-transformers, mean pooling, normalised."""
+    """Make `encode(texts, batch_size)` of sentence-transformers, with mean pooling and normalised embeddings."""
     encoder = Transformer(str(model), model_kwargs={"dtype": dtype})
     pooling = Pooling(encoder.get_embedding_dimension(), pooling_mode="mean")
     peer = SentenceTransformer(modules=[encoder, pooling], device="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,18 +1,18 @@
-"""Training steps and encoding on one NVIDIA GPU, in bf16, side by side with sentence-transformers in one run.
+"""Training steps and encoding on one NVIDIA GPU in bf16, side by side with sentence-transformers in one run.
 
-    python benchmarks/gpu.py --output benchmarks/results/gpu.json
-    python benchmarks/gpu.py --device cpu --tiny --output outputs/gpu.json    # tries the script, measures nothing
+    python -m benchmarks gpu --output benchmarks/results/gpu.json
+    python -m benchmarks gpu --device cpu --tiny --output outputs/gpu.json    # tries the code, measures nothing
 
-It needs no network and no data: encoders have the shapes of bert-base-uncased and roberta-large and random weights,
-texts are random words, as long as Wikipedia sentences and NLI triplets are (benchmarks/lengths.json). Contestants are
+No network and no data are needed: the encoders have the shapes of bert-base-uncased and roberta-large with random
+weights, and the texts are random words, as long as Wikipedia sentences and NLI triplets (lengths.json). Contestants:
 `ours` (without padding, the default), `padded`, `compiled` (padded to 32 tokens, torch.compile with CUDA graphs) and
-`peer`, sentence-transformers' Trainer. All start from the same weights, see the same texts and take turns; a turn is
-timed as a whole, between two synchronisations, so that host and device may overlap as in a real run; figures are
-medians of turns. `agree` is the largest difference of the losses with dropout off, in float32. `peak_share` is the
-floating point operations of `ours` on the first batch, whoever is timed, against the rate of a large bf16 matrix
-product measured in the same run. `projected_minutes` are those of the paper's training sets: 1,000,000 sentences once,
-275,601 triplets three times. `peak_memory_mib` is what a contestant adds at most to what was allocated before it.
-`--minutes` leaves time for what has begun: split the works over several runs where ten minutes are too few for all.
+`peer`, sentence-transformers' Trainer. All start from the same weights, see the same texts and take turns. A turn is
+timed as a whole, between two synchronisations, so that host and device overlap as in a real run; figures are medians
+of turns. `agree` is the largest difference of the losses without dropout in float32. `peak_share` divides the floating
+point operations of `ours` on the first batch by the rate of a large bf16 matrix product measured in the same run.
+`projected_minutes` are those of the paper's training sets: 1,000,000 sentences once, 275,601 triplets three times.
+`peak_memory_mib` is the most that a contestant adds to the memory allocated before it. After `--minutes`, no new work
+begins; split the works over several runs if the time is too short for all.
 """
 
 import argparse
@@ -31,13 +31,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 
 import sentence_transformers
 import torch
-from common import write_results
-from contestants import Contestant, Ours, Peer, encode_peer
-from synthetic import LENGTHS, encoder_config, texts, training_rows, write_encoder
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from simcse_hf import SimCSE
+
+from .contestants import Contestant, Ours, Peer, encode_peer
+from .harness import Report, machine, markdown, matmul_rate
+from .synthetic import LENGTHS, encoder_config, texts, training_rows, write_encoder
 
 LENGTH = 32
 TOKEN_BUDGETS = (1024, 8192, 65_536)
@@ -46,7 +47,7 @@ PEER_BATCHES = (32, 128, 512, 2048)
 
 @dataclass
 class Work:
-    """Training of an encoder: batch size and, for the projection, rows and epochs of the paper's run (Table A.1)."""
+    """Training of an encoder: the batch size, and the rows and epochs of the paper's run (Table A.1)."""
 
     encoder: str
     corpus: str
@@ -72,64 +73,60 @@ WORKS = [
 ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="toy encoders, batches and corpora")
+    parser.add_argument("--tiny", action="store_true", help="tiny encoders, batches and corpora")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--leave_out", nargs="+", choices=("padded", "compiled", "peer"), default=[])
-    parser.add_argument("--turns", type=int, default=5, help="of each contestant")
-    parser.add_argument("--steps", type=int, default=10, help="training steps of a turn")
-    parser.add_argument("--sentences", type=int, default=100_000, help="to encode")
-    parser.add_argument("--minutes", type=float, default=7.5, help="after these nothing new is begun")
-    parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.device == "cpu":
+    parser.add_argument("--turns", type=int, default=5, help="turns of each contestant")
+    parser.add_argument("--steps", type=int, default=10, help="training steps in a turn")
+    parser.add_argument("--sentences", type=int, default=100_000, help="sentences to encode")
+    parser.add_argument("--minutes", type=float, default=7.5, help="minutes after which no new work begins")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
-        raise SystemExit("there is no NVIDIA GPU here: --device cpu --tiny tries the script without one")
-    deadline = time.monotonic() + 60 * arguments.minutes
-    peak = gemm_rate(arguments.device, 256 if arguments.tiny else 8192)
-    report = {
-        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
-        "tiny": arguments.tiny,
-        "torch": torch.__version__,
-        "sentence_transformers": sentence_transformers.__version__,
-        "max_seq_length": LENGTH,
-        "bf16_gemm_gflops": round(peak / 1e9, 1),
-        "rows": [],
-        "left_out": [],
-    }
+        raise SystemExit("no NVIDIA GPU was found; `--device cpu --tiny` tries the benchmark without one")
+    deadline = time.monotonic() + 60 * options.minutes
+    peak = matmul_rate(torch.bfloat16, 256 if options.tiny else 8192, repeats=20, device=options.device)
+    report.save(
+        machine=machine(),
+        tiny=options.tiny,
+        sentence_transformers=sentence_transformers.__version__,
+        max_seq_length=LENGTH,
+        bf16_gemm_gflops=round(peak / 1e9, 1),
+        rows=[],
+        left_out=[],
+    )
     with tempfile.TemporaryDirectory() as directory:
-        for name in arguments.works:
+        for name in options.works:
             if time.monotonic() > deadline:
-                report["left_out"].append(name)
+                report.results["left_out"].append(name)
                 continue
             encoder = ENCODING[name] if name in ENCODING else TRAINING[name].encoder
             model = Path(directory, encoder)
             if not model.exists():
-                write_encoder(model, encoder, arguments.tiny)
+                write_encoder(model, encoder, options.tiny)
             if name in ENCODING:
-                row = compare_encoding(name, model, arguments)
+                row = compare_encoding(name, model, options)
             else:
-                row = compare_training(name, model, peak, deadline, arguments)
-            report["rows"].append(row)
-            write_results(arguments.output, report)
+                row = compare_training(name, model, peak, deadline, options)
+            report.save(rows=[*report.results["rows"], row])
             print(json.dumps(row), flush=True)
             clean_up()
-    write_results(arguments.output, report)
-    print(table(report))
 
 
 # --- training ------------------------------------------------------------------------------------------------------
 
 
 class Compiled(Ours):
-    """Ours with padding to a fixed length, which CUDA graphs need, compiled."""
+    """Ours, compiled, with padding to a fixed length, which CUDA graphs need."""
 
     def __init__(self, model, rows, bf16: bool, batch: int, length: int):
         super().__init__(model, rows, bf16, batch, length, unpadded=False, pad_to_max_length=True)
-        # Not by torch_compile=True: accelerate's state is one for all trainers of a process.
+        # torch_compile=True would change accelerate's state, which all trainers of a process share.
         options = {"mode": "reduce-overhead"} if torch.cuda.is_available() else {"backend": "aot_eager"}
         self.model.compile(dynamic=False, **options)
         self.trainer._check_dropout = lambda: None  # its batch is of another shape: a graph of its own
@@ -144,14 +141,14 @@ CONTESTANTS = {
 
 
 class Turns(TrainerCallback):
-    """A training run in a thread of its own that goes on some steps at a time.
+    """A training run in its own thread that continues for some steps at a time.
 
-    So trainers take turns within one run each: a new `train()` for every turn would prepare and compile anew.
+    In this way trainers take turns within one `train()` each; a new call for each turn would compile again.
     """
 
     def __init__(self, contestant: Contestant):
         self.trainer = contestant.trainer
-        self.wanted, self.stopping, self.error = 0, False, None
+        self.remaining, self.stopping, self.error = 0, False, None
         self.go_on, self.paused = threading.Semaphore(0), threading.Semaphore(0)
         self.trainer.add_callback(self)
         self.thread = threading.Thread(target=self._train, daemon=True)
@@ -159,13 +156,13 @@ class Turns(TrainerCallback):
         self._wait()
 
     def take(self, steps: int) -> float:
-        """Seconds of a step, the mean over so many."""
-        self.wanted = steps
+        """Return the mean seconds of a step."""
+        self.remaining = steps
         synchronize()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self.go_on.release()
         self._wait()
-        return (time.perf_counter() - begun) / steps
+        return (time.perf_counter() - start) / steps
 
     def stop(self) -> None:
         self.stopping = True
@@ -173,17 +170,17 @@ class Turns(TrainerCallback):
         self.thread.join()
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if self.wanted == 0:
+        if self.remaining == 0:
             synchronize()
             self.paused.release()
             self.go_on.acquire()
             control.should_training_stop = self.stopping
-        self.wanted -= 1
+        self.remaining -= 1
 
     def _train(self) -> None:
         try:
             self.trainer.train()
-        except BaseException as error:  # it is raised where it is waited for
+        except BaseException as error:  # raised again in the main thread
             self.error = error
         self.paused.release()
 
@@ -193,26 +190,26 @@ class Turns(TrainerCallback):
             raise self.error
 
 
-def compare_training(name: str, model: Path, peak: float, deadline: float, arguments: argparse.Namespace) -> dict:
-    """Sentences a second of each contestant, in turns."""
+def compare_training(name: str, model: Path, peak: float, deadline: float, options: argparse.Namespace) -> dict:
+    """Compare the sentences per second of the contestants."""
     work = TRAINING[name]
-    batch = 8 if arguments.tiny else work.batch
-    rows = training_rows(work.corpus, 32 * batch, encoder_config(work.encoder, arguments.tiny).vocab_size - 5)
+    batch = 8 if options.tiny else work.batch
+    rows = training_rows(work.corpus, 32 * batch, encoder_config(work.encoder, options.tiny).vocab_size - 5)
     turns, losses, memory, warm_up, left_out, failed = {}, {}, {}, {}, [], {}
     flops = None
     for kind, make in CONTESTANTS.items():
-        if kind in arguments.leave_out or time.monotonic() > deadline:
+        if kind in options.leave_out or time.monotonic() > deadline:
             left_out.append(kind)
             continue
         before = allocated()
         contestant = make(model, rows, True, batch, LENGTH)
         if kind != "compiled":
-            contestant.trainer.model.to(arguments.device)
+            contestant.trainer.model.to(options.device)
             losses[kind] = contestant.loss_without_dropout()
         if kind == "ours":
-            flops = flops_of_a_step(contestant, arguments.device)
-        begun = time.perf_counter()
-        if arguments.device == "cuda":
+            flops = flops_of_a_step(contestant, options.device)
+        start = time.perf_counter()
+        if options.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         turn = Turns(contestant)
         try:
@@ -220,16 +217,16 @@ def compare_training(name: str, model: Path, peak: float, deadline: float, argum
         except Exception as error:
             if kind != "compiled":
                 raise
-            failed[kind] = repr(error)[:500]  # a compiler's trouble must not cost the others their figures
+            failed[kind] = repr(error)[:500]  # a failure of the compiler must not lose the figures of the others
             continue
         turns[kind] = turn
-        warm_up[kind] = round(time.perf_counter() - begun, 1)
-        if arguments.device == "cuda":
+        warm_up[kind] = round(time.perf_counter() - start, 1)
+        if options.device == "cuda":
             memory[kind] = (torch.cuda.max_memory_allocated() - before) // 2**20
     seconds: dict[str, list[float]] = {kind: [] for kind in turns}
-    for _ in range(arguments.turns):
+    for _ in range(options.turns):
         for kind, turn in turns.items():
-            seconds[kind].append(turn.take(arguments.steps))
+            seconds[kind].append(turn.take(options.steps))
     for turn in turns.values():
         turn.stop()
     medians = {kind: statistics.median(times) for kind, times in seconds.items()}
@@ -253,7 +250,7 @@ def compare_training(name: str, model: Path, peak: float, deadline: float, argum
 
 
 def flops_of_a_step(contestant: Ours, device: str) -> int:
-    """Of forward and backward on the first rows; the model's weights stay."""
+    """Count the operations of forward and backward on the first rows, without changing the weights."""
     trainer = contestant.trainer
     rows = [trainer.train_dataset[i] for i in range(trainer.args.train_batch_size)]
     inputs = {name: x.to(device) for name, x in trainer.data_collator(rows).items()}
@@ -268,12 +265,12 @@ def flops_of_a_step(contestant: Ours, device: str) -> int:
 # --- encoding ------------------------------------------------------------------------------------------------------
 
 
-def compare_encoding(name: str, model: Path, arguments: argparse.Namespace) -> dict:
-    """Sentences a second, text to vectors on the CPU, each at its fastest batch size."""
-    count = 200 if arguments.tiny else arguments.sentences
-    words = encoder_config(ENCODING[name], arguments.tiny).vocab_size - 5
+def compare_encoding(name: str, model: Path, options: argparse.Namespace) -> dict:
+    """Compare the sentences per second from text to embeddings on the CPU, each at its fastest batch size."""
+    count = 200 if options.tiny else options.sentences
+    words = encoder_config(ENCODING[name], options.tiny).vocab_size - 5
     sentences = texts(LENGTHS["wikipedia"]["sentence"], count, words, seed=7)
-    ours = SimCSE(model, pooler_type="avg", device=arguments.device, dtype=torch.bfloat16)
+    ours = SimCSE(model, pooler_type="avg", device=options.device, dtype=torch.bfloat16)
     peer = encode_peer(model, torch.bfloat16)
 
     def encode(unpadded: bool, some: list[str], budget: int) -> torch.Tensor:
@@ -281,17 +278,17 @@ def compare_encoding(name: str, model: Path, arguments: argparse.Namespace) -> d
         return ours.encode(some, token_budget=budget)
 
     contestants = {"ours": partial(encode, True), "padded": partial(encode, False), "peer": peer}
-    contestants = {kind: call for kind, call in contestants.items() if kind not in arguments.leave_out}
+    contestants = {kind: call for kind, call in contestants.items() if kind not in options.leave_out}
     sample = sentences[: count // 5]
     rates: dict[str, dict[int, float]] = {}
     for kind, encode_texts in contestants.items():
         encode_texts(sample[:1000], 1024)
         sizes = PEER_BATCHES if kind == "peer" else TOKEN_BUDGETS
         rates[kind] = {size: round(len(sample) / seconds_of(encode_texts, sample, size)[0], 1) for size in sizes}
-    best = {kind: max(found, key=found.get) for kind, found in rates.items()}
+    best = {kind: max(by_size, key=by_size.get) for kind, by_size in rates.items()}
     seconds: dict[str, list[float]] = {kind: [] for kind in contestants}
     vectors = {}
-    for _ in range(max(1, arguments.turns // 2)):
+    for _ in range(max(1, options.turns // 2)):
         for kind, encode_texts in contestants.items():
             taken, vectors[kind] = seconds_of(encode_texts, sentences, best[kind])
             seconds[kind].append(taken)
@@ -309,9 +306,9 @@ def compare_encoding(name: str, model: Path, arguments: argparse.Namespace) -> d
 
 
 def seconds_of(encode, sentences: list[str], size: int) -> tuple[float, torch.Tensor]:
-    begun = time.perf_counter()
-    vectors = encode(sentences, size)  # on the CPU, so the device is done
-    return time.perf_counter() - begun, vectors
+    start = time.perf_counter()
+    vectors = encode(sentences, size)  # the result is on the CPU, so the device has finished
+    return time.perf_counter() - start, vectors
 
 
 # --- device, table -------------------------------------------------------------------------------------------------
@@ -333,29 +330,11 @@ def clean_up() -> None:
         torch.cuda.empty_cache()
 
 
-def gemm_rate(device: str, size: int, repeats: int = 20) -> float:
-    """Floating point operations a second of a square bf16 matrix product, the median."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    times = []
-    for _ in range(repeats):
-        synchronize()
-        begun = time.perf_counter()
-        a @ b
-        synchronize()
-        times.append(time.perf_counter() - begun)
-    return 2 * size**3 / statistics.median(times)
-
-
-def table(report: dict) -> str:
+def table(results: dict) -> str:
     kinds = ("ours", "padded", "compiled", "peer")
-    lines = [f"| work | {' | '.join(kinds)} | ratio of ours | share of GEMM peak | agree |", "|---" * 8 + "|"]
-    for row in report["rows"]:
-        rates = " | ".join(str(row.get(kind, "")) for kind in kinds)
+    rows = []
+    for row in results["rows"]:
         share = f"{row['peak_share']['ours']:.0%}" if "peak_share" in row else ""
         ratio = f"{row['ratio']['ours']} x" if row["ratio"] else ""
-        lines.append(f"| {row['work']} | {rates} | {ratio} | {share} | {row['agree']:.1e} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
+        rows.append([row["work"], *(row.get(kind, "") for kind in kinds), ratio, share, f"{row['agree']:.1e}"])
+    return markdown(["work", *kinds, "ratio of ours", "share of GEMM peak", "agree"], rows)

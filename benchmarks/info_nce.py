@@ -1,101 +1,84 @@
-"""InfoNCE alone: memory and time of forward and backward, in chunks and with all logits at once, as the batch grows.
+"""InfoNCE alone: memory and time of forward and backward, in chunks and with all logits at once.
 
-    python benchmarks/info_nce.py --output benchmarks/results/info_nce.json
-    python benchmarks/info_nce.py --rows 512 4096 --threads 1 --output info_nce.json
+    python -m benchmarks info_nce --output benchmarks/results/info_nce.json
 
-N anchors and N positives of 768 dimensions in float32, as of a batch gathered from all processes. Each measurement is
-a process of its own: the growth of its peak memory above the inputs, and seconds. `gradient_error` is the largest
-difference of a gradient from float64's, against the largest gradient, for vectors whose loss is nearly zero.
+N anchors and N positives of 768 dimensions in float32, like a batch gathered from all processes. Each measurement runs
+in a process of its own and reports the growth of its peak memory above the inputs. `gradient_error_near_zero_loss` is
+the largest difference from the float64 gradient, relative to the largest gradient, for a loss close to zero.
 """
 
 import argparse
-import json
-import platform
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import megabytes, start_peak_anew, write_results
 
 from simcse_hf.objectives import info_nce
 from simcse_hf.objectives.info_nce import InfoNCE
 
+from .harness import Report, in_fresh_process, machine, markdown, megabytes, reset_peak_memory, seconds_of
+
 DIM = 768
 KINDS = ("chunked", "plain")
-MOST_PLAIN_ROWS = 8192  # all logits of more, several times over, are gigabytes
+MAX_PLAIN_ROWS = 8192  # the logits of more rows, in several copies, need gigabytes
 ROWS_NEAR_ZERO = 2048
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[512, 4096, 32_768], help="batch sizes N")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--output", type=Path, help="results, JSON")
-    parser.add_argument("--measure", choices=KINDS, help=argparse.SUPPRESS)  # a child process of this script
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if options.measure:
-        print(json.dumps(measure(options.measure, options.rows[0])))
-        return
-    if options.output is None:
-        parser.error("--output is needed")
-    found = []
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    measured = []
     for rows in options.rows:
-        for kind in KINDS if rows <= MOST_PLAIN_ROWS else KINDS[:1]:
-            command = [sys.executable, __file__, "--measure", kind, "--rows", str(rows)]
-            command += ["--threads", str(options.threads)]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            found.append({"rows": rows, "kind": kind, **json.loads(output.splitlines()[-1])})
-            print(found[-1], flush=True)
-    results = {
-        "processor": platform.machine(),
-        "threads": options.threads,
-        "torch": torch.__version__,
-        "dim": DIM,
-        "measured": found,
-        "gradient_error_near_zero_loss": {kind: gradient_error(kind) for kind in KINDS},
-    }
-    print(results["gradient_error_near_zero_loss"])
-    write_results(options.output, results)
+        for kind in KINDS if rows <= MAX_PLAIN_ROWS else KINDS[:1]:
+            result = in_fresh_process(measure, kind, rows, options.threads)
+            measured.append({"rows": rows, "kind": kind, **result})
+            print(measured[-1], flush=True)
+    report.save(
+        machine=machine() | {"threads": options.threads},
+        dim=DIM,
+        measured=measured,
+        gradient_error_near_zero_loss={kind: gradient_error(kind) for kind in KINDS},
+    )
 
 
-def choose(kind: str) -> None:
-    """Makes InfoNCE compute all batches in this way."""
+def select(kind: str) -> None:
+    """Make InfoNCE compute batches of every size in one way."""
     info_nce.PLAIN_LOGITS = 0 if kind == "chunked" else 1 << 62
 
 
-def measure(kind: str, rows: int) -> dict[str, float]:
-    """Seconds, and megabytes above the inputs; the gradients of the inputs, which are outputs, count."""
-    choose(kind)
+def measure(kind: str, rows: int, threads: int) -> dict[str, float]:
+    """Measure one forward and backward pass; the gradients of the inputs count as memory."""
+    torch.set_num_threads(threads)
+    select(kind)
     torch.manual_seed(0)
-    InfoNCE()(*(torch.randn(8, DIM, requires_grad=True) for _ in range(2))).backward()  # loads what comes late
+    InfoNCE()(*(torch.randn(8, DIM, requires_grad=True) for _ in range(2))).backward()  # loads what is loaded late
     anchors, positives = (torch.randn(rows, DIM, requires_grad=True) for _ in range(2))
-    before, start = start_peak_anew(), time.perf_counter()
-    InfoNCE()(anchors, positives).backward()
-    return {"seconds": time.perf_counter() - start, "megabytes_above_inputs": megabytes("VmHWM") - before}
+    before = reset_peak_memory()
+    seconds = seconds_of(lambda: InfoNCE()(anchors, positives).backward())
+    return {"seconds": seconds, "megabytes_above_inputs": megabytes("VmHWM") - before}
 
 
 def gradient_error(kind: str) -> float:
-    """Of float32 against a float64 cross-entropy, for pairs that are nearly found."""
-    choose(kind)
+    """Compare float32 gradients with a float64 cross-entropy for pairs that are nearly solved."""
+    select(kind)
     torch.manual_seed(0)
     anchors = torch.randn(ROWS_NEAR_ZERO, DIM)
     positives = anchors + 0.1 * torch.randn_like(anchors)
-    gradients = []
-    for dtype in (torch.float64, torch.float32):
-        pair = [x.to(dtype).requires_grad_() for x in (anchors, positives)]
-        if dtype == torch.float64:
-            first, second = (F.normalize(x, dim=-1) for x in pair)
-            loss = F.cross_entropy(first @ second.T / 0.05, torch.arange(ROWS_NEAR_ZERO))
-        else:
-            loss = InfoNCE(temperature=0.05)(*pair)
-        gradients.append([x.double() for x in torch.autograd.grad(loss, pair)])
-    pairs = list(zip(*gradients, strict=True))
-    return max(((found - wanted).abs().max() / wanted.abs().max()).item() for wanted, found in pairs)
+    double = [x.double().requires_grad_() for x in (anchors, positives)]
+    first, second = (F.normalize(x, dim=-1) for x in double)
+    expected = torch.autograd.grad(F.cross_entropy(first @ second.T / 0.05, torch.arange(ROWS_NEAR_ZERO)), double)
+    single = [x.requires_grad_() for x in (anchors, positives)]
+    actual = torch.autograd.grad(InfoNCE(temperature=0.05)(*single), single)
+    pairs = zip(actual, expected, strict=True)
+    return max(((a.double() - e).abs().max() / e.abs().max()).item() for a, e in pairs)
 
 
-if __name__ == "__main__":
-    main()
+def table(results: dict) -> str:
+    rows = [
+        [row["rows"], row["kind"], f"{row['seconds']:.2f}", f"{row['megabytes_above_inputs']:.0f}"]
+        for row in results["measured"]
+    ]
+    errors = ", ".join(f"{kind} {error:.1e}" for kind, error in results["gradient_error_near_zero_loss"].items())
+    return markdown(["rows", "kind", "seconds", "MB above the inputs"], rows) + f"\n\nGradient error: {errors}"

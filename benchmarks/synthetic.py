@@ -1,4 +1,8 @@
-"""Encoders of random weights and texts of known lengths, so that a benchmark needs neither downloads nor data."""
+"""Encoders with random weights and texts of known lengths, so that a benchmark needs neither downloads nor data.
+
+`lengths.json` holds how many tokens real texts have: Wikipedia sentences (every tenth of a million) and NLI triplets,
+counted with the tokenizer of bert-base-uncased, [CLS] and [SEP] included, truncated to 512.
+"""
 
 import json
 import random
@@ -17,19 +21,19 @@ SPECIAL = {
     "unk_token": "[UNK]",
     "mask_token": "[MASK]",
 }
-IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}  # RoBERTa's; BERT works with any
+IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}  # RoBERTa's ids; BERT works with any
 TINY = {
     "vocab_size": 200,
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 64,
-    "initializer_range": 0.2,  # or all texts have one vector
+    "initializer_range": 0.2,  # with a smaller value, all texts would have nearly the same embedding
 }
 
 
 def encoder_config(name: str, tiny: bool) -> PreTrainedConfig:
-    """The shape of bert-base-uncased or roberta-large; `tiny`: a toy of the same family."""
+    """Make the config of bert-base-uncased or roberta-large, or of a tiny model of the same family."""
     if name == "bert-base":
         return BertConfig(**(IDS | (TINY if tiny else {})))
     large = {
@@ -44,7 +48,7 @@ def encoder_config(name: str, tiny: bool) -> PreTrainedConfig:
 
 
 def write_encoder(directory: Path, name: str, tiny: bool) -> Path:
-    """Saves an encoder with random weights and a tokenizer to which every word `w0`, `w1`, ... is a token."""
+    """Save an encoder with random weights and a tokenizer for which every word `w0`, `w1`, ... is one token."""
     config = encoder_config(name, tiny)
     torch.manual_seed(0)
     AutoModel.from_config(config).save_pretrained(directory)
@@ -61,13 +65,13 @@ def write_encoder(directory: Path, name: str, tiny: bool) -> Path:
 
 
 def texts(histogram: dict[str, int], count: int, words: int, seed: int) -> list[str]:
-    """Texts of random words, as long as a histogram of tokens, [CLS] and [SEP] included, has them."""
+    """Make texts of random words whose lengths follow a histogram of tokens, [CLS] and [SEP] included."""
     generator = random.Random(seed)
     lengths = generator.choices([int(length) for length in histogram], histogram.values(), k=count)
     return [" ".join(f"w{generator.randrange(words)}" for _ in range(length - 2)) for length in lengths]
 
 
 def training_rows(corpus: str, count: int, words: int) -> Dataset:
-    """`"wikipedia"`: single sentences; `"nli"`: premise, entailed and contradictory hypothesis."""
+    """Make single sentences (`"wikipedia"`) or premise, entailed and contradictory hypothesis (`"nli"`)."""
     columns = enumerate(LENGTHS[corpus].values())
     return Dataset.from_dict({f"sent{i}": texts(histogram, count, words, seed=i) for i, histogram in columns})

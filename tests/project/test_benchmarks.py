@@ -1,4 +1,4 @@
-"""The GPU benchmark, tried with toys on a CPU."""
+"""The benchmarks run without data and without a GPU, and write the results that their tables need."""
 
 import importlib.util
 import json
@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-slow = pytest.mark.skipif(
-    "SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes a minute"
-)
+from benchmarks.__main__ import BENCHMARKS, main
+
+ROOT = Path(__file__).parents[2]
 with_peer = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers, the peer"
 )
@@ -21,20 +20,58 @@ with_peer = pytest.mark.skipif(
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, str(BENCHMARKS / "gpu.py"), *arguments],
+        [sys.executable, "-m", "benchmarks", *arguments],
         capture_output=True,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
     )
 
 
-@slow
+def test_every_benchmark_is_listed():
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef table(" in path.read_text()}
+    assert BENCHMARKS.keys() == files
+
+
+def test_a_benchmark_runs_as_a_command_without_data(tmp_path):
+    output = tmp_path / "results.json"
+    completed = run("info_nce", "--rows", "64", "--threads", "1", "--output", str(output))
+    assert completed.returncode == 0, completed.stderr
+    assert "| 64 | chunked |" in completed.stdout
+    assert {"measured", "gradient_error_near_zero_loss", "machine"} <= json.loads(output.read_text()).keys()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["scaling"], ["search", "--parts", "random", "--hnsw_count", "500", "--dim", "8"]]
+)
+def test_a_finished_benchmark_can_print_its_table_again(arguments, tmp_path, capsys):
+    if arguments[0] == "search":
+        pytest.importorskip("faiss", reason="needs faiss")
+    output = tmp_path / "results.json"
+    assert main([*arguments, "--output", str(output)]) == 0
+    first = capsys.readouterr().out
+    assert main([arguments[0], "--table", "--output", str(output)]) == 0
+    assert capsys.readouterr().out.strip() in first
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results").glob("*.json")), ids=lambda path: path.stem)
+def test_the_committed_results_fit_their_tables(path, capsys):
+    names = {"real_text": "recipes", "precision_bf16": "objectives", "precision_float32": "objectives"}
+    name = names.get(path.stem, path.stem)
+    if name in ("cpu", "gpu"):
+        pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
+    assert main([name, "--table", "--output", str(path)]) == 0
+    assert capsys.readouterr().out.count("|") > 10
+
+
+@pytest.mark.slow
 @with_peer
-def test_gpu_writes_a_row_of_each_work(tmp_path):
+def test_the_gpu_benchmark_writes_a_row_for_each_work(tmp_path):
     output = tmp_path / "gpu.json"
     works = ["BERT-base, sentences", "RoBERTa-large, triplets", "BERT-base, encoding"]
-    done = run("--device", "cpu", "--tiny", "--turns", "1", "--steps", "1", "--works", *works, "--output", str(output))
-    assert done.returncode == 0, done.stderr
+    tiny = ("--device", "cpu", "--tiny", "--turns", "1", "--steps", "1")
+    completed = run("gpu", *tiny, "--works", *works, "--output", str(output))
+    assert completed.returncode == 0, completed.stderr
     report = json.loads(output.read_text())
     *training, encoding = report["rows"]
     for row in training:
@@ -44,17 +81,17 @@ def test_gpu_writes_a_row_of_each_work(tmp_path):
     assert report["left_out"] == []
 
 
-@slow
+@pytest.mark.slow
 @with_peer
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_ends_with_one_line(tmp_path):
-    done = run("--output", str(tmp_path / "gpu.json"))
-    assert done.returncode == 1 and not (tmp_path / "gpu.json").exists()
-    assert done.stderr.strip().splitlines()[-1].startswith("there is no NVIDIA GPU here: --device cpu --tiny")
+def test_without_a_gpu_the_gpu_benchmark_ends_with_one_line(tmp_path):
+    completed = run("gpu", "--output", str(tmp_path / "gpu.json"))
+    assert completed.returncode == 1 and not (tmp_path / "gpu.json").exists()
+    assert completed.stderr.strip().splitlines()[-1].startswith("no NVIDIA GPU was found; `--device cpu --tiny`")
 
 
 def test_the_measured_lengths_fit_an_encoder():
-    lengths = json.loads((BENCHMARKS / "lengths.json").read_text())
+    lengths = json.loads((ROOT / "benchmarks/lengths.json").read_text())
     assert list(lengths["wikipedia"]) == ["sentence"] and list(lengths["nli"]) == ["sent0", "sent1", "sent2"]
     for corpus in ("wikipedia", "nli"):
         for histogram in lengths[corpus].values():

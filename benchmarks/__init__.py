@@ -1,0 +1,1 @@
+"""Benchmarks of simcse_hf: `python -m benchmarks` lists them."""

