@@ -272,7 +272,7 @@ def test_bad_settings_and_places(raw, fit, sentences, tmp_path, capsys):
     full = tmp_path / "full"
     full.mkdir()
     write(full / "notes.txt", ["mine"])
-    with pytest.raises(ValueError, match="full is no empty directory"):
+    with pytest.raises(ValueError, match="full is not an empty directory"):
         fit_transform(model, "whitening", sentences, full)
     with pytest.raises(ValueError, match="load it with postprocess=False"):
         fit_transform(SimCSE(fit("whitening"), device="cpu"), "whitening", sentences, tmp_path / "new")

@@ -1,0 +1,218 @@
+"""`SimCSE` beside `SentenceTransformer`: the same arguments, prompts and embeddings, and the same methods."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import tiny_config
+from transformers import BertModel
+
+from simcse_hf import BertForCL, SimCSE
+from simcse_hf.inference import simcse as simcse_module
+from simcse_hf.postprocessing import fit_whitening
+from simcse_hf.postprocessing.files import Fit
+
+TEXTS = ["a cat sat on the mat .", "dog", "the big old man slept in a small red house .", "a bird sang", ""]
+PROMPTS = {"query": "the dog sang : ", "passage": "a small mat : ", "clustering": "old house : "}
+
+
+def add_modules(directory, prompts=PROMPTS, default_prompt_name=None, normalize=True):
+    """Write the files of a sentence-transformers model with mean pooling beside an encoder."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": folders[kind], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    for folder in list(folders.values())[1:]:
+        (directory / folder).mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    settings = {"prompts": prompts, "default_prompt_name": default_prompt_name, "similarity_fn_name": "cosine"}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    return directory
+
+
+@pytest.fixture
+def directory(save_checkpoint):
+    return save_checkpoint(BertModel(tiny_config()))
+
+
+def both(directory):
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    return SimCSE(directory, device="cpu"), library.SentenceTransformer(str(directory), device="cpu")
+
+
+def assert_close(ours, theirs):
+    torch.testing.assert_close(torch.as_tensor(ours), torch.as_tensor(theirs), rtol=0, atol=1e-6)
+
+
+# --- prompts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("default_prompt_name", [None, "query", "clustering"])
+def test_prompts_give_the_embeddings_of_sentence_transformers(default_prompt_name, directory):
+    ours, theirs = both(add_modules(directory, default_prompt_name=default_prompt_name))
+    for options in (
+        {},
+        {"prompt_name": "passage"},
+        {"prompt": "red cat : "},
+        {"prompt": ""},
+        {"prompt_name": "query"},
+    ):
+        assert_close(ours.encode(TEXTS, **options), theirs.encode(TEXTS, **options))
+    assert_close(ours.encode_query(TEXTS), theirs.encode_query(TEXTS))
+    assert_close(ours.encode_document(TEXTS), theirs.encode_document(TEXTS))
+    assert_close(ours.encode_document(TEXTS, prompt_name="passage"), theirs.encode(TEXTS, prompt_name="passage"))
+    plain, prompted = ours.encode(TEXTS, prompt=""), ours.encode(TEXTS, prompt_name="passage")
+    assert (plain - prompted).abs().max() > 1e-3, "prompts matter for this model"
+
+
+def test_a_prompt_for_documents_is_used_for_documents(directory):
+    ours, theirs = both(add_modules(directory, {"document": "a mat : ", "query": "dog : "}, "query"))
+    assert_close(ours.encode_document(TEXTS), theirs.encode_document(TEXTS))
+    assert_close(ours.encode_document(TEXTS), ours.encode(TEXTS, prompt_name="document"))
+
+
+def test_a_passage_prompt_that_documents_do_not_get_is_mentioned(directory, caplog):
+    SimCSE(add_modules(directory), device="cpu").encode_document(TEXTS)
+    assert "no prompt 'document'" in caplog.text and "model.prompts['passage']" in caplog.text
+
+
+def test_an_index_uses_the_prompts_of_queries_and_documents(directory):
+    model = SimCSE(add_modules(directory, {"query": "dog : ", "document": "a mat : "}), device="cpu")
+    model.build_index(TEXTS[:4])
+    scores = model.encode(TEXTS[:4], prompt="a mat : ") @ model.encode("a bird", prompt="dog : ")
+    best = model.search("a bird", top_k=1)[0]
+    assert best[0] == TEXTS[scores.argmax()] and best[1] == pytest.approx(scores.max().item(), abs=1e-6)
+
+
+def test_an_unknown_prompt_is_refused_and_the_known_ones_named(directory):
+    model = SimCSE(add_modules(directory), device="cpu")
+    with pytest.raises(ValueError, match="has no prompt named 'sts'; its prompts are query, document, passage"):
+        model.encode(TEXTS, prompt_name="sts")
+
+
+# --- encode -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_arguments_of_sentence_transformers_mean_the_same(normalize, directory):
+    ours, theirs = both(add_modules(directory, normalize=normalize))
+    shared = {"batch_size": 2, "show_progress_bar": False}
+    for options in (
+        {"normalize_embeddings": False},
+        {"normalize_embeddings": True},
+        {"normalize_embeddings": False, "truncate_dim": 8},
+        {"normalize_embeddings": True, "truncate_dim": 8},
+        {"normalize_embeddings": True, "precision": "ubinary"},
+        {"normalize_embeddings": True, "device": "cpu"},
+    ):
+        assert_close(ours.encode(TEXTS, **shared, **options), theirs.encode(TEXTS, **shared, **options))
+    for options in (
+        {"convert_to_tensor": True},
+        {"convert_to_numpy": True},
+        {"convert_to_numpy": False},
+        {"convert_to_tensor": False},
+        {"convert_to_tensor": True, "convert_to_numpy": True},
+    ):
+        mine, other = ours.encode(TEXTS, **options), theirs.encode(TEXTS, **options)
+        assert type(mine) is type(other)
+        assert type(ours.encode("dog", **options)) is type(theirs.encode("dog", **options))
+        if isinstance(mine, list):
+            assert len(mine) == len(other) and mine[0].shape == other[0].shape
+
+
+def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directory):
+    model, sizes = SimCSE(directory, device="cpu"), []
+    expected = model.encode(TEXTS)
+    model.model.register_forward_hook(
+        lambda _, __, kwargs, ___: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    assert_close(model.encode(TEXTS, batch_size=2), expected)
+    assert sizes == [2, 2, 1]
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        model.encode(TEXTS, batch_size=0)
+
+
+def test_uint8_codes_are_int8_codes_plus_128(directory):
+    model = SimCSE(directory, device="cpu")
+    ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)])
+    codes = model.encode(TEXTS, precision="uint8", ranges=ranges, convert_to="numpy")
+    signed = model.encode(TEXTS, precision="int8", ranges=ranges, convert_to="numpy")
+    assert codes.dtype == np.uint8 and (codes.astype(int) - 128 == signed).all()
+
+
+def test_threads_get_the_embeddings_of_one_thread(directory):
+    model = SimCSE(directory, device="cpu")
+    lengths = [3, 6, 12, None] * 4
+    expected = [model.encode(TEXTS, max_length=length) for length in lengths]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda length: model.encode(TEXTS, max_length=length), lengths))
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+
+def test_similarity_pairwise_is_the_cosine_of_each_pair(directory):
+    model = SimCSE(directory, device="cpu")
+    a, b = model.encode(TEXTS[:2], normalize=False), model.encode(TEXTS[2:4], normalize=False)
+    torch.testing.assert_close(model.similarity_pairwise(TEXTS[:2], TEXTS[2:4]), F.cosine_similarity(a, b))
+    torch.testing.assert_close(model.similarity_pairwise(a.numpy(), TEXTS[2:4]), F.cosine_similarity(a, b))
+    with pytest.raises(ValueError, match="equally many items on both sides, got 2 and 3"):
+        model.similarity_pairwise(TEXTS[:2], TEXTS[:3])
+
+
+def test_repr_names_what_decides_the_embeddings(directory):
+    text = repr(SimCSE(directory, device="cpu", pooler_type="avg", max_length=9))
+    assert str(directory) in text and "pooler_type='avg', dim=32, max_length=9" in text
+
+
+def test_to_moves_the_model_and_returns_it(directory):
+    model = SimCSE(directory, device="cpu")
+    assert model.to("cpu") is model and model.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("pooler_type", ["cls", "avg", "avg_first_last", "avg_no_cls"])
+def test_a_saved_model_gives_the_same_embeddings(pooler_type, save_checkpoint, tmp_path):
+    directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="cls"))
+    model = SimCSE(directory, pooler_type=pooler_type, device="cpu", max_length=6)
+    model.prompts["query"], model.default_prompt_name = "dog : ", "query"
+    fit = Fit(pooler_type, 6, "texts.txt", ["text"], 60, {})
+    torch.manual_seed(0)
+    model.postprocessing, model.postprocessing_fit = fit_whitening([torch.randn(60, 32)], 20), fit
+    model.save_pretrained(tmp_path / "copy")
+    copy = SimCSE(tmp_path / "copy", device="cpu")
+    assert (copy.pooler_type, copy.max_length, copy.dim) == (pooler_type, 6, 20)
+    assert copy.prompts == model.prompts and copy.default_prompt_name == "query"
+    torch.testing.assert_close(copy.encode(TEXTS), model.encode(TEXTS))
+
+
+def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(directory, monkeypatch):
+    requests = []
+
+    class Api:
+        def __init__(self, token=None, library_name=None):
+            requests.append(("api", token))
+
+        def create_repo(self, repo_id, private, exist_ok):
+            requests.append(("create", repo_id, private))
+            return type("Repo", (), {"repo_id": f"me/{repo_id}"})
+
+        def upload_folder(self, repo_id, folder_path, **options):
+            assert SimCSE(folder_path, device="cpu").encode("dog").shape == (32,)
+            requests.append(("upload", repo_id, options))
+            return type("Commit", (), {"pr_url": None, "commit_url": "https://hub/commit/1"})
+
+    monkeypatch.setattr(simcse_module, "HfApi", Api)
+    url = SimCSE(directory, device="cpu").push_to_hub("name", private=True, token="secret", revision="v1")
+    assert url == "https://hub/commit/1"
+    options = {"commit_message": "Upload model", "revision": "v1", "create_pr": False}
+    assert requests == [("api", "secret"), ("create", "name", True), ("upload", "me/name", options)]
