@@ -1,7 +1,8 @@
-"""Transforms of finished sentence vectors, fitted on unlabelled text with the encoder frozen: whitening and flow."""
+"""Transforms of embeddings, fitted on unlabelled text with the encoder frozen: whitening and flow."""
 
 from .flow import Flow, fit_flow
 from .interface import VectorTransform
+from .per_set import fit_per_set
 from .whitening import Whitening, fit_whitening
 
-__all__ = ["Flow", "VectorTransform", "Whitening", "fit_flow", "fit_whitening"]
+__all__ = ["Flow", "VectorTransform", "Whitening", "fit_flow", "fit_per_set", "fit_whitening"]

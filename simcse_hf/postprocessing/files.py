@@ -1,43 +1,44 @@
-"""A transform beside the model it was fitted for: the folder `postprocessing` of a model directory."""
+"""Save and load a transform beside its model, in the folder `postprocessing` of the model directory."""
 
 import json
 import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..ops.files import find_file
+from ..ops.files import find_file, write_atomically
 from .flow import Flow
 from .interface import VectorTransform
 from .whitening import Whitening
 
-METHODS = {"whitening": Whitening, "flow": Flow}
+METHODS: dict[str, type[VectorTransform]] = {"whitening": Whitening, "flow": Flow}
 
 FOLDER = "postprocessing"
 DESCRIPTION = "postprocessing.json"
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 
-_LAYOUT = 1  # of the folder
+_LAYOUT_VERSION = 1
 _DENSE = "sentence_transformers.models.Dense"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What a transform was fitted on; saved with it.
+    """The record of what a transform was fitted on; saved with it.
 
     Args:
-        pooler: whose vectors the transform takes.
-        max_length: tokens a text was cut to; None: no limit.
-        file: name of the file of sentences.
-        columns: of that file.
-        sentences: how many they were.
-        settings: of the method.
-        log_likelihood: of a flow: mean of the sentences in nats per dimension before training and after each epoch.
+        pooler (`str`): The pooler whose embeddings the transform takes.
+        max_length (`int`, *optional*): Number of tokens that a text was truncated to. `None` for no limit.
+        file (`str`): Name of the file of sentences.
+        columns (`list[str]`): The columns of that file.
+        sentences (`int`): Number of sentences.
+        settings (`dict`): Arguments of the method.
+        log_likelihood (`list[float]`, *optional*): For a flow, the mean log-likelihood of the sentences in nats per
+            dimension, before training and after each epoch.
     """
 
     pooler: str
@@ -45,69 +46,74 @@ class Fit:
     file: str
     columns: list[str]
     sentences: int
-    settings: dict
+    settings: dict[str, Any]
     log_likelihood: list[float] | None = None
 
 
 def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit: Fit) -> None:
-    """Writes a transform into a model directory, in place of one that is there.
+    """Write a transform into a model directory, replacing an earlier one.
 
-    The folder `postprocessing` holds `postprocessing.json` (method, shape, [`Fit`]) and `model.safetensors`. Where
-    the directory has sentence-transformers' `modules.json`, the folder becomes a module of it, ahead of a `Normalize`.
-    For a whitening that is a `Dense` without activation, which gives the same vectors. A flow is named by its class
-    here, which sentence-transformers refuses to load: better that than the vectors of a model without flow.
+    The folder `postprocessing` holds `postprocessing.json` (method, shape and [`Fit`]) and `model.safetensors`. If the
+    directory has sentence-transformers' `modules.json`, the folder becomes one of its modules, before a `Normalize`. A
+    whitening becomes a `Dense` without activation, which gives the same embeddings. A flow is named by our class:
+    sentence-transformers refuses to load it, and does not silently give the embeddings without the flow.
+
+    Args:
+        directory (`str` or `os.PathLike`): The model directory.
+        transform (`VectorTransform`): The transform.
+        fit (`Fit`): What it was fitted on.
     """
     directory = Path(directory)
-    partial = directory / f".{FOLDER}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     description = {
-        "layout": _LAYOUT,
+        "layout": _LAYOUT_VERSION,
         "method": transform.method,
         "options": transform.options(),
         "input_dim": transform.input_dim,
         "output_dim": transform.output_dim,
         "fit": asdict(fit),
     }
-    _write_json(partial / DESCRIPTION, description)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
-    save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
-    kind = f"{type(transform).__module__}.{type(transform).__name__}"
-    if transform.method == "whitening":
-        kind = _DENSE
-        dense = {
-            "in_features": transform.input_dim,
-            "out_features": transform.output_dim,
-            "bias": True,
-            "activation_function": "torch.nn.modules.linear.Identity",
-        }
-        _write_json(partial / "config.json", dense)
-    shutil.rmtree(directory / FOLDER, ignore_errors=True)
-    partial.rename(directory / FOLDER)
+    module_type = f"{type(transform).__module__}.{type(transform).__name__}"
+    with write_atomically(directory / FOLDER) as folder:
+        folder.mkdir()
+        _write_json(folder / DESCRIPTION, description)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        if transform.method == "whitening":
+            module_type = _DENSE
+            dense = {
+                "in_features": transform.input_dim,
+                "out_features": transform.output_dim,
+                "bias": True,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
+            _write_json(folder / "config.json", dense)
     if (directory / MODULES).exists():
-        _add_module(directory / MODULES, kind)
+        _add_module(directory / MODULES, module_type)
 
 
-def _add_module(path: Path, kind: str) -> None:
+def _add_module(path: Path, module_type: str) -> None:
     modules = [module for module in json.loads(path.read_text(encoding="utf-8")) if module["path"] != FOLDER]
     last = next((i for i, module in enumerate(modules) if module["type"].endswith(".Normalize")), len(modules))
-    modules.insert(last, {"path": FOLDER, "type": kind})
+    modules.insert(last, {"path": FOLDER, "type": module_type})
     _write_json(path, [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)])
 
 
-def _write_json(path: Path, content: dict | list) -> None:
+def _write_json(path: Path, content: dict[str, Any] | list[Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def find_transform(name_or_path: str | os.PathLike, hub: dict) -> tuple[VectorTransform, Fit] | None:
-    """The transform of a model directory or hub name, and what it was fitted on; None where it has none.
+def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform, Fit] | None:
+    """Load the transform saved beside a model.
 
     Args:
-        name_or_path: of the model.
-        hub: `revision`, `token`, `cache_dir`, `local_files_only`.
+        name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
+        hub (`dict[str, Any]`): `revision`, `token`, `cache_dir`, `local_files_only`.
+
+    Returns:
+        `tuple[VectorTransform, Fit]`, *optional*: The transform and what it was fitted on; `None` if there is none.
 
     Raises:
-        ValueError: files that are damaged, missing or of a later version, named.
+        ValueError: If a file is damaged, missing or of a later version. The message names it.
     """
     path = _file(name_or_path, DESCRIPTION, hub)
     if path is None:
@@ -115,12 +121,12 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict) -> tuple[VectorTr
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         layout, method = description["layout"], description["method"]
-        if layout != _LAYOUT:
-            raise ValueError(f"{path}: layout {layout!r}, where this version reads {_LAYOUT}; fit again.")
+        if layout != _LAYOUT_VERSION:
+            raise ValueError(f"{path}: layout {layout!r}, but this version reads {_LAYOUT_VERSION}; fit again.")
         if method not in METHODS:
-            raise ValueError(f"{path}: method {method!r}; known are {', '.join(METHODS)}.")
+            raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
         fit = Fit(**description["fit"])
-        with torch.random.fork_rng(devices=[]):  # the first weights are drawn, and then replaced
+        with torch.random.fork_rng(devices=[]):  # the initial weights are random, and replaced below
             transform = METHODS[method](**description["options"])
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged ({type(error).__name__}: {error}); fit the transform again.") from error
@@ -135,6 +141,6 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict) -> tuple[VectorTr
     return transform.requires_grad_(False).eval(), fit
 
 
-def _file(name_or_path: str | os.PathLike, name: str, hub: dict) -> Path | None:
+def _file(name_or_path: str | os.PathLike, name: str, hub: dict[str, Any]) -> Path | None:
     path = find_file(name_or_path, f"{FOLDER}/{name}", **hub)
     return None if path is None else Path(path)

@@ -1,64 +1,72 @@
-"""BERT-flow: an invertible network from sentence vectors to a standard Gaussian, trained by maximum likelihood."""
+"""BERT-flow: an invertible network from embeddings to a standard Gaussian, trained by maximum likelihood."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from .interface import VectorTransform, check_vectors
+from .interface import VectorTransform, check_embeddings
 
-_LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2 either way, so that its inverse stays exact in float32
+_LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that its inverse stays accurate in float32
 _NOISE = 1e-6  # see whitening.py
 
 
 class ActNorm(nn.Module):
-    """z = (x + shift) exp(log_scale) for each dimension (Glow, arXiv:1807.03039, section 3.1)."""
+    """Activation normalization: z = (x + shift) exp(log_scale) per dimension (Glow, arXiv:1807.03039, section 3.1)."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(dim))
         self.log_scale = nn.Parameter(torch.zeros(dim))
 
     @torch.no_grad()
     def initialise(self, x: torch.Tensor) -> None:
-        """Makes mean 0 and variance 1 of what it gives for (n, dim) `x`."""
+        """Set shift and scale so that the output for `x`, of shape `(n, dim)`, has mean 0 and variance 1."""
         self.shift.copy_(-x.mean(dim=0))
         self.log_scale.copy_(-x.std(dim=0, correction=0).log())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return z and log |det dz/dx|."""
         return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum().expand(len(x))
 
     def inverse(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the x that `forward` maps to `z`."""
         return z * (-self.log_scale).exp() - self.shift
 
 
 class InvertibleLinear(nn.Module):
-    """z = x W^T with W = P L U, a random rotation at first (Glow, section 3.2, "LU decomposition").
+    """Invertible linear layer: z = x W^T with W = P L U (Glow, section 3.2, "LU decomposition").
 
-    P is a fixed permutation, L unit lower triangular, and U upper triangular with diagonal sign * exp(log_diagonal).
+    P is a fixed permutation, L is unit lower triangular, and U is upper triangular with the diagonal
+    sign * exp(log_diagonal). W starts as a random rotation.
     """
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int) -> None:
         super().__init__()
         rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64)).Q
         permutation, lower, upper = torch.linalg.lu(rotation)
-        kind = torch.get_default_dtype()
-        self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is this row of L
-        self.register_buffer("sign", upper.diagonal().sign().to(kind))
-        self.lower = nn.Parameter(lower.tril(-1).to(kind))
-        self.upper = nn.Parameter(upper.triu(1).to(kind))
-        self.log_diagonal = nn.Parameter(upper.diagonal().abs().log().to(kind))
+        dtype = torch.get_default_dtype()
+        self.permutation: torch.Tensor
+        self.sign: torch.Tensor
+        self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
+        self.register_buffer("sign", upper.diagonal().sign().to(dtype))
+        self.lower = nn.Parameter(lower.tril(-1).to(dtype))
+        self.upper = nn.Parameter(upper.triu(1).to(dtype))
+        self.log_diagonal = nn.Parameter(upper.diagonal().abs().log().to(dtype))
 
     def _factors(self) -> tuple[torch.Tensor, torch.Tensor]:
         identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
         return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.log_diagonal.exp())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return z and log |det dz/dx|."""
         lower, upper = self._factors()
         return x @ (lower[self.permutation] @ upper).T, self.log_diagonal.sum().expand(len(x))
 
     def inverse(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the x that `forward` maps to `z`, by two triangular systems in float64."""
         lower, upper = (factor.double() for factor in self._factors())
         columns = z.double().T[self.permutation.argsort()]
         columns = torch.linalg.solve_triangular(lower, columns, upper=False, unitriangular=True)
@@ -66,9 +74,12 @@ class InvertibleLinear(nn.Module):
 
 
 class AffineCoupling(nn.Module):
-    """One half of the dimensions scales and shifts the other (Glow, section 3.3); the identity at first."""
+    """Affine coupling: one half of the dimensions scales and shifts the other half (Glow, section 3.3).
 
-    def __init__(self, dim: int, width: int):
+    It starts as the identity.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
         super().__init__()
         self.kept, self.changed = dim - dim // 2, dim // 2
         self.network = nn.Sequential(
@@ -78,81 +89,84 @@ class AffineCoupling(nn.Module):
             nn.ReLU(),
             nn.Linear(width, 2 * (dim // 2)),
         )
-        nn.init.zeros_(self.network[-1].weight)
-        nn.init.zeros_(self.network[-1].bias)
+        for parameter in self.network[-1].parameters():
+            nn.init.zeros_(parameter)
 
     def _log_scale_and_shift(self, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raw, shift = self.network(kept).chunk(2, dim=-1)
         return _LOG_SCALE_LIMIT * torch.tanh(raw / _LOG_SCALE_LIMIT), shift
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return z and log |det dz/dx|."""
         kept, changed = x.split([self.kept, self.changed], dim=-1)
         log_scale, shift = self._log_scale_and_shift(kept)
         return torch.cat([kept, changed * log_scale.exp() + shift], dim=-1), log_scale.sum(dim=-1)
 
     def inverse(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the x that `forward` maps to `z`."""
         kept, changed = z.split([self.kept, self.changed], dim=-1)
         log_scale, shift = self._log_scale_and_shift(kept)
         return torch.cat([kept, (changed - shift) * (-log_scale).exp()], dim=-1)
 
 
 class Flow(VectorTransform):
-    """An invertible map of (n, dim) vectors to (n, dim) that a standard Gaussian would give (Li et al. 2020).
+    """An invertible map of embeddings to points of a standard Gaussian (Li et al. 2020).
 
-    Blocks of activation normalisation, an invertible linear layer and an affine coupling, as in Glow without its
-    multiple scales: a vector has no pixels to split off. A last activation normalisation follows.
+    Each block is an activation normalization, an invertible linear layer and an affine coupling, as in Glow without
+    its multiple scales, because an embedding has no pixels to split off. An activation normalization comes last.
 
     Args:
-        dim: of the vectors, at least 2.
-        blocks: how many.
-        width: hidden units of a coupling's network.
+        dim (`int`): Embedding size, at least 2.
+        blocks (`int`, *optional*, defaults to `3`): Number of blocks.
+        width (`int`, *optional*, defaults to `256`): Hidden units of a coupling's network.
 
     Raises:
-        ValueError: an argument below its least value.
+        ValueError: If an argument is too small.
     """
 
     method = "flow"
 
-    def __init__(self, dim: int, blocks: int = 3, width: int = 256):
+    def __init__(self, dim: int, blocks: int = 3, width: int = 256) -> None:
         super().__init__()
         for name, value, least in (("dim", dim, 2), ("blocks", blocks, 1), ("width", width, 1)):
             if value < least:
                 raise ValueError(f"{name} of a flow must be at least {least}, got {value}")
         self.input_dim = self.output_dim = dim
         self.blocks, self.width = blocks, width
-        layers = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]
+        layers: list[Any] = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]
         for block in range(blocks):
             layers.insert(3 * block + 2, AffineCoupling(dim, width))
         self.layers = nn.ModuleList([*layers, ActNorm(dim)])
 
-    def options(self) -> dict:
+    def options(self) -> dict[str, Any]:
+        """Return the size and the shape of the network."""
         return {"dim": self.input_dim, "blocks": self.blocks, "width": self.width}
 
-    def _apply_to(self, vectors: torch.Tensor) -> torch.Tensor:
-        return self(vectors)[0]
+    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+        return self(embeddings)[0]
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(n, dim) -> z, (n, dim), and log |det dz/dx|, (n,)."""
+        """Return z, of shape `(n, dim)`, and log |det dz/dx|, of shape `(n,)`."""
         log_det = x.new_zeros(len(x))
         for layer in self.layers:
-            x, its_log_det = layer(x)
-            log_det = log_det + its_log_det
+            x, layer_log_det = layer(x)
+            log_det = log_det + layer_log_det
         return x, log_det
 
     def inverse(self, z: torch.Tensor) -> torch.Tensor:
-        """The x, (n, dim), of which `forward` makes `z`."""
+        """Return the x, of shape `(n, dim)`, that `forward` maps to `z`."""
         for layer in reversed(self.layers):
             z = layer.inverse(z)
         return z
 
     def log_likelihood(self, x: torch.Tensor) -> torch.Tensor:
-        """(n,) log densities of (n, dim) vectors in nats: log N(z; 0, I) + log |det dz/dx| (Li et al., equation 4)."""
+        """Return the log densities of embeddings in nats: log N(z; 0, I) + log |det dz/dx| (Li et al. 2020, eq. 4)."""
         z, log_det = self(x)
         return log_det - 0.5 * z.square().sum(dim=1) - 0.5 * self.input_dim * math.log(2 * math.pi)
 
     @torch.no_grad()
     def initialise(self, x: torch.Tensor) -> None:
-        """Sets every activation normalisation by what reaches it of (n, dim) `x`."""
+        """Initialise every activation normalization from what reaches it of `x`, of shape `(n, dim)`."""
         for layer in self.layers:
             if isinstance(layer, ActNorm):
                 layer.initialise(x)
@@ -170,29 +184,30 @@ def fit_flow(
     seed: int = 42,
     show_progress: bool = False,
 ) -> tuple[Flow, list[float]]:
-    """A flow of the greatest likelihood for given vectors (BERT-flow, Li et al. 2020, arXiv:2011.05864, equation 4).
+    """Train a flow by maximum likelihood (BERT-flow, Li et al. 2020, arXiv:2011.05864, eq. 4).
 
-    Adam with a learning rate that falls linearly to 0, and gradients cut to norm 1. The same
-    seed gives the same flow on one machine and leaves the random state of others alone.
+    It uses Adam with a learning rate that decays linearly to 0, and clips gradients to norm 1. The same seed gives the
+    same flow on one machine, and the global random state is restored afterwards.
 
     Args:
-        vectors: (n, dim), not normalised; all in memory, encoded once.
-        blocks, width: see [`Flow`].
-        epochs: passes over the vectors.
-        batch_size: vectors of a step.
-        learning_rate: at the first step.
-        seed: of initial weights and order.
-        show_progress: a progress bar over the steps.
+        vectors (`torch.Tensor`): Embeddings of shape `(n, dim)`, not normalized.
+        blocks (`int`, *optional*, defaults to `3`): See [`Flow`].
+        width (`int`, *optional*, defaults to `256`): See [`Flow`].
+        epochs (`int`, *optional*, defaults to `5`): Passes over the embeddings.
+        batch_size (`int`, *optional*, defaults to `256`): Embeddings per step.
+        learning_rate (`float`, *optional*, defaults to `1e-3`): Learning rate of the first step.
+        seed (`int`, *optional*, defaults to `42`): Seed of the initial weights and the order.
+        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar over the steps.
 
     Returns:
-        The flow, and the mean log-likelihood of the vectors in nats per dimension: before training, then after each
-        epoch.
+        `tuple[Flow, list[float]]`: The flow, and the mean log-likelihood of the embeddings in nats per dimension,
+        before training and after each epoch.
 
     Raises:
-        ValueError: fewer vectors than dimensions, a constant dimension, values that are not finite, an argument below
-            its least value, or training that diverged.
+        ValueError: If there are fewer embeddings than dimensions, a dimension is constant, values are not finite, an
+            argument is too small, or training diverges.
     """
-    check_vectors(vectors)
+    check_embeddings(vectors)
     for name, value in (("epochs", epochs), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -202,14 +217,14 @@ def fit_flow(
     vectors = vectors.to(torch.get_default_dtype())
     if count <= dim:
         raise ValueError(
-            f"a flow over {dim} dimensions needs more vectors than that, better thousands, got {count}: their "
-            "likelihood would have no bound. Give more sentences."
+            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
+            "likelihood of so few has no bound. Give more sentences."
         )
     deviations = vectors.double().std(dim=0)
     constant = (deviations <= _NOISE * vectors.abs().amax(dim=0)).nonzero()
     if len(constant):
         raise ValueError(
-            f"dimension {int(constant[0, 0]) + 1} is the same in all {count} vectors, so that their likelihood has no "
+            f"dimension {int(constant[0, 0]) + 1} is the same in all {count} embeddings, so their likelihood has no "
             "bound: give sentences that differ"
         )
     with torch.random.fork_rng(devices=[]):

@@ -1,18 +1,19 @@
-"""What every transform of finished sentence vectors does."""
+"""The interface of every transform of embeddings."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import nn
 
 
 class VectorTransform(nn.Module, ABC):
-    """A map of sentence vectors that was fitted on unlabelled ones; its state dict is what is saved of it.
+    """A map of embeddings that was fitted on unlabelled ones. Its state dict is what is saved.
 
     Attributes:
-        method: the name by which it is chosen and saved.
-        input_dim: dimensions of the encoder's vectors.
-        output_dim: dimensions of what it makes of them.
+        method (`str`): The name by which it is chosen and saved.
+        input_dim (`int`): Size of the encoder's embeddings.
+        output_dim (`int`): Size of the transformed embeddings.
     """
 
     method: str
@@ -20,34 +21,42 @@ class VectorTransform(nn.Module, ABC):
     output_dim: int
 
     @abstractmethod
-    def options(self) -> dict:
-        """The keyword arguments that make a transform of this shape, to be filled by its state dict."""
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments that create a transform of this shape, ready for its state dict."""
 
     @abstractmethod
-    def _apply_to(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(n, input_dim) in the transform's own type -> (n, output_dim)."""
+    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Transform embeddings of shape `(n, input_dim)` that have the transform's own dtype."""
 
     @torch.no_grad()
-    def transform(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(n, input_dim) vectors as the encoder pools them, not normalised -> (n, output_dim) float32, not normalised.
+    def transform(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Transform embeddings.
+
+        Args:
+            embeddings (`torch.Tensor`): Pooled embeddings of shape `(n, input_dim)`, not normalized.
+
+        Returns:
+            `torch.Tensor`: Float32 embeddings of shape `(n, output_dim)`, not normalized.
 
         Raises:
-            ValueError: vectors of another shape.
+            ValueError: If the embeddings have another shape.
         """
-        if vectors.dim() != 2 or vectors.shape[1] != self.input_dim:
+        if embeddings.dim() != 2 or embeddings.shape[1] != self.input_dim:
             raise ValueError(
-                f"this {self.method} was fitted on vectors of {self.input_dim} dimensions: "
-                f"give (n, {self.input_dim}), not {tuple(vectors.shape)}"
+                f"this {self.method} was fitted on embeddings of {self.input_dim} dimensions: "
+                f"give (n, {self.input_dim}), not {tuple(embeddings.shape)}"
             )
-        own = next(iter(self.state_dict().values()))
-        return self._apply_to(vectors.to(own.device, own.dtype)).float().to(vectors.device)
+        weight = next(iter(self.state_dict().values()))
+        return self._apply_to(embeddings.to(weight.device, weight.dtype)).float().to(embeddings.device)
 
 
-def check_vectors(vectors: torch.Tensor) -> None:
-    """Raises a ValueError unless `vectors` is (n, dim), n of them at least 1, and every value finite."""
-    if vectors.dim() != 2 or not len(vectors):
-        raise ValueError(f"vectors to fit on must be (n, dim), with n of at least 1, got {tuple(vectors.shape)}")
-    finite = torch.isfinite(vectors).all(dim=1)
+def check_embeddings(embeddings: torch.Tensor) -> None:
+    """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
+    if embeddings.dim() != 2 or not len(embeddings):
+        raise ValueError(
+            f"embeddings to fit on must have shape (n, dim) with n of at least 1, got {tuple(embeddings.shape)}"
+        )
+    finite = torch.isfinite(embeddings).all(dim=1)
     if not finite.all():
         row = int((~finite).nonzero()[0, 0])
-        raise ValueError(f"vector {row + 1} of those to fit on holds NaN or infinity: leave out its sentence")
+        raise ValueError(f"embedding {row + 1} of those to fit on holds NaN or infinity: leave out its sentence")

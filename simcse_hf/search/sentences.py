@@ -44,7 +44,6 @@ _WINDOW = 10_000  # sentences that are encoded together
 _PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 _SAME = 0.999  # least cosine of two embeddings of the probe; bfloat16 and float32 agree better than this
 _ADVICE = "use a model in float32 or bfloat16"
-
 Results = list[tuple[str, float]]
 
 

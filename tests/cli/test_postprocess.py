@@ -257,7 +257,7 @@ def test_another_pooler_is_an_error(fit):
 
 def test_too_few_sentences(raw, tmp_path, capsys):
     few = write(tmp_path / "few.txt", SENTENCES[:20])
-    for method, message in (("whitening", "needs vectors that vary in as many"), ("flow", "needs more vectors")):
+    for method, message in (("whitening", "needs embeddings that vary in as many"), ("flow", "needs more than")):
         output = tmp_path / f"few-{method}"
         words = ["--method", method, "--model", str(raw), "--sentences", str(few), "--output", str(output)]
         assert main(["postprocess", "fit", *words, "--pooler", "avg", "--device", "cpu"]) == 2

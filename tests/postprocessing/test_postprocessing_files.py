@@ -66,8 +66,8 @@ def edit(saved, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layout": 9}, "postprocessing.json: layout 9, where this version reads 1"),
-        ({"method": "glow"}, "postprocessing.json: method 'glow'; known are whitening, flow"),
+        ({"layout": 9}, "postprocessing.json: layout 9, but this version reads 1"),
+        ({"method": "glow"}, "postprocessing.json: unknown method 'glow'; known are whitening, flow"),
         ({"options": {"dims": 6}}, "postprocessing.json: damaged .*dims"),
         ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
         ({"fit": {}}, "postprocessing.json: damaged .*pooler"),

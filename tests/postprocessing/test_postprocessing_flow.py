@@ -125,18 +125,18 @@ def test_bad_settings_are_named(options, message):
 
 
 def test_bad_vectors_are_named():
-    with pytest.raises(ValueError, match="flow over 8 dimensions needs more vectors .* got 8"):
+    with pytest.raises(ValueError, match="flow over 8 dimensions needs more than 8 embeddings.* got 8"):
         fit_flow(skewed(8, 8))
     with pytest.raises(ValueError, match="dim of a flow must be at least 2"):
         fit_flow(skewed(8, 1))
     constant, broken = skewed(40, 4), skewed(40, 4)
     constant[:, 2] = 5.0
     broken[6, 0] = math.inf
-    with pytest.raises(ValueError, match="dimension 3 is the same in all 40 vectors"):
+    with pytest.raises(ValueError, match="dimension 3 is the same in all 40 embeddings"):
         fit_flow(constant)
-    with pytest.raises(ValueError, match="vector 7 .* NaN or infinity"):
+    with pytest.raises(ValueError, match="embedding 7 .* NaN or infinity"):
         fit_flow(broken)
     with pytest.raises(ValueError, match="diverged in epoch 1 .* lower the learning rate of 1e\\+30"):
         fit_flow(skewed(40, 4), blocks=1, width=4, epochs=1, learning_rate=1e30)
-    with pytest.raises(ValueError, match="fitted on vectors of 4 dimensions"):
+    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions"):
         Flow(4, 1, 4).transform(torch.zeros(2, 3))

@@ -86,11 +86,11 @@ def test_cosines_are_those_of_mahalanobis():
 
 
 def test_too_few_sentences_are_refused_with_what_would_do():
-    with pytest.raises(ValueError, match="8 dimensions .* the 5 given vary in 4: give more .*at least 9 .*most 4"):
+    with pytest.raises(ValueError, match="8 dimensions .* these 5 vary in 4: give more .*at least 9 .*most 4"):
         fit_whitening([skewed(5, 8)])
-    with pytest.raises(ValueError, match="the 400 given vary in 3"):
+    with pytest.raises(ValueError, match="these 400 vary in 3"):
         fit_whitening([skewed(4, 8).repeat(100, 1)])
-    with pytest.raises(ValueError, match="the 1 given vary in 0"):
+    with pytest.raises(ValueError, match="these 1 vary in 0"):
         fit_whitening([skewed(1, 8)])
     assert fit_whitening([skewed(5, 8)], 4).output_dim == 4
 
@@ -101,24 +101,24 @@ def test_a_constant_direction_is_no_direction(constant):
     vectors[:, 2] = constant
     whitened = fit_whitening([vectors]).transform(vectors).double()  # one may be missing, as in a hyperplane
     torch.testing.assert_close(whitened.T.cov(correction=0), torch.eye(3).double(), rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match="the 200 given vary in 3: .*a dim of at most 3"):
+    with pytest.raises(ValueError, match="these 200 vary in 3: .*a dim of at most 3"):
         fit_whitening([vectors], 4)
     vectors[:, 1] = constant
-    with pytest.raises(ValueError, match="the 200 given vary in 2"):
+    with pytest.raises(ValueError, match="these 200 vary in 2"):
         fit_whitening([vectors])
 
 
 def test_bad_input_is_named():
     vectors = skewed(50, 4)
     for dim in (0, 5, -1):
-        with pytest.raises(ValueError, match=f"dim must be between 1 and the vectors' 4 dimensions, got {dim}"):
+        with pytest.raises(ValueError, match=f"dim must be between 1 and the embeddings' 4 dimensions, got {dim}"):
             fit_whitening([vectors], dim)
-    with pytest.raises(ValueError, match="no vectors to fit"):
+    with pytest.raises(ValueError, match="no embeddings to fit"):
         fit_whitening([])
     vectors[3, 1] = math.nan
-    with pytest.raises(ValueError, match="vector 4 .* NaN or infinity"):
+    with pytest.raises(ValueError, match="embedding 4 .* NaN or infinity"):
         fit_whitening([vectors])
-    with pytest.raises(ValueError, match="3 dimensions follow on vectors of 4"):
+    with pytest.raises(ValueError, match="3 dimensions follow embeddings of 4"):
         fit_whitening([skewed(9, 4), skewed(9, 3)])
-    with pytest.raises(ValueError, match="fitted on vectors of 4 dimensions"):
+    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions"):
         Whitening(4, 2).transform(torch.zeros(3, 5))
