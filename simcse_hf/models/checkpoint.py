@@ -196,12 +196,15 @@ class ContrastiveCheckpoint(_Base):
         """Compare the encoder's pooler with the copy in `2_Dense`, and take the one that was asked for.
 
         sentence-transformers trains the copy only. Other tools may change the pooler only.
+
+        Raises:
+            ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
         """
         linear = next(module for module in self.contrastive_head.modules() if isinstance(module, nn.Linear))
         dense = nn.Linear(linear.in_features, linear.out_features)
-        is_listed = (
-            self._saved_section is not None and files.pooler_type == "cls_before_pooler" and files.dense_folders
-        )
+        has_section = self._saved_section is not None
+        uses_head = has_section and ContrastiveSettings.from_section(self._saved_section).inference_pooler == "cls"
+        is_listed = uses_head and files.pooler_type == "cls_before_pooler" and files.dense_folders
         if not is_listed or not load_dense(dense, name_or_path, files.dense_folders[0], kwargs):
             if head == "dense":
                 raise ValueError(f"head='dense', but {name_or_path} has no head in 2_Dense. Use head='keep'.")

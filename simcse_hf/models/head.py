@@ -92,7 +92,7 @@ def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict[
     """Load the weights of a head, if the checkpoint has one.
 
     Args:
-        head ([`SentenceHead`]): The head. It is changed in place.
+        head (`SentenceHead`): The head. It is changed in place.
         name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
         kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
 

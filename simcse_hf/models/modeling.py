@@ -158,7 +158,7 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
         return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output layer of the masked-LM head, which transformers ties to the word embeddings."""
+        """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
         return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
@@ -258,8 +258,8 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
 
         Args:
             input_ids (`torch.Tensor`): Token ids of shape `(batch, num_sentences, length)`: anchor, positive, then
-                hard negatives. Unsupervised training repeats the sentence: 2 columns, each with its own dropout mask.
-                With the shape `(batch, length)`, the output has embeddings and no loss.
+                hard negatives. Unsupervised training repeats the sentence, each time with its own dropout mask. With
+                the shape `(batch, length)`, the output has embeddings and no loss.
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding, of the same shape. Defaults
                 to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
@@ -274,8 +274,8 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
                 tells the Trainer that there is an `eval_loss`.)
             use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
                 embeddings of training, with the masked-LM loss.
-            inputs_embeds, output_attentions, output_hidden_states, return_dict: peft passes these, with their
-                defaults. Other values are not supported.
+            inputs_embeds, output_attentions, output_hidden_states, return_dict (`Any`, *optional*): Accepted because
+                peft passes them. Only their defaults are supported.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
@@ -296,8 +296,7 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
             )
         if input_ids.dim() not in (2, 3):
             raise ValueError(
-                "input_ids must be (batch, num_sentences, length) or (batch, length), "
-                f"got {input_ids.dim()} dimensions: {tuple(input_ids.shape)}"
+                f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
             )
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
@@ -337,16 +336,16 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
         Returns:
             Embeddings of shape `(batch, num_sentences, dim)` and, for objectives that read them, the last layer's
             hidden states of shape `(batch, num_sentences, length, dim)`.
+
+        Raises:
+            ValueError: If `fixed_mask` is set and a row holds different texts.
         """
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
         ids = inputs["input_ids"]
         if self.settings.fixed_mask:
             # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.
             if not (ids == ids[:, :1]).all():
-                raise ValueError(
-                    "fixed_mask is for views of one sentence, but a row holds different texts. Train pairs without "
-                    "fixed_mask."
-                )
+                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
             anchors = self.embed(**{name: tensor[:, 0] for name, tensor in inputs.items()})
             return anchors.unsqueeze(1).expand(-1, ids.shape[1], -1), None
         if objective is not None and objective.needs_hidden_states:

@@ -83,6 +83,9 @@ class ModelWithObjective(_Base):
         """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
 
         An adapter file does not hold the head. After reloading, another random head would follow the encoder.
+
+        Raises:
+            ValueError: If the embeddings of inference go through that head.
         """
         head = [parameter.requires_grad for parameter in self.contrastive_head.parameters()]
         encoder = [parameter.requires_grad for parameter in self.base_model.parameters()]

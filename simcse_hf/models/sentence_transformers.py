@@ -87,7 +87,7 @@ def read_sentence_transformers_settings(
             `from_pretrained`.
 
     Returns:
-        [`SentenceTransformersSettings`]: What the files say. All fields have their defaults if there are no files.
+        `SentenceTransformersSettings`: What the files say. All fields have their defaults if there are no files.
 
     Raises:
         ValueError: If a file is not valid JSON.
@@ -188,7 +188,7 @@ def save_sentence_transformers_files(
     Args:
         directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
         config (`PreTrainedConfig`): The config of the encoder.
-        settings ([`ContrastiveSettings`]): The settings of the model.
+        settings (`ContrastiveSettings`): The settings of the model.
         head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
             words. Empty if the head is not a single dense layer.
         dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
