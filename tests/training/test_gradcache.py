@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.objectives import Objective
+from simcse_hf.objectives import OBJECTIVES, Objective
 from simcse_hf.training.gradcache import CachedBatch
 
 ROWS = 7
@@ -317,3 +317,33 @@ def test_two_processes_in_chunks_are_one_with_the_whole_batch(run, tmp_path, of_
 def test_what_needs_the_whole_batchs_graph_is_refused(settings, changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(tmp_path, **({"gradcache_chunk_size": 2, "settings": settings, "columns": 1, "dropout": 0.1} | changes))
+
+
+class EncodesAgain(Objective):
+    """A user's objective with an encoder pass of its own, as the documentation of `EncodedBatch` describes it."""
+
+    def forward(self, batch):
+        anchors = {name: batch.inputs[name][:, 0] for name in ("input_ids", "attention_mask")}
+        return (batch.model.embed(**anchors) - batch.vectors[:, 1]).pow(2).mean()
+
+
+class EncodesAgainAndSaysSo(EncodesAgain):
+    supports_gradcache = False
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (
+            EncodesAgain,
+            "batch.model.embed, but this batch comes without a model, as under GradCache. Set supports_grad",
+        ),
+        (EncodesAgainAndSaysSo, "gradcache_chunk_size: EncodesAgainAndSaysSo"),
+    ],
+)
+def test_an_objective_that_runs_the_encoder_is_refused_with_advice(cls, message, tmp_path, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "encodes_again", cls)
+    settings = {"objective": "encodes_again"}
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, gradcache_chunk_size=2, settings=settings, columns=1, dropout=0.1)
+    train(tmp_path / "plain", settings=settings, columns=1, dropout=0.1, max_steps=1)
