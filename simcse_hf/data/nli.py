@@ -59,7 +59,7 @@ def build_nli_triplets(
     labels for one premise, and the positives of premises with too few negatives.
 
     Args:
-        source (`str`, `Path`, `Dataset` or an iterable): Rows with `premise` (or `sentence1`), `hypothesis` (or
+        source (`str`, `Path`, `Dataset` or `Iterable`): Rows with `premise` (or `sentence1`), `hypothesis` (or
             `sentence2`) and `label` (or `gold_label`), as dicts or a `Dataset`; or the path of a csv, tsv, json, jsonl
             or parquet file of such rows, possibly with `.gz`; or a list of paths. A label is a name in any case, or 0
             for entailment, 1 for neutral and 2 for contradiction. A `ClassLabel` column uses its own names. -1, "-"
@@ -134,7 +134,7 @@ def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     """Read labelled pairs and collect the hypotheses of each premise.
 
     Args:
-        source (`str`, `Path`, `Dataset` or an iterable): See [`build_nli_triplets`].
+        source (`str`, `Path`, `Dataset` or `Iterable`): See [`build_nli_triplets`].
         skipped (`Counter[str]`): Receives the number of pairs that are left out, by description.
 
     Returns:

@@ -34,7 +34,7 @@ def build_nli_groups(
     which the premises were first seen. In a row of `premises`, entailed hypotheses come first.
 
     Args:
-        source (`str`, `Path`, `Dataset` or an iterable): See `build_nli_triplets`.
+        source (`str`, `Path`, `Dataset` or `Iterable`): See `build_nli_triplets`.
         sampling (`str`, *optional*, defaults to `"pairs"`): `"pairs"` or `"premises"`.
 
     Returns:
@@ -55,7 +55,9 @@ def build_nli_groups(
     premises = read_premises(source, skipped)
     texts, relations = [], []
     for premise in premises:
-        labelled = [(text, LABELS.index(*labels)) for text, labels in premise.hypotheses.items() if len(labels) == 1]
+        labelled = [
+            (text, LABELS.index(next(iter(labels)))) for text, labels in premise.hypotheses.items() if len(labels) == 1
+        ]
         if sampling == "pairs":
             rows = [[pair] for pair in labelled]
         else:

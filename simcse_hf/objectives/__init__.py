@@ -1,4 +1,4 @@
-"""Objectives: sentence vectors in, a scalar out. Pure tensor code, one file each."""
+"""Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
 from .barlow_twins import BarlowTwins
 from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, make_objective, objective_class, register

@@ -54,9 +54,9 @@ class Candidates:
             with_ids = logits[:, : len(self.column_ids)]
             for ids in self.query_ids[rows].unbind(1):
                 with_ids.masked_fill_(ids[:, None] == self.column_ids, fill)
-        for columns in (self.own, self.left_out):
-            if columns is not None:
-                logits.scatter_(1, columns[rows, None], fill)
+        for excluded in (self.own, self.left_out):
+            if excluded is not None:
+                logits.scatter_(1, excluded[rows, None], fill)
         return logits
 
 
@@ -108,7 +108,8 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(queries, *blocks)
         ctx.settings = candidates, temperature, cosine
-        loss, ctx.gradients = _loss_and_gradients(queries, blocks, *ctx.settings, any(ctx.needs_input_grad))
+        needed = any(ctx.needs_input_grad)
+        loss, ctx.gradients = _loss_and_gradients(queries, blocks, candidates, temperature, cosine, needed)
         return loss
 
     @staticmethod
@@ -118,7 +119,8 @@ class _ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             queries, *blocks = ctx.saved_tensors
-            gradients = _loss_and_gradients(queries, blocks, *ctx.settings, True)[1]
+            candidates, temperature, cosine = ctx.settings
+            gradients = _loss_and_gradients(queries, blocks, candidates, temperature, cosine, True)[1]
         needed = ctx.needs_input_grad[3:]
         return None, None, None, *(g.mul_(grad) if need else None for g, need in zip(gradients, needed, strict=True))
 

@@ -1,7 +1,8 @@
-"""The masked-LM auxiliary loss: random masking of token ids, and a stock head run on masked positions only."""
+"""The auxiliary masked-LM loss: random masking, and the stock head on the masked positions only."""
 
 import copy
 import os
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,17 +13,18 @@ IGNORED = -100
 
 
 def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks a fresh copy of the batch: of the chosen tokens 80% become [MASK], 10% a random id, 10% stay.
+    """Mask a copy of the token ids: 80% of the selected tokens become [MASK], 10% a random token, and 10% stay.
 
-    Drawn from torch's global generator, like dropout, so a resumed run sees the masks an uninterrupted one would.
+    The draws come from torch's global generator, like those of dropout, so a resumed run sees the same masks as an
+    uninterrupted one. Special tokens and padding are never selected.
 
     Args:
-        input_ids: of any shape; left as they are.
-        masker: transformers' collator, which holds the tokenizer and the probability.
+        input_ids (`torch.Tensor`): Token ids of any shape. They are not changed.
+        masker (`DataCollatorForLanguageModeling`): Transformers' collator, with the tokenizer and the probability.
 
     Returns:
-        The masked ids and the targets: the original id where a token was chosen, -100 elsewhere. Special tokens and
-        padding are never chosen.
+        `tuple[torch.Tensor, torch.Tensor]`: The masked ids, and the targets: the original id of each selected token
+            and -100 elsewhere.
     """
     flat = input_ids.reshape(-1, input_ids.shape[-1]).cpu()  # transformers' masker draws on the CPU
     special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids))
@@ -31,13 +33,19 @@ def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
 
 
 def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The stock `...ForMaskedLM` class of an encoder.
+    """Return the stock `...ForMaskedLM` class of an encoder.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+
+    Returns:
+        `type[PreTrainedModel]`: The class.
 
     Raises:
-        ValueError: transformers has none for this encoder.
+        ValueError: If Transformers has none for this encoder.
     """
     try:
-        return AutoModelForMaskedLM._model_mapping[type(config)]
+        return cast(type[PreTrainedModel], AutoModelForMaskedLM._model_mapping[type(config)])
     except KeyError:
         raise ValueError(
             f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
@@ -46,10 +54,16 @@ def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def load_masked_lm(source: str | os.PathLike) -> PreTrainedModel:
-    """A frozen masked-LM in float32, in evaluation mode.
+    """Load a masked-LM, frozen, in float32 and in evaluation mode.
+
+    Args:
+        source (`str` or `os.PathLike`): A directory or a name on the hub.
+
+    Returns:
+        `PreTrainedModel`: The masked-LM.
 
     Raises:
-        ValueError: there is none, or its head is not trained and would be random.
+        ValueError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
     """
     try:
         model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True, dtype=torch.float32)
@@ -62,19 +76,22 @@ def load_masked_lm(source: str | os.PathLike) -> PreTrainedModel:
 
 
 class StockMaskedLMHead:
-    """The head of the stock masked-LM class, run on hidden states that are already there.
+    """The head of the stock masked-LM class, applied to hidden states that are already computed.
 
-    Every stock class writes its head differently (`cls`, `lm_head`, `head` + `decoder`, `vocab_transform` + ...), so
-    its own forward is used, with the encoder inside it replaced by one that returns what it is given. That costs one
-    line where copying the heads would cost a file per architecture, and the checkpoint keeps the stock names, so
-    `AutoModelForMaskedLM` loads the trained head.
+    Every stock class implements its head differently (`cls`, `lm_head`, `head` + `decoder`, `vocab_transform` + ...).
+    This class therefore calls the stock forward, in which the encoder is replaced by a module that returns its input.
+    The checkpoint keeps the stock names, so `AutoModelForMaskedLM` loads the trained head.
 
-    Not a module: the modules are registered by the model, under their stock names.
+    This is not a module: the model registers the head's modules under their stock names.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+        encoder (`nn.Module`): The encoder, for heads that read its word embeddings.
     """
 
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         one_layer = copy.deepcopy(config)
-        one_layer.num_hidden_layers = 1  # its encoder is thrown away below
+        one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         self._stock = masked_lm_class(config)(one_layer)
         self._stock.config = config
         self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
@@ -83,35 +100,39 @@ class StockMaskedLMHead:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """The head's modules by their stock names."""
+        """The modules of the head by their stock names."""
         return {name: module for name, module in self._stock.named_children() if name != self._stock.base_model_prefix}
 
     def output_embeddings(self) -> nn.Module:
+        """Return the output embeddings, as `PreTrainedModel.get_output_embeddings` does."""
         return self._stock.get_output_embeddings()
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
+        """Replace the output embeddings, as `PreTrainedModel.set_output_embeddings` does."""
         self._stock.set_output_embeddings(embeddings)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(n, dim) hidden states -> (n, vocabulary)."""
+        """Turn hidden states of shape `(n, dim)` into logits of shape `(n, vocabulary)`."""
         return self._stock(hidden[None]).logits[0]
 
 
 class _GivenHiddenStates(nn.Module):
-    """Stands where the encoder was and returns the hidden states it is called with.
+    """Replaces the encoder of the stock model, and returns the hidden states that it receives.
 
-    Whatever else a head asks of its encoder (DeBERTa's reads the word embeddings) comes from the real one.
+    Other attributes come from the real encoder: DeBERTa's head reads its word embeddings.
     """
 
     def __init__(self, encoder: nn.Module):
         super().__init__()
-        self._encoder = (encoder,)  # in a tuple, it is no submodule
+        self._encoder = (encoder,)  # in a tuple, so that it is not registered as a submodule
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self._encoder[0], name)
 
-    def forward(self, hidden: torch.Tensor = None, *, input_ids: torch.Tensor = None, **_) -> BaseModelOutput:
+    def forward(
+        self, hidden: torch.Tensor | None = None, *, input_ids: torch.Tensor | None = None, **_: Any
+    ) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=hidden if hidden is not None else input_ids)

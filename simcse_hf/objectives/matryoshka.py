@@ -67,7 +67,7 @@ class Matryoshka(Objective):
         if isinstance(first, SimCSEObjective):
             inputs = first.prepare(batch)
             return {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims} | inputs.other_losses
-        losses = {}
+        losses: dict[str, torch.Tensor] = {}
         for dim, objective in zip(self.dims, self._objectives(), strict=True):
             states = batch.hidden_states
             loss = objective(

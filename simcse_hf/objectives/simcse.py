@@ -1,6 +1,7 @@
 """SimCSE's objective, and the base of the objectives that add something to it."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -51,7 +52,7 @@ class SimCSEObjective(Objective):
     """
 
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
-    papers = ("simcse",)
+    papers: ClassVar[tuple[str, ...]] = ("simcse",)
 
     def __init__(
         self,
