@@ -1,25 +1,51 @@
-"""Batches: token id rows of any length become padded tensors of (batch, num_sentences, length)."""
+"""Batches: token ids of any length become padded tensors of shape (batch, num_sentences, length)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-ABSENT = -100  # a relation where a row has fewer sentences
+ABSENT = -100  # the relation of a hypothesis that a row does not have
+
+
+def pad(
+    sentences: Sequence[Sequence[int]], pad_token_id: int, length: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad token ids on the right to one length.
+
+    So `[[5, 6, 7], [8]]` becomes the ids `[[5, 6, 7], [8, pad, pad]]` and the mask `[[1, 1, 1], [1, 0, 0]]`.
+
+    Args:
+        sentences (`Sequence[Sequence[int]]`): The token ids of each sentence.
+        pad_token_id (`int`): The id to pad with.
+        length (`int`, *optional*): The length to pad to. Defaults to that of the longest sentence.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: Token ids and attention mask, both of shape `(num_sentences, length)`.
+    """
+    lengths = torch.tensor([len(ids) for ids in sentences])
+    mask = torch.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
+    ids = torch.full(mask.shape, pad_token_id, dtype=torch.long)
+    ids[mask] = torch.tensor(list(chain.from_iterable(sentences)), dtype=torch.long)
+    return ids, mask.long()
 
 
 @dataclass
 class ContrastiveCollator:
-    """Pads the sentences of a batch together and gives them the axis `num_sentences`.
+    """Pad the sentences of a batch together, with an axis for the sentences of a row.
 
-    A row of one sentence is repeated: its two views are the two dropout masks it meets in the encoder's single pass
-    (SimCSE, section 3).
+    The collator repeats a single sentence so that it gets two dropout masks in one pass of the encoder (SimCSE,
+    arXiv:2104.08821, section 3).
 
     Args:
-        tokenizer: knows how to pad.
-        pad_to: pad every batch to this many tokens; None pads to the longest sentence of the batch.
-        repeat: copies of the sentence in a row that has one only.
-        add_text_ids: give every text the number that equal texts share.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which knows the padding token.
+        pad_to (`int`, *optional*): Pad every batch to this many tokens. Defaults to the longest sentence of the batch.
+        repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
+        add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
+            same number.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -27,46 +53,71 @@ class ContrastiveCollator:
     repeat: int = 2
     add_text_ids: bool = False
 
-    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        """Rows -> tensors of (batch, num_sentences, length).
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Collate rows into a batch.
 
         Args:
-            rows: `input_ids`, a list of token id lists; `relations` where the first text of a row is a premise and the
-                others, whose number may differ from row to row, are its hypotheses; `view_seed` for views made on the
-                device.
+            rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
+                row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
+                differ between rows. `view_seed` is the seed of a view that is made on the device.
 
         Returns:
-            `input_ids` and `attention_mask`, (batch, num_sentences, length), both all padding where a row has fewer
-            sentences; `relations` (batch, num_sentences - 1), -100 there; `view_seed` (batch,); `text_ids` (batch,
-            num_sentences) if asked for.
+            `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
+            padding for sentences that a row does not have; and, if there are any, `relations` of shape
+            `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)` and `text_ids` of shape
+            `(batch, num_sentences)`.
 
         Raises:
-            ValueError: rows of different numbers of sentences without `relations`; a text longer than `pad_to`.
+            ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
+                sentences, a sentence is longer than `pad_to`, or the tokenizer has no padding token.
         """
-        sentences = [row["input_ids"] for row in rows]
-        numbers = {len(row) for row in sentences}
-        related = "relations" in rows[0]
-        if len(numbers) != 1 and not related:
-            raise ValueError(f"the rows of a batch hold different numbers of sentences: {sorted(numbers)}")
-        if numbers == {1}:
-            sentences = [list(row) * self.repeat for row in sentences]
-        width, longest = max(map(len, sentences)), max(len(ids) for row in sentences for ids in row)
+        sentences = [_token_ids(row) for row in rows]
+        counts = {len(row) for row in sentences}
+        has_relations = "relations" in rows[0]
+        if len(counts) != 1 and not has_relations:
+            raise ValueError(
+                f"the rows of a batch hold different numbers of sentences: {sorted(counts)}. Give every row the same "
+                "number of columns."
+            )
+        if counts == {1}:
+            sentences = [row * self.repeat for row in sentences]
+        longest, width = max(len(ids) for row in sentences for ids in row), max(map(len, sentences))
         if self.pad_to is not None and longest > self.pad_to:
-            raise ValueError(f"a text has {longest} tokens and pad_to is {self.pad_to}: tokenise to at most that many")
-        lengths = torch.tensor([[len(ids) for ids in row] + [0] * (width - len(row)) for row in sentences])
-        mask = torch.arange(self.pad_to or longest) < lengths[:, :, None]
-        ids = torch.full(mask.shape, self.tokenizer.pad_token_id)
-        ids[mask] = torch.tensor([token for row in sentences for ids_ in row for token in ids_])
-        batch = {"input_ids": ids, "attention_mask": mask.long()}
-        if related:
+            raise ValueError(
+                f"a text has {longest} tokens, but pad_to is {self.pad_to}. Tokenise with max_seq_length="
+                f"{self.pad_to} or raise pad_to."
+            )
+        if self.tokenizer.pad_token_id is None:
+            raise ValueError(
+                "the tokenizer has no padding token. Set one, such as tokenizer.pad_token = tokenizer.eos_token."
+            )
+        complete = [row + [[]] * (width - len(row)) for row in sentences]
+        padded = pad(list(chain.from_iterable(complete)), self.tokenizer.pad_token_id, self.pad_to)
+        ids, mask = (tensor.unflatten(0, (len(rows), width)) for tensor in padded)
+        batch = {"input_ids": ids, "attention_mask": mask}
+        if has_relations:
             batch["relations"] = torch.tensor(
                 [list(row["relations"]) + [ABSENT] * (width - 1 - len(row["relations"])) for row in rows]
             )
         if "view_seed" in rows[0]:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         if self.add_text_ids:
-            # A hash of integers, unlike one of strings, is the same in every process.
-            batch["text_ids"] = torch.tensor(
-                [[hash(tuple(ids_)) for ids_ in row] + [0] * (width - len(row)) for row in sentences]
-            )
+            # Python salts the hashes of strings but not those of integers, so all processes agree on these.
+            batch["text_ids"] = torch.tensor([[hash(tuple(ids)) if ids else 0 for ids in row] for row in complete])
         return batch
+
+
+def _token_ids(row: Mapping[str, Any]) -> list[list[int]]:
+    """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
+    if "input_ids" not in row:
+        raise ValueError(
+            f"a row has the keys {', '.join(row)} but no input_ids. Tokenise the dataset first, or give it to "
+            "SimCSETrainer, which does so."
+        )
+    sentences = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row["input_ids"]]
+    if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
+        raise ValueError(
+            "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, 102]]; "
+            f"got {row['input_ids']!r:.80}. Wrap the ids of a single sentence in a list."
+        )
+    return [list(ids) for ids in sentences]

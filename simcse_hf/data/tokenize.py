@@ -1,6 +1,7 @@
-"""Tokenises a training set once: rows of texts become rows of token id lists."""
+"""Tokenise a training set once: rows of texts become rows of token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,7 +14,8 @@ from .templates import read_template
 
 logger = logging.get_logger(__name__)
 
-SHOWN_ROWS = 5
+_SHOWN_ROWS = 5
+_LAYOUT = 2  # a part of the cache key: increase it when the columns change
 
 
 def tokenize_dataset(
@@ -23,85 +25,99 @@ def tokenize_dataset(
     num_proc: int | None = None,
     templates: Sequence[str] = (),
 ) -> Dataset:
-    """Rows of texts -> rows of token ids, cut to `max_seq_length`, not padded.
+    """Tokenise rows of texts and truncate them to `max_seq_length`, without padding.
 
     Args:
-        dataset: columns `sent0`, `sent1`, ... in the order of the roles: anchor, positive, hard negatives; or a column
-            `texts`, a list a row, with `relations` beside it (see `build_nli_groups`).
-        tokenizer: adds its special tokens.
-        max_seq_length: tokens a text is cut to, special tokens included.
-        num_proc: processes to tokenise with.
-        templates: to put the texts into (see `read_template`): the first for `sent0`, the last for the other columns.
-            A single column becomes one for each template.
+        dataset (`datasets.Dataset`): Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives; or a
+            column `texts` of lists with a column `relations` beside it, see `build_nli_groups`.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
+        max_seq_length (`int`): The most tokens of a text, including special tokens.
+        num_proc (`int`, *optional*): Number of processes that tokenise.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
+            `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
+            each template.
 
     Returns:
-        A column `input_ids`: a list of `num_sentences` lists of ids a row; and `relations`, where there are any.
+        `datasets.Dataset`: A column `input_ids` with a list of token ids for each sentence of a row; a column `length`
+        with the length of the row's longest sentence, by which `train_sampling_strategy="group_by_length"` groups;
+        and `relations`, if there are any.
 
     Raises:
-        ValueError: the dataset is empty; templates that are not valid, too long or for rows with relations.
+        ValueError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
     """
     if len(dataset) == 0:
-        raise ValueError("the dataset to tokenise is empty")
-    grouped = "texts" in dataset.column_names
-    columns = ["texts"] if grouped else dataset.column_names
-    if grouped and templates:
-        raise ValueError("templates are for texts, pairs and triplets, and these rows have relations: drop templates")
-    read = [read_template(template, tokenizer) for template in templates]
-    # What becomes a column of token ids: a column of texts, and the template it goes into.
-    if read and len(columns) == 1:
-        plan = [(columns[0], template) for template in read]
-    else:
-        plan = [(column, read[0 if i == 0 else -1] if read else None) for i, column in enumerate(columns)]
-
-    def tokenize_groups(rows: dict) -> dict:
-        texts = [text for row in rows["texts"] for text in row]
-        ids = iter(
-            tokenizer(texts, truncation=True, max_length=max_seq_length, return_attention_mask=False)["input_ids"]
+        raise ValueError("the dataset to tokenise is empty.")
+    is_grouped = "texts" in dataset.column_names
+    columns = ["texts"] if is_grouped else dataset.column_names
+    if is_grouped and templates:
+        raise ValueError(
+            "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
         )
-        groups = [[next(ids) for _ in row] for row in rows["texts"]]
-        return {"input_ids": groups, "at_limit": [sum(len(i) == max_seq_length for i in row) for row in groups]}
+    parsed = [read_template(template, tokenizer) for template in templates]
+    # One entry for each sentence of a tokenised row: a column of texts and the template that it goes into.
+    if parsed and len(columns) == 1:
+        plan = [(columns[0], template) for template in parsed]
+    else:
+        plan = [(column, parsed[0 if i == 0 else -1] if parsed else None) for i, column in enumerate(columns)]
 
-    def tokenize(rows: dict) -> dict:
-        by_column = [
-            tokenizer(rows[column], truncation=True, max_length=max_seq_length, return_attention_mask=False)[
-                "input_ids"
-            ]
-            if template is None
-            else template.tokenize(tokenizer, rows[column], max_seq_length)
-            for column, template in plan
+    def tokenize_texts(texts: Sequence[str]) -> list[list[int]]:
+        return tokenizer(list(texts), truncation=True, max_length=max_seq_length, return_attention_mask=False)[
+            "input_ids"
         ]
-        # A template is not counted in max_seq_length.
-        limits = [max_seq_length + (template.num_tokens if template else 0) for _, template in plan]
-        rows_of_ids = [list(row) for row in zip(*by_column, strict=True)]
-        at_limit = [sum(len(ids) >= limit for ids, limit in zip(row, limits, strict=True)) for row in rows_of_ids]
-        return {"input_ids": rows_of_ids, "at_limit": at_limit}
+
+    def tokenize(rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        if is_grouped:
+            ids = iter(tokenize_texts([text for row in rows["texts"] for text in row]))
+            sentences = [[next(ids) for _ in row] for row in rows["texts"]]
+        else:
+            by_column = [
+                tokenize_texts(rows[column])
+                if template is None
+                else template.tokenize(tokenizer, rows[column], max_seq_length)
+                for column, template in plan
+            ]
+            sentences = [list(row) for row in zip(*by_column, strict=True)]
+        return {"input_ids": sentences, "length": [max(map(len, row)) for row in sentences]}
 
     tokenized = dataset.map(
-        tokenize_groups if grouped else tokenize,
+        tokenize,
         batched=True,
         num_proc=num_proc,
         remove_columns=columns,
         new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
         desc="Tokenising",
     )
-    at_limit = np.asarray(tokenized.data.column("at_limit"))
-    if at_limit.any():
-        num_texts = pc.sum(pc.list_value_length(tokenized.data.column("input_ids"))).as_py()
-        rows = ", ".join(str(row + 1) for row in np.flatnonzero(at_limit)[:SHOWN_ROWS])
-        logger.warning(
-            f"{at_limit.sum()} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens: "
-            f"what is longer is cut (rows {rows}{', ...' if np.count_nonzero(at_limit) > SHOWN_ROWS else ''})."
-        )
-    return tokenized.remove_columns("at_limit")
+    _warn_of_truncation(tokenized, max_seq_length)
+    return tokenized
+
+
+def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:
+    full_rows = np.flatnonzero(np.asarray(tokenized.with_format("numpy")["length"]) == max_seq_length)
+    if not len(full_rows):
+        return
+    column = tokenized.select_columns("input_ids").with_format("arrow")
+    num_full = num_texts = 0
+    for batch in column.iter(1000):
+        lengths = pc.list_value_length(pc.list_flatten(batch["input_ids"]))
+        num_texts += len(lengths)
+        num_full += pc.sum(pc.equal(lengths, max_seq_length)).as_py()
+    rows = ", ".join(str(row + 1) for row in full_rows[:_SHOWN_ROWS])
+    dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
+    logger.warning(
+        f"{num_full} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their ends may be cut "
+        f"(rows {rows}{dots}). Raise max_seq_length if these texts matter."
+    )
 
 
 def _fingerprint(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, templates: Sequence[str]
 ) -> str:
-    """The same for the same texts, tokenizer, length and templates, so that `map` finds its earlier result.
+    """Hash what decides the token ids, so that `map` finds its earlier result and no stale one.
 
-    The default, a hash of the pickled function, is not: a tokenizer's state changes with its first call.
+    The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
     """
     tokenizer("", truncation=True, max_length=max_seq_length)
-    rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
-    return Hasher.hash([dataset._fingerprint, dataset.column_names, rules, max_seq_length, *templates])
+    # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects, so it is hashed whole.
+    rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
+    key = [dataset._fingerprint, dataset.column_names, rules, tokenizer.truncation_side, max_seq_length, *templates]
+    return Hasher.hash([_LAYOUT, *key])

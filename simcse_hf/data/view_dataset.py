@@ -1,7 +1,8 @@
-"""Rows made anew every epoch: pairs of a text and a random view of it, tokenised as they are asked for."""
+"""Datasets whose rows are drawn anew in every epoch: pairs of a text and a random view of it."""
 
 import random
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -12,19 +13,19 @@ from .views import TextView, TokenView
 
 
 class SeededDataset(torch.utils.data.Dataset):
-    """Rows of token ids in which all chance comes from (seed, epoch, index).
+    """A dataset whose randomness comes from the seed, the epoch and the index of a row only.
 
     So a row is the same in any worker and any process, whatever was read before it, and after a resume. The epoch is
-    in shared memory: data loader workers that live on from epoch to epoch see it change.
+    in shared memory, so that persistent workers see it change.
 
-    accelerate's data loader calls `set_epoch`, but not in every case: with several processes and its seedable sampler
-    it stops at the sampler. Whoever trains has to call it at the start of each epoch, before the loader is iterated.
+    Accelerate's data loader calls `set_epoch`, but with several processes and its seedable sampler the call stops at
+    the sampler. Whoever trains must call it at the start of each epoch, before iterating over the loader.
 
     Args:
-        seed: of the run.
+        seed (`int`): The seed.
     """
 
-    #: As of a `datasets.Dataset` that is tokenised.
+    #: The columns, as a tokenised `datasets.Dataset` has them.
     column_names = ["input_ids"]
 
     def __init__(self, seed: int):
@@ -32,45 +33,46 @@ class SeededDataset(torch.utils.data.Dataset):
         self._epoch = torch.zeros(1, dtype=torch.long).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """The rows from now on are those of this epoch, in all workers."""
+        """Switch to the rows of an epoch, in all workers."""
         self._epoch[0] = epoch
 
     def random_of(self, index: int) -> random.Random:
-        """The source of all that is random in a row."""
-        return random.Random(f"{self.seed} {int(self._epoch)} {index}")  # a string is hashed by SHA-512
+        """Return the source of randomness of a row."""
+        return random.Random(f"{self.seed} {int(self._epoch)} {index}")  # `Random` hashes a string with SHA-512
 
-    def __getitem__(self, index: int) -> dict:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of a data set of {len(self)}")
+            raise IndexError(f"there is no row {index} in a dataset of {len(self)} rows.")
         return self.__getitems__([index % len(self)])[0]
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def __getitems__(self, indices: list[int]) -> list[dict]:
-        """The rows of a batch, which torch's data loader asks for in one call."""
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Return the rows of a batch, which torch's data loader requests in one call."""
 
 
 class ViewDataset(SeededDataset):
-    """Pairs of a text and a view of it (SimCSE, Table 1), or of two views (`both`).
+    """Pairs of a text and a view of it (SimCSE, Table 1), or of two views.
 
-    A row is {"input_ids": [ids of the first, ids of the second]}, with special tokens, cut to `max_seq_length`; and
-    `view_seed`, an integer, where a view is to be made of it on the device.
+    A row holds `input_ids`, the token ids of both with special tokens, and `view_seed` if a view is made of it on the
+    device.
 
     Args:
-        texts: column `sent0`.
-        tokenizer: adds its special tokens, before and behind.
-        view: of the text or of its token ids (see `make_view`). Ids are cut to `max_seq_length` before the view. A
-            view that adds tokens (`repeat_words`) goes beyond it, up to `max_length` of this class, but never beyond
-            the tokenizer's `model_max_length`.
-        max_seq_length: in tokens, special tokens included.
-        seed: of the run.
-        both: both branches are views, independent of each other; else the first is the text as it is.
-        with_view_seed: rows carry `view_seed`.
+        texts (`datasets.Dataset`): A dataset with the column `sent0` only.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens before and after a text.
+        view (`TextView | TokenView`): The view of the text or of its token ids, see [`~data.views.make_view`]. Texts
+            are truncated to `max_seq_length` before a view of token ids. A view that adds tokens (`repeat_words`) may
+            go beyond it, up to the attribute `max_length`, but never beyond the tokenizer's `model_max_length`.
+        max_seq_length (`int`): The most tokens of a text, including special tokens.
+        seed (`int`, *optional*, defaults to `0`): The seed.
+        both (`bool`, *optional*, defaults to `False`): Whether both sentences are views, independent of each other.
+            Otherwise the first is the text itself.
+        with_view_seed (`bool`, *optional*, defaults to `False`): Whether rows have a `view_seed`.
 
     Raises:
-        ValueError: texts that are empty, or hold other columns than `sent0`.
+        ValueError: If the dataset is empty or has other columns than `sent0`.
     """
 
     def __init__(
@@ -86,10 +88,11 @@ class ViewDataset(SeededDataset):
         super().__init__(seed)
         if texts.column_names != ["sent0"]:
             raise ValueError(
-                f"views are made of single sentences, column sent0; the data set has {', '.join(texts.column_names)}"
+                "views are made from single sentences in the column sent0; the data set has "
+                f"{', '.join(texts.column_names)}. Select one column of sentences, or use view identity."
             )
         if len(texts) == 0:
-            raise ValueError("the data set to make views of is empty")
+            raise ValueError("the dataset to make views of is empty.")
         self.texts = texts
         self.tokenizer = tokenizer
         self.view = view
@@ -107,7 +110,7 @@ class ViewDataset(SeededDataset):
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitems__(self, indices: list[int]) -> list[dict]:
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rngs = [self.random_of(index) for index in indices]
         pairs = [[text, text] for text in self.texts[list(indices)]["sent0"]]
         branches = (0, 1) if self.both else (1,)

@@ -1,4 +1,4 @@
-"""What a user is promised of a batch: (batch, num_sentences, length), padded, one sentence repeated."""
+"""A batch has shape (batch, num_sentences, length), is padded on the right, and repeats single sentences."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from simcse_hf import BertForCL, ContrastiveCollator
+from simcse_hf.data.collator import pad
 from simcse_hf.data.tokenize import tokenize_dataset
 
 
@@ -56,12 +57,12 @@ def test_pads_to_the_longest_of_the_batch_or_to_a_fixed_length(tokenizer):
     assert fixed["attention_mask"].sum(-1).tolist() == [[5, 3]]
 
 
-def test_other_columns_are_left_out(tokenizer):
+def test_other_columns_are_ignored(tokenizer):
     batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(1)], "score": 3.5, "text": "cat"}])
     assert batch.keys() == {"input_ids", "attention_mask"}
 
 
-def test_rows_of_different_numbers_of_sentences_are_refused(tokenizer):
+def test_refuses_rows_with_different_numbers_of_sentences(tokenizer):
     rows = [{"input_ids": [sentence(1)] * n} for n in (2, 3, 2)]
     with pytest.raises(ValueError, match=r"different numbers of sentences: \[2, 3\]"):
         ContrastiveCollator(tokenizer)(rows)
@@ -85,19 +86,19 @@ def test_a_model_takes_the_batch(tokenizer):
     )
 
 
-def test_rows_of_tensors_are_repeated_not_doubled(tokenizer):
+def test_rows_of_tensors_give_the_same_batch(tokenizer):
     data = tokenize_dataset(Dataset.from_dict({"sent0": ["a cat", "dog sat"]}), tokenizer, 8)
     as_lists = ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"]
     data = data.with_format("torch")
     assert torch.equal(ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"], as_lists)
 
 
-def test_pad_to_below_the_longest_sentence_is_named(tokenizer):
+def test_refuses_a_sentence_longer_than_pad_to(tokenizer):
     with pytest.raises(ValueError, match="pad_to"):
         ContrastiveCollator(tokenizer, pad_to=3)([{"input_ids": [[2, 7, 8, 9, 3], [2, 7, 3]]}])
 
 
-def test_hypotheses_of_a_premise_stay_with_it_however_many_they_are(tokenizer):
+def test_premises_may_have_different_numbers_of_hypotheses(tokenizer):
     rows = [
         {"input_ids": [sentence(2), sentence(1), sentence(3)], "relations": [0, 2]},
         {"input_ids": [sentence(1), sentence(4)], "relations": [1]},
@@ -109,9 +110,39 @@ def test_hypotheses_of_a_premise_stay_with_it_however_many_they_are(tokenizer):
     assert (batch["input_ids"][1, 2] == PAD).all()
 
 
-def test_equal_texts_have_equal_ids_in_every_batch(tokenizer):
+def test_equal_texts_have_equal_text_ids_in_every_batch(tokenizer):
     collate = ContrastiveCollator(tokenizer, add_text_ids=True)
     first = collate([{"input_ids": [sentence(1), sentence(2)]}, {"input_ids": [sentence(2), sentence(1, 9)]}])
     second = collate([{"input_ids": [sentence(2), sentence(5)]}])
     (a, b), (c, d) = first["text_ids"].tolist()
     assert b == c == second["text_ids"][0, 0] and len({a, b, d}) == 3
+
+
+@pytest.mark.parametrize("format", ["torch", "numpy"])
+def test_text_ids_do_not_depend_on_the_format_of_the_dataset(tokenizer, format):
+    data = tokenize_dataset(Dataset.from_dict({"sent0": ["a cat", "dog sat", "a cat"]}), tokenizer, 8)
+    collate = ContrastiveCollator(tokenizer, add_text_ids=True)
+    expected = collate([data[i] for i in range(3)])["text_ids"]
+    assert expected[0, 0] == expected[2, 0] != expected[1, 0]
+    formatted = data.with_format(format)
+    assert torch.equal(collate([formatted[i] for i in range(3)])["text_ids"], expected)
+
+
+def test_pads_on_the_right():
+    ids, mask = pad([[5, 6, 7], [8], []], PAD)
+    assert ids.tolist() == [[5, 6, 7], [8, PAD, PAD], [PAD] * 3] and ids.dtype == torch.long
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
+    assert pad([[5]], PAD, 3)[0].tolist() == [[5, PAD, PAD]]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a cat"}, "keys text but no input_ids.*Tokenise the dataset first"),
+        ({"input_ids": [2, 7, 3]}, r"a list of token id lists.*got \[2, 7, 3\].*Wrap the ids"),
+        ({"input_ids": []}, "a list of token id lists"),
+    ],
+)
+def test_says_what_is_wrong_with_a_row(tokenizer, row, message):
+    with pytest.raises(ValueError, match=message):
+        ContrastiveCollator(tokenizer)([row, row])

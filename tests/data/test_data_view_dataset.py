@@ -1,4 +1,4 @@
-"""What a user is promised of rows made on the fly: chance from (seed, epoch, index) alone, in any worker."""
+"""Rows depend on the seed, the epoch and their index only, in any worker and process."""
 
 import pickle
 
@@ -22,14 +22,14 @@ def texts():
     return Dataset.from_dict({"sent0": [" ".join(words[i % 7 : i % 7 + 4 + i % 8]) for i in range(ROWS)]})
 
 
-def rows_of(dataset, workers=0, batch_size=4, **others):
-    loader = DataLoader(dataset, batch_size=batch_size, num_workers=workers, collate_fn=list, **others)
+def rows_of(dataset, workers=0, batch_size=4, **options):
+    loader = DataLoader(dataset, batch_size=batch_size, num_workers=workers, collate_fn=list, **options)
     return [row for batch in loader for row in batch]
 
 
 @pytest.mark.parametrize("view", ["crop", "shuffle", "repeat_words", "mlm"])
 @pytest.mark.parametrize("both", [False, True])
-def test_rows_are_the_same_in_any_worker_batch_and_order(view, both, texts, tokenizer):
+def test_rows_do_not_depend_on_workers_batches_or_order(view, both, texts, tokenizer):
     dataset = ViewDataset(texts, tokenizer, make_view(view), 12, 7, both=both, with_view_seed=view == "mlm")
     one_by_one = [dataset[i] for i in range(ROWS)]
     assert rows_of(dataset) == rows_of(dataset, workers=2) == rows_of(dataset, batch_size=1) == one_by_one
@@ -39,7 +39,7 @@ def test_rows_are_the_same_in_any_worker_batch_and_order(view, both, texts, toke
 
 
 @pytest.mark.parametrize("view, rate", [("crop", 0.3), ("shuffle", 0.9), ("repeat_words", 0.9)])
-def test_the_first_is_the_text_and_the_second_its_view(view, rate, texts, tokenizer):
+def test_the_first_sentence_is_the_text_and_the_second_its_view(view, rate, texts, tokenizer):
     dataset = ViewDataset(texts, tokenizer, make_view(view, rate), 12, seed=7)
     anchors = tokenizer(list(texts["sent0"]), truncation=True, max_length=12)["input_ids"]
     rows = rows_of(dataset)
@@ -74,7 +74,7 @@ def test_repeat_words_cuts_the_text_first_and_then_repeats_beyond_max_seq_length
     assert tokenizer_limit.max_length == tokenizer.model_max_length == 40
 
 
-def test_both_branches_can_be_views_of_their_own(texts, tokenizer):
+def test_both_sentences_can_be_views(texts, tokenizer):
     rows = rows_of(ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, both=True))
     anchors = tokenizer(list(texts["sent0"]), truncation=True, max_length=12)["input_ids"]
     for branch in (0, 1):
@@ -82,7 +82,7 @@ def test_both_branches_can_be_views_of_their_own(texts, tokenizer):
     assert any(row["input_ids"][0] != row["input_ids"][1] for row in rows)
 
 
-def test_seed_epoch_and_index_each_make_a_difference(texts, tokenizer):
+def test_rows_depend_on_seed_epoch_and_index(texts, tokenizer):
     def rows(seed, epoch):
         dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed, with_view_seed=True)
         dataset.set_epoch(epoch)
@@ -93,16 +93,16 @@ def test_seed_epoch_and_index_each_make_a_difference(texts, tokenizer):
     assert len(set(seeds)) == 4 * ROWS and all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_workers_that_live_on_see_the_next_epoch(texts, tokenizer):
+def test_persistent_workers_see_the_next_epoch(texts, tokenizer):
     dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed=7)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=list, persistent_workers=True)
     for epoch in (0, 1, 5, 1):
         dataset.set_epoch(epoch)
-        found = [row for batch in loader for row in batch]
-        assert found == rows_of(dataset)
+        rows = [row for batch in loader for row in batch]
+        assert rows == rows_of(dataset)
 
 
-def test_accelerates_loader_sets_the_epoch_also_after_a_resume(texts, tokenizer):
+def test_the_loader_of_accelerate_sets_the_epoch_also_after_a_resume(texts, tokenizer):
     dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed=7)
     collator = ContrastiveCollator(tokenizer)
 
@@ -114,37 +114,37 @@ def test_accelerates_loader_sets_the_epoch_also_after_a_resume(texts, tokenizer)
     assert not all(torch.equal(a, b) for a, b in zip(*epochs, strict=True))
     resumed = skip_first_batches(prepared(), 2)
     resumed.set_epoch(1)
-    for found, expected in zip(resumed, epochs[1][2:], strict=True):
-        assert torch.equal(found["input_ids"], expected)
+    for batch, expected in zip(resumed, epochs[1][2:], strict=True):
+        assert torch.equal(batch["input_ids"], expected)
 
 
-def test_two_processes_together_read_the_rows_of_one(texts, tokenizer):
+def test_two_processes_together_read_the_rows_of_one_process(texts, tokenizer):
     dataset = ViewDataset(texts.select(range(12)), tokenizer, make_view("shuffle", 0.9), 12, seed=7)
-    found = []
+    rows = []
     for rank in range(2):
         sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(0))
         loader = DataLoader(dataset, batch_size=2, sampler=sampler, collate_fn=list)
         sharded = prepare_data_loader(loader, num_processes=2, process_index=rank, put_on_device=False, rng_types=None)
-        found += [row for batch in sharded.base_dataloader for row in batch]
+        rows += [row for batch in sharded.base_dataloader for row in batch]
     key = str
-    assert sorted(found, key=key) == sorted(rows_of(dataset), key=key)
+    assert sorted(rows, key=key) == sorted(rows_of(dataset), key=key)
 
 
-def test_it_is_pickled_with_its_epoch(texts, tokenizer):
+def test_a_pickled_dataset_keeps_its_epoch(texts, tokenizer):
     dataset = ViewDataset(texts, tokenizer, make_view("crop"), 12, seed=7)
     dataset.set_epoch(3)
     assert pickle.loads(pickle.dumps(dataset))[2] == dataset[2]
 
 
-def test_special_tokens_are_those_around_a_text(tokenizer):
+def test_finds_the_special_tokens_around_a_text(tokenizer):
     assert special_tokens(tokenizer) == ([CLS], [SEP])
 
 
-def test_bad_rows_are_refused(texts, tokenizer):
+def test_refuses_pairs_empty_datasets_and_missing_rows(texts, tokenizer):
     pairs = Dataset.from_dict({"sent0": ["a"], "sent1": ["b"]})
-    with pytest.raises(ValueError, match="column sent0; the data set has sent0, sent1"):
+    with pytest.raises(ValueError, match="column sent0; the data set has sent0, sent1. Select"):
         ViewDataset(pairs, tokenizer, make_view("crop"), 12)
     with pytest.raises(ValueError, match="is empty"):
         ViewDataset(texts.select([]), tokenizer, make_view("crop"), 12)
-    with pytest.raises(IndexError, match="row 13 of a data set of 13"):
+    with pytest.raises(IndexError, match="no row 13 in a dataset of 13 rows"):
         ViewDataset(texts, tokenizer, make_view("crop"), 12)[13]

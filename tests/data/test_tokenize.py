@@ -1,4 +1,4 @@
-"""What a user is promised of tokenisation: every text once, cut where told, the cuts counted, positions respected."""
+"""Every text is tokenised once and truncated where requested, with a count, and the cache is never stale."""
 
 import logging
 
@@ -6,8 +6,11 @@ import pytest
 import torch
 from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AutoModel, T5Config
+from torch.utils.data import DataLoader
+from transformers import AutoModel, BertTokenizer, PreTrainedTokenizer, T5Config
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.models.configuration import check_max_length, max_positions
 
@@ -26,16 +29,17 @@ def ids_of(text):
 def test_rows_of_texts_become_rows_of_ids(columns, tokenizer):
     texts = dict(list(TRIPLETS.items())[:columns])
     tokenized = tokenize_dataset(Dataset.from_dict(texts), tokenizer, 32)
-    assert tokenized.column_names == ["input_ids"]
+    assert tokenized.column_names == ["input_ids", "length"]
+    assert tokenized["length"][:] == [max(len(ids) for ids in row) for row in tokenized["input_ids"]]
     assert tokenized["input_ids"][:] == [[ids_of(text) for text in row] for row in zip(*texts.values(), strict=True)]
 
 
-def test_the_order_of_the_columns_is_that_of_the_dataset(tokenizer):
+def test_sentences_stand_in_the_order_of_the_columns(tokenizer):
     data = Dataset.from_dict(TRIPLETS).select_columns(["sent1", "sent0"])
     assert tokenize_dataset(data, tokenizer, 32)["input_ids"][1] == [ids_of("a dog"), ids_of("dog")]
 
 
-def test_long_texts_are_cut_and_counted(tokenizer, caplog):
+def test_warns_of_truncated_texts_with_their_number(tokenizer, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
         tokenized = tokenize_dataset(Dataset.from_dict(TRIPLETS), tokenizer, 6)
     assert tokenized["input_ids"][2][0] == [*ids_of("a cat sat on")[:-1], SEP]
@@ -43,14 +47,13 @@ def test_long_texts_are_cut_and_counted(tokenizer, caplog):
     assert [m for m in caplog.messages if m.startswith("1 of 9 texts fill max_seq_length = 6 tokens")]
 
 
-def test_nothing_is_logged_where_nothing_is_cut(tokenizer, caplog):
+def test_logs_nothing_if_nothing_is_truncated(tokenizer, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
         tokenize_dataset(Dataset.from_dict(TRIPLETS), tokenizer, 32)
     assert not caplog.messages
 
 
-def test_counts_over_several_maps(tokenizer, caplog):
-    """The map goes by batches of 1,000 rows, each of which counts its own."""
+def test_counts_truncated_texts_over_several_batches(tokenizer, caplog):
     data = Dataset.from_dict({"sent0": ["a cat sat on the mat", "dog"] * 1200})
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
         tokenize_dataset(data, tokenizer, 5)
@@ -64,8 +67,7 @@ def test_several_processes_give_the_same_rows(tokenizer):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_max_positions_are_all_that_the_encoder_takes(family):
-    """Tried on the encoder: so many tokens pass, and one more fails where positions are a table."""
+def test_max_positions_is_the_most_that_the_encoder_takes(family):
     config = tiny_config(family, dropout=0.0)
     encoder = AutoModel.from_config(config).eval()
     positions = max_positions(config)
@@ -84,7 +86,7 @@ def test_an_encoder_without_a_table_of_positions_has_no_bound():
 
 
 @pytest.mark.parametrize(("family", "positions"), [("bert", 40), ("roberta", 38)])
-def test_more_tokens_than_positions_are_refused(family, positions):
+def test_refuses_more_tokens_than_positions(family, positions):
     check_max_length(positions, tiny_config(family))
     with pytest.raises(
         ValueError, match=rf"max_seq_length is {positions + 1}, .*\({family}\) has {positions} positions"
@@ -92,12 +94,9 @@ def test_more_tokens_than_positions_are_refused(family, positions):
         check_max_length(positions + 1, tiny_config(family))
 
 
-def test_an_empty_dataset_is_tokenised_or_named(tokenizer):
-    try:
-        tokenized = tokenize_dataset(Dataset.from_dict({"sent0": []}), tokenizer, 8)
-    except ValueError:
-        return
-    assert tokenized.column_names == ["input_ids"] and len(tokenized) == 0
+def test_refuses_an_empty_dataset(tokenizer):
+    with pytest.raises(ValueError, match="the dataset to tokenise is empty"):
+        tokenize_dataset(Dataset.from_dict({"sent0": []}), tokenizer, 8)
 
 
 def test_groups_keep_their_texts_and_relations(tokenizer):
@@ -106,5 +105,79 @@ def test_groups_keep_their_texts_and_relations(tokenizer):
     )
     tokenized = tokenize_dataset(groups, tokenizer, 12)
     assert tokenized["relations"][:] == [[0, 2], [1]]
-    wanted = [[tokenizer(text)["input_ids"] for text in row] for row in groups["texts"]]
-    assert tokenized["input_ids"][:] == wanted
+    expected = [[tokenizer(text)["input_ids"] for text in row] for row in groups["texts"]]
+    assert tokenized["input_ids"][:] == expected
+
+
+class SlowTokenizer(PreTrainedTokenizer):
+    """A tokenizer in Python: its rules are not in its vocabulary."""
+
+    def __init__(self, lower=False, **options):
+        self.lower = lower
+        super().__init__(unk_token="[UNK]", pad_token="[PAD]", **options)
+
+    @property
+    def vocab_size(self):
+        return len(VOCABULARY)
+
+    def get_vocab(self):
+        return {word: i for i, word in enumerate(VOCABULARY)}
+
+    def _tokenize(self, text, **_):
+        return (text.lower() if self.lower else text).split()
+
+    def _convert_token_to_id(self, token):
+        return self.get_vocab().get(token, 0)
+
+    def save_vocabulary(self, save_directory, filename_prefix=None):
+        return ()
+
+
+@pytest.mark.parametrize("options", [{"lower": True}, {"truncation_side": "left"}])
+def test_a_slow_tokenizer_with_other_rules_gets_no_stale_rows(options, tmp_path):
+    texts = ["a cat"] * 200 + ["The Dog sat on a mat in the house"]
+    Dataset.from_dict({"sent0": texts}).save_to_disk(tmp_path / "data")  # only a dataset on the disk has a cache
+
+    def last_row(tokenizer):
+        dataset = Dataset.load_from_disk(str(tmp_path / "data"))
+        return tokenize_dataset(dataset, tokenizer, 4)[200]["input_ids"][0]
+
+    before, after = SlowTokenizer(), SlowTokenizer(**options)
+    assert last_row(before) == before(texts[-1], truncation=True, max_length=4)["input_ids"]
+    assert last_row(after) == after(texts[-1], truncation=True, max_length=4)["input_ids"] != last_row(before)
+
+
+def test_a_fast_tokenizer_that_lower_cases_gets_no_stale_rows(tmp_path):
+    Dataset.from_dict({"sent0": ["a cat", "The Dog"]}).save_to_disk(tmp_path / "data")
+    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
+    rows = [
+        tokenize_dataset(Dataset.load_from_disk(str(tmp_path / "data")), tokenizer, 8)["input_ids"][1]
+        for tokenizer in (BertTokenizer(vocab=vocabulary, do_lower_case=lower) for lower in (False, True))
+    ]
+    assert rows == [[[CLS, 0, 0, SEP]], [ids_of("the dog")]]
+
+
+@pytest.mark.parametrize(
+    "make", [SlowTokenizer, lambda: BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})]
+)
+def test_an_equal_tokenizer_finds_the_cached_rows_again(make, tmp_path):
+    Dataset.from_dict(TRIPLETS).save_to_disk(tmp_path / "data")
+    files = []
+    for texts in (["a"], ["a cat", "dog"]):
+        tokenizer = make()
+        tokenizer(texts)
+        files.append(tokenize_dataset(Dataset.load_from_disk(str(tmp_path / "data")), tokenizer, 8).cache_files)
+    assert files[0] == files[1] != []
+
+
+def test_grouping_by_length_needs_less_padding(tokenizer):
+    texts = ["a " * (1 + i % 17) for i in range(256)]
+    tokenized = tokenize_dataset(Dataset.from_dict({"sent0": texts}), tokenizer, 32)
+    generator = torch.Generator().manual_seed(0)
+    padding = []
+    for lengths in (tokenized["length"], [1] * 256):
+        sampler = LengthGroupedSampler(8, lengths=list(lengths), generator=generator)
+        loader = DataLoader(tokenized, batch_size=8, sampler=sampler, collate_fn=ContrastiveCollator(tokenizer))
+        masks = torch.cat([batch["attention_mask"].flatten() for batch in loader])
+        padding.append(1 - masks.float().mean().item())
+    assert padding[0] < 0.1 < 0.25 < padding[1]

@@ -1,4 +1,4 @@
-"""Views: a text, or its token ids, changed at random; one file a family."""
+"""Views: a text or its token ids, changed at random. Each family of views has a file."""
 
 from .base import TextView, TokenView
 from .masked_lm import MaskedLMView

@@ -1,23 +1,39 @@
-"""What a view is: a text, or its token ids, changed at random into another that should mean the same."""
+"""What a view is: a text, or its token ids, changed at random so that it should mean the same."""
 
 import random
 from abc import ABC, abstractmethod
 
 
 class TextView(ABC):
-    """A view of the text itself, made before it is tokenised."""
+    """A view of a text, made before it is tokenised."""
 
     @abstractmethod
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Another text; never an empty one where `text` holds a word. All that is random in it comes from `rng`."""
+        """Change a text.
+
+        Args:
+            text (`str`): The text.
+            rng (`random.Random`): The only source of randomness.
+
+        Returns:
+            `str`: The changed text, which is never empty if `text` holds a word.
+        """
 
 
 class TokenView(ABC):
-    """A view of the token ids of a text, made without its special tokens."""
+    """A view of the token ids of a text, without its special tokens."""
 
     @abstractmethod
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
-        """Other ids; none only where `ids` holds none. All that is random in it comes from `rng`."""
+        """Change token ids.
+
+        Args:
+            ids (`list[int]`): The token ids.
+            rng (`random.Random`): The only source of randomness.
+
+        Returns:
+            `list[int]`: The changed ids, which are never empty if `ids` is not.
+        """
 
     def max_length(self, length: int) -> int:
         """Return the largest number of ids that this view makes of `length` ids."""
@@ -25,27 +41,41 @@ class TokenView(ABC):
 
 
 class Unchanged(TextView):
-    """The text as it is: for views that are made elsewhere (dropout, a masked-LM on the device, pairs of a file)."""
+    """Leave the text as it is, because the view is made elsewhere: by dropout, a masked-LM, or pairs of a file."""
 
     def __call__(self, text: str, rng: random.Random) -> str:
         return text
 
 
 def check_rate(rate: float) -> float:
-    """The rate itself.
+    """Check that a rate is a fraction.
+
+    Args:
+        rate (`float`): The rate.
+
+    Returns:
+        `float`: The rate.
 
     Raises:
-        ValueError: it is not in [0, 1).
+        ValueError: If it is outside [0, 1).
     """
     if not 0 <= rate < 1:
-        raise ValueError(f"view_rate must be at least 0 and below 1, got {rate}")
+        raise ValueError(f"view_rate must be at least 0 and below 1, got {rate}.")
     return rate
 
 
-def share(rate: float, total: int, rng: random.Random) -> int:
-    """How many of `total` things a rate means: `rate * total` on average, its fraction being the chance of one more.
+def draw_count(rate: float, total: int, rng: random.Random) -> int:
+    """Draw how many of `total` items a rate means, so that the mean is exactly `rate * total`.
 
-    Rounded down, 10 % of a sentence of nine words would always be no word at all.
+    The fraction is the chance of one item more. Rounded down, 10% of a sentence of nine words would always be none.
+
+    Args:
+        rate (`float`): The rate.
+        total (`int`): The number of items.
+        rng (`random.Random`): The source of randomness.
+
+    Returns:
+        `int`: `rate * total`, rounded down or up.
     """
     exact = rate * total
     return int(exact) + (rng.random() < exact - int(exact))

@@ -1,4 +1,4 @@
-"""The view `mlm`: tokens replaced by what a masked language model puts in their place."""
+"""The view `mlm`: replace tokens by samples from a masked language model."""
 
 import os
 import random
@@ -8,41 +8,47 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from .base import check_rate, share
+from .base import check_rate, draw_count
 
-_ROWS_A_PASS = 64  # logits of a pass are (rows, length, vocabulary)
+_ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)
 
 
 class MaskedLMView(nn.Module):
-    """Replaces a share of the tokens by samples from a masked language model, for a whole batch on its device.
+    """Replace a fraction of the tokens by samples from a masked language model, for a whole batch on its device.
 
-    SimCSE, arXiv:2104.08821, Table 1, "MLM k%: use BERT-base to replace k% of words". Here tokens stand for words: all
-    that are chosen in a text are masked together, and each is sampled from the model's distribution (temperature 1),
-    from which special tokens and the token it replaces are left out. The model is in evaluation mode and gets no
-    gradient. Chances are drawn row by row from the row's own seed, so that they do not depend on the batch around it.
+    This is "MLM k%: use BERT-base to replace k% of words" in Table 1 of SimCSE (arXiv:2104.08821), with tokens for
+    words. All chosen tokens of a text are masked together, and each is sampled from the model's distribution at
+    temperature 1, without special tokens and without the token that it replaces. The model is in evaluation mode and
+    gets no gradient. Randomness comes from the seed of each row, so a row does not depend on its batch.
 
     Args:
-        model: a masked-LM, or a directory or hub name of one; its vocabulary is that of the model in training.
-        tokenizer: of both.
-        rate: the share of a text's tokens that is replaced, on average over texts (see `share`).
+        model (`str | os.PathLike | nn.Module`): A masked-LM, or its directory or hub name. Its vocabulary must be that
+            of the model in training.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of both models.
+        rate (`float`, *optional*, defaults to `0.15`): The fraction of a text's tokens that is replaced, on average
+            over texts (see [`~data.views.base.draw_count`]).
 
     Raises:
-        ValueError: a rate outside [0, 1); no masked-LM with a trained head; a tokenizer without mask token, or with
-            more tokens than the model knows.
+        ValueError: If the rate is outside [0, 1), the model has no trained masked-LM head or knows fewer tokens than
+            the tokenizer has, or the tokenizer has no mask token.
     """
 
-    def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
+    special: torch.Tensor
+
+    def __init__(
+        self, model: str | os.PathLike[str] | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15
+    ):
         super().__init__()
         self.rate = check_rate(rate)
         if tokenizer.mask_token_id is None:
-            raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none")
+            raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
         name = model.name_or_path if isinstance(model, nn.Module) else model
         if not isinstance(model, nn.Module):
             model = _load(model)
         if len(tokenizer) > model.config.vocab_size:
             raise ValueError(
                 f"view mlm: {name} knows {model.config.vocab_size} tokens, and the tokenizer of the model in training "
-                f"has {len(tokenizer)}: choose a masked-LM with the same vocabulary"
+                f"has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
             )
         self.model = model.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
@@ -50,55 +56,53 @@ class MaskedLMView(nn.Module):
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def train(self, mode: bool = True) -> "MaskedLMView":
+        """Stay in evaluation mode, whatever the mode of the model in training."""
         return super().train(False)
 
     @torch.no_grad()
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, view_seed: torch.Tensor) -> torch.Tensor:
-        """Token ids with some replaced; special tokens and padding are as they were.
+        """Replace tokens of a batch; special tokens and padding stay.
 
         Args:
-            input_ids: (n, length).
-            attention_mask: (n, length).
-            view_seed: (n,), integers; equal seeds and texts give equal rows.
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+            attention_mask (`torch.Tensor`): Attention mask of the same shape.
+            view_seed (`torch.Tensor`): Integers of shape `(batch,)`. Equal seeds and texts give equal rows.
 
         Returns:
-            (n, length), a tensor of its own, on the device of `input_ids`.
+            `torch.Tensor`: New token ids of shape `(batch, length)`, on the device of `input_ids`.
         """
         replaceable = (attention_mask.bool() & ~torch.isin(input_ids, self.special.to(input_ids.device))).tolist()
-        chosen = torch.zeros(input_ids.shape, dtype=torch.bool)
-        chances = []
-        for row, (seed, places) in enumerate(zip(view_seed.tolist(), replaceable, strict=True)):
+        selected = torch.zeros(input_ids.shape, dtype=torch.bool)
+        uniforms: list[float] = []
+        for row, (seed, is_replaceable) in enumerate(zip(view_seed.tolist(), replaceable, strict=True)):
             rng = random.Random(seed)
-            places = [place for place, free in enumerate(places) if free]
-            drawn = sorted(rng.sample(places, share(self.rate, len(places), rng)))
-            chosen[row, drawn] = True
-            chances += [rng.random() for _ in drawn]
-        chosen, chances = (
-            chosen.to(input_ids.device),
-            torch.tensor(chances, dtype=torch.float64, device=input_ids.device),
-        )
+            candidates = [index for index, free in enumerate(is_replaceable) if free]
+            indices = sorted(rng.sample(candidates, draw_count(self.rate, len(candidates), rng)))
+            selected[row, indices] = True
+            uniforms += [rng.random() for _ in indices]
+        selected = selected.to(input_ids.device)
+        uniform = torch.tensor(uniforms, dtype=torch.float64, device=input_ids.device)
         replaced = input_ids.clone()
-        for start in range(0, len(input_ids), _ROWS_A_PASS):
-            rows = slice(start, start + _ROWS_A_PASS)
-            first = int(chosen[:start].sum())
-            here = chances[first : first + int(chosen[rows].sum())]
-            if len(here):
-                masked = input_ids[rows].masked_fill(chosen[rows], self.mask_token_id)
-                logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[chosen[rows]]
-                replaced[rows][chosen[rows]] = self._sample(logits, input_ids[rows][chosen[rows]], here)
+        for start in range(0, len(input_ids), _ROWS_PER_PASS):
+            rows = slice(start, start + _ROWS_PER_PASS)
+            first = int(selected[:start].sum())
+            uniform_rows = uniform[first : first + int(selected[rows].sum())]
+            if len(uniform_rows):
+                masked = input_ids[rows].masked_fill(selected[rows], self.mask_token_id)
+                logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[selected[rows]]
+                replaced[rows][selected[rows]] = self._sample(logits, input_ids[rows][selected[rows]], uniform_rows)
         return replaced
 
-    def _sample(self, logits: torch.Tensor, originals: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-        """(n, vocabulary) logits -> (n,) tokens: where the cumulative distribution passes the chances."""
+    def _sample(self, logits: torch.Tensor, originals: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+        """Sample a token for each row of logits: the first whose cumulative probability exceeds a uniform number."""
         logits = logits[:, : self.vocabulary].float()
         logits[:, self.special.to(logits.device)] = float("-inf")
         logits.scatter_(1, originals[:, None], float("-inf"))
         cumulative = logits.softmax(1).double().cumsum(1)
-        found = torch.searchsorted(cumulative, (chances * cumulative[:, -1])[:, None], right=True)
-        return found[:, 0]
+        return torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
 
 
-def _load(source: str | os.PathLike) -> nn.Module:
+def _load(source: str | os.PathLike[str]) -> nn.Module:
     try:
         return load_masked_lm(source)
     except ValueError as error:

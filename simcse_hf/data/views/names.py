@@ -1,4 +1,4 @@
-"""The names views go by, their rates, and how they are made."""
+"""The names of the views, their default rates, and how they are made."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of
 
 @dataclass(frozen=True)
 class _View:
-    """`rate` is the default, None where there is none to choose; `masked_lm` the default rate of the device's part."""
+    """A view's class, its default rate (`None` if it takes none) and the default rate of a masked-LM on the device."""
 
-    kind: type[TextView] | type[TokenView] = Unchanged
+    view_class: type[TextView] | type[TokenView] = Unchanged
     rate: float | None = None
     masked_lm: float | None = None
     documents: bool = False
@@ -38,37 +38,48 @@ _VIEWS = {
 VIEWS = tuple(_VIEWS)
 #: Views for which [`MaskedLMView`] replaces tokens on the device.
 MASKED_LM_VIEWS = tuple(name for name, view in _VIEWS.items() if view.masked_lm is not None)
-#: Views whose pairs come out of documents (see `next_sentence_pairs`).
+#: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
 DOCUMENT_VIEWS = tuple(name for name, view in _VIEWS.items() if view.documents)
-#: Views that a `ViewDataset` makes of single sentences.
-DATASET_VIEWS = tuple(n for n, v in _VIEWS.items() if v.kind is not Unchanged or v.masked_lm is not None)
+#: Views that `ViewDataset` makes from single sentences.
+DATASET_VIEWS = tuple(n for n, v in _VIEWS.items() if v.view_class is not Unchanged or v.masked_lm is not None)
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
-    """The view of a name; one that changes nothing where texts are not what the view changes.
+    """Make a view by its name.
 
     Args:
-        name: one of `VIEWS`.
-        rate: None is the default: crop and delete_words 0.1 (the best of SimCSE's 0.1, 0.2 and 0.3), shuffle 0.3, eda
-            0.1, repeat_words 0.32, mlm 0.15. crop+mlm crops 0.1; its rate is the masked-LM's, 0.15.
+        name (`str`): One of `VIEWS`. A view that is not made from a text or its token ids leaves the text as it is.
+        rate (`float`, *optional*): The rate. Defaults to 0.1 for crop and delete_words (the best of SimCSE's 0.1, 0.2
+            and 0.3), 0.3 for shuffle, 0.1 for eda, 0.32 for repeat_words and 0.15 for mlm. crop+mlm always crops 0.1;
+            its rate is that of the masked-LM, 0.15.
+
+    Returns:
+        `TextView | TokenView`: The view.
 
     Raises:
-        ValueError: an unknown name; a rate outside [0, 1), or for a view without one; synonyms or eda without
-            WordNet.
+        ValueError: If the name is unknown, the rate is outside [0, 1) or the view takes none, or synonyms and eda find
+            no WordNet.
     """
     view = _known(name, rate)
     if name == "crop+mlm":
         return Crop(CROP_BEFORE_MLM)
     if view.rate is None:
-        return view.kind()
-    return view.kind(view.rate if rate is None else rate)
+        return view.view_class()
+    return view.view_class(view.rate if rate is None else rate)  # type: ignore[call-arg]  # a class with a rate
 
 
 def masked_lm_rate(name: str, rate: float | None = None) -> float | None:
-    """The rate for [`MaskedLMView`]; None for views that need no masked-LM.
+    """Return the rate of the [`MaskedLMView`] that a view needs.
+
+    Args:
+        name (`str`): One of `VIEWS`.
+        rate (`float`, *optional*): The rate. Defaults to that of the view.
+
+    Returns:
+        `float`, *optional*: The rate, or `None` for a view that needs no masked-LM.
 
     Raises:
-        ValueError: as for [`make_view`].
+        ValueError: As for [`make_view`].
     """
     view = _known(name, rate)
     return view.masked_lm if view.masked_lm is None or rate is None else rate
@@ -76,11 +87,11 @@ def masked_lm_rate(name: str, rate: float | None = None) -> float | None:
 
 def _known(name: str, rate: float | None) -> _View:
     if name not in _VIEWS:
-        raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}")
+        raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
     view = _VIEWS[name]
     if rate is not None:
         if view.rate is None and view.masked_lm is None:
             rated = ", ".join(n for n, v in _VIEWS.items() if v.rate is not None or v.masked_lm is not None)
-            raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {rated}")
+            raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {rated}.")
         check_rate(rate)
     return view

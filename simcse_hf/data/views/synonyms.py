@@ -1,16 +1,21 @@
-"""Synonym replacement, and Easy Data Augmentation, which has it as one of four operations."""
+"""Synonym replacement, and Easy Data Augmentation, of which it is one of four operations."""
 
 import random
 import re
 from collections.abc import Callable, Sequence
 
+from transformers.utils import logging
+
 from .base import TextView, check_rate
 from .wordnet import WordNetSynonyms
+from .words import is_unspaced
+
+logger = logging.get_logger(__name__)
 
 Synonyms = Callable[[str], Sequence[str]]
 
 _PUNCTUATION = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
-#: Words without content of their own, which EDA neither replaces nor inserts synonyms of.
+#: Function words, which EDA does not replace and of which it inserts no synonyms.
 FUNCTION_WORDS = frozenset(
     "a an the this that these those some any each every no not nor and or but if so as than then too very "
     "i me my mine we us our ours you your yours he him his she her hers it its they them their theirs "
@@ -22,42 +27,45 @@ FUNCTION_WORDS = frozenset(
 
 
 class SynonymReplacement(TextView):
-    """Replaces one word, drawn among those that have a synonym, by one of its synonyms.
+    """Replace one word, drawn among those that have a synonym, by one of its synonyms.
 
-    SimCSE, arXiv:2104.08821, Table 1, "synonym replacement", which replaces one word by means of nlpaug. nlpaug tags
-    parts of speech first; here a word's synonyms are those of all its senses. Punctuation around the word stays, and
-    so does its capital. A text without any synonym stays as it is.
+    This is "synonym replacement" in Table 1 of SimCSE (arXiv:2104.08821), which uses nlpaug. nlpaug tags parts of
+    speech first and skips determiners; here a word's synonyms are those of all its senses. Punctuation around the word
+    and its capital stay. A text without synonyms stays as it is.
 
     Args:
-        synonyms: a word -> its synonyms; by default WordNet's.
+        synonyms (`Callable`, *optional*): A function from a word to its synonyms. Defaults to WordNet, which is
+            English.
 
     Raises:
-        ValueError: WordNet is not there (see [`WordNetSynonyms`]).
+        ValueError: If there is no WordNet, see [`WordNetSynonyms`].
     """
 
     def __init__(self, synonyms: Synonyms | None = None):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        _warn_of_unspaced(text)
         words = text.split()
-        found = replace_words(words, 1, self.synonyms, rng)
-        return " ".join(found) if found != words else text
+        replaced = replace_words(words, 1, self.synonyms, rng)
+        return " ".join(replaced) if replaced != words else text
 
 
 class EDA(TextView):
-    """Easy Data Augmentation (Wei and Zou 2019, arXiv:1901.11196): one of four operations, drawn for every text.
+    """Change a text by Easy Data Augmentation (Wei and Zou 2019, arXiv:1901.11196): one of four random operations.
 
-    With n = max(1, int(rate * words)): synonym replacement of n words; random insertion, n times, of a synonym of some
-    word of the text at some place; random swap of two words, n times; random deletion of every word with probability
-    `rate`, of which one word always stays. The first two pass over function words. A single rate is that of all four,
-    as in the study of Barlow Twins and VICReg for sentence embeddings (section 3), which tries 0.1 and 0.2.
+    With n = max(1, int(rate * words)), the operations are: replace n words by synonyms; insert n synonyms of words of
+    the text at random places; swap two words, n times; delete each word with probability `rate`, but never all. The
+    first two skip function words. One rate serves all four operations, as in section 3 of the study of Barlow Twins
+    and VICReg for sentence embeddings, which tries 0.1 and 0.2. Words are separated by white space.
 
     Args:
-        rate: alpha in the paper, whose advice is 0.1.
-        synonyms: a word -> its synonyms; by default WordNet's.
+        rate (`float`, *optional*, defaults to `0.1`): alpha in the paper, which recommends 0.1.
+        synonyms (`Callable`, *optional*): A function from a word to its synonyms. Defaults to WordNet, which is
+            English.
 
     Raises:
-        ValueError: a rate outside [0, 1); WordNet is not there (see [`WordNetSynonyms`]).
+        ValueError: If the rate is outside [0, 1), or there is no WordNet, see [`WordNetSynonyms`].
     """
 
     def __init__(self, rate: float = 0.1, synonyms: Synonyms | None = None):
@@ -65,6 +73,7 @@ class EDA(TextView):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        _warn_of_unspaced(text)
         words = text.split()
         if not words:
             return text
@@ -73,47 +82,75 @@ class EDA(TextView):
         return " ".join(operation(words, number, rng))
 
     def replace(self, words: list[str], number: int, rng: random.Random) -> list[str]:
+        """Replace `number` content words by synonyms."""
         return replace_words(words, number, self._of_content, rng)
 
     def insert(self, words: list[str], number: int, rng: random.Random) -> list[str]:
+        """Insert `number` synonyms of content words at random places."""
         longer = list(words)
         for _ in range(number):
-            place = _first_with_synonyms(words, self._of_content, rng)
-            if place is not None:
-                synonym = rng.choice(self._of_content(bare(words[place])))
+            index = _first_with_synonyms(words, self._of_content, rng)
+            if index is not None:
+                synonym = rng.choice(self._of_content(bare(words[index])))
                 longer.insert(rng.randint(0, len(longer)), synonym)
         return longer
 
     def swap(self, words: list[str], number: int, rng: random.Random) -> list[str]:
+        """Swap two random words, `number` times."""
         swapped = list(words)
         for _ in range(number if len(words) > 1 else 0):
-            one, other = rng.sample(range(len(words)), 2)
-            swapped[one], swapped[other] = swapped[other], swapped[one]
+            i, j = rng.sample(range(len(words)), 2)
+            swapped[i], swapped[j] = swapped[j], swapped[i]
         return swapped
 
     def delete(self, words: list[str], number: int, rng: random.Random) -> list[str]:
+        """Delete each word with probability `rate`, but keep at least one."""
         return [word for word in words if rng.random() >= self.rate] or [rng.choice(words)]
 
     def _of_content(self, word: str) -> Sequence[str]:
         return () if word.lower() in FUNCTION_WORDS else self.synonyms(word)
 
 
+def _warn_of_unspaced(text: str) -> None:
+    if is_unspaced(text):
+        logger.warning_once(
+            "the views synonyms and eda separate words at white space and know English words only, so they leave "
+            "Chinese, Japanese, Thai and similar text nearly unchanged. Use crop, delete_words or shuffle instead."
+        )
+
+
+def _split_punctuation(word: str) -> tuple[str, str, str]:
+    match = _PUNCTUATION.match(word)
+    assert match is not None  # the pattern matches any text
+    return match[1], match[2], match[3]
+
+
 def bare(word: str) -> str:
-    """A word without the punctuation around it."""
-    return _PUNCTUATION.match(word)[2]
+    """Return a word without the punctuation around it."""
+    return _split_punctuation(word)[1]
 
 
 def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random.Random) -> list[str]:
-    """The words, with `number` of those that have synonyms (or all of these) replaced."""
+    """Replace random words by synonyms.
+
+    Args:
+        words (`list[str]`): The words.
+        number (`int`): How many of the words that have synonyms are replaced, at most.
+        synonyms (`Callable`): A function from a word to its synonyms.
+        rng (`random.Random`): The source of randomness.
+
+    Returns:
+        `list[str]`: The words with synonyms.
+    """
     replaced = list(words)
-    for place in rng.sample(range(len(words)), len(words)):
-        before, core, after = _PUNCTUATION.match(words[place]).groups()
+    for index in rng.sample(range(len(words)), len(words)):
+        before, core, after = _split_punctuation(words[index])
         candidates = synonyms(core) if core else ()
         if candidates and number:
             synonym = rng.choice(candidates)
             if core[0].isupper():
                 synonym = synonym[0].upper() + synonym[1:]
-            replaced[place] = before + synonym + after
+            replaced[index] = before + synonym + after
             number -= 1
         if not number:
             break
@@ -122,4 +159,4 @@ def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random
 
 def _first_with_synonyms(words: list[str], synonyms: Synonyms, rng: random.Random) -> int | None:
     order = rng.sample(range(len(words)), len(words))
-    return next((place for place in order if bare(words[place]) and synonyms(bare(words[place]))), None)
+    return next((index for index in order if bare(words[index]) and synonyms(bare(words[index]))), None)

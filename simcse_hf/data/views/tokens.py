@@ -2,48 +2,50 @@
 
 import random
 
-from .base import TokenView, check_rate, share
+from .base import TokenView, check_rate, draw_count
 
 
 class Shuffle(TokenView):
-    """Selects a fraction of the tokens and applies a random permutation to them.
+    """Select a fraction of the tokens and permute them at random.
 
-    As in the study of Barlow Twins and VICReg for sentence embeddings, section 3 ("Shuffling"), which tries rates from
-    0.05 to 0.5 (its Table 1). Any permutation is as likely as any other, the one that changes nothing too.
+    This is "Shuffling" in section 3 of the study of Barlow Twins and VICReg for sentence embeddings, which tries rates
+    from 0.05 to 0.5 (its Table 1). All permutations are equally likely, also the one that changes nothing.
 
     Args:
-        rate: the share of the tokens that is permuted, on average over texts (see `share`).
+        rate (`float`, *optional*, defaults to `0.3`): The fraction of the tokens that is permuted, on average over
+            texts (see [`~data.views.base.draw_count`]).
 
     Raises:
-        ValueError: a rate outside [0, 1).
+        ValueError: If the rate is outside [0, 1).
     """
 
     def __init__(self, rate: float = 0.3):
         self.rate = check_rate(rate)
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
-        places = rng.sample(range(len(ids)), share(self.rate, len(ids), rng))
+        sources = rng.sample(range(len(ids)), draw_count(self.rate, len(ids), rng))
         shuffled = list(ids)
-        for place, source in zip(sorted(places), places, strict=True):  # a sample comes in random order
-            shuffled[place] = ids[source]
+        for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
+            shuffled[target] = ids[source]
         return shuffled
 
 
 class RepeatTokens(TokenView):
-    """Word repetition (ESimCSE, arXiv:2109.04380): some tokens come twice.
+    """Repeat some tokens: "word repetition" of ESimCSE (arXiv:2109.04380).
 
-    With N tokens, their number is drawn from 0 to max(2, int(rate * N)), both included, and that many places are drawn
-    without return. The paper repeats subword tokens, and so does this view, in spite of the name it goes by.
+    Of N tokens, a number drawn from 0 to max(2, int(rate * N)), both included, is repeated. The paper repeats subword
+    tokens, and so does this view, although its name says words.
 
     A text is first cut to `max_seq_length` and then repeated beyond it, as in the authors' code. Cutting afterwards
     would take the end of a long sentence, and would leave its view at exactly the anchor's length, which is the cue
     that the method removes.
 
     Args:
-        rate: the most that is repeated, as a share of the tokens; the paper's best is 0.32.
+        rate (`float`, *optional*, defaults to `0.32`): The largest fraction of the tokens that is repeated. Defaults
+            to the best of the paper.
 
     Raises:
-        ValueError: a rate outside [0, 1).
+        ValueError: If the rate is outside [0, 1).
     """
 
     def __init__(self, rate: float = 0.32):
@@ -51,8 +53,8 @@ class RepeatTokens(TokenView):
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         number = rng.randint(0, self._most_repeated(len(ids)))
-        twice = set(rng.sample(range(len(ids)), min(number, len(ids))))
-        return [token for place, token in enumerate(ids) for token in [token] * (1 + (place in twice))]
+        repeated = set(rng.sample(range(len(ids)), min(number, len(ids))))
+        return [token for index, token in enumerate(ids) for token in [token] * (1 + (index in repeated))]
 
     def max_length(self, length: int) -> int:
         """Return the largest number of ids that this view makes of `length` ids."""

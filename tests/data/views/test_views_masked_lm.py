@@ -1,4 +1,4 @@
-"""What a user is promised of the view that a masked language model makes."""
+"""The view mlm samples tokens from a masked language model, row by row from the seed of the row."""
 
 import random
 import statistics
@@ -28,44 +28,44 @@ def reference(model, ids, mask, seed, rate, special):
     places = [i for i in range(len(ids)) if mask[i] and ids[i] not in special]
     exact = rate * len(places)
     number = int(exact) + (rng.random() < exact - int(exact))
-    chosen = sorted(rng.sample(places, number))
-    masked = [MASK if i in chosen else token for i, token in enumerate(ids)]
+    selected = sorted(rng.sample(places, number))
+    masked = [MASK if i in selected else token for i, token in enumerate(ids)]
     with torch.no_grad():
         logits = model.double().eval()(torch.tensor([masked]), torch.tensor([mask])).logits[0]
     model.float()
-    found = list(ids)
-    for i in chosen:
+    replaced = list(ids)
+    for i in selected:
         weights = [0.0 if k in special or k == ids[i] else float(logits[i, k].exp()) for k in range(len(VOCABULARY))]
         left = rng.random() * sum(weights)
         for k, weight in enumerate(weights):
             if left < weight:
-                found[i] = k
+                replaced[i] = k
                 break
             left -= weight
-    return found
+    return replaced
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.15, 0.5, 0.9])
-def test_it_is_what_a_slow_sampler_draws(rate, model, tokenizer):
+def test_samples_equal_those_of_a_slow_reference(rate, model, tokenizer):
     batch, seeds = random_batch(12, length=12), torch.arange(12) * 10**17
-    found = MaskedLMView(model, tokenizer, rate)(**batch, view_seed=seeds)
+    replaced = MaskedLMView(model, tokenizer, rate)(**batch, view_seed=seeds)
     special = set(tokenizer.all_special_ids)
-    for ids, mask, seed, row in zip(*(x.tolist() for x in (*batch.values(), seeds, found)), strict=True):
+    for ids, mask, seed, row in zip(*(x.tolist() for x in (*batch.values(), seeds, replaced)), strict=True):
         assert row == reference(model, ids, mask, seed, rate, special)
 
 
-def test_it_replaces_that_share_and_never_special_tokens_or_padding(model, tokenizer):
+def test_replaces_the_rate_and_never_special_tokens_or_padding(model, tokenizer):
     batch, seeds = random_batch(ROWS, length=14), torch.arange(ROWS)
     before = batch["input_ids"].clone()
     view = MaskedLMView(model, tokenizer, 0.3)
-    shares = []
+    fractions = []
     special = torch.isin(before, torch.tensor(tokenizer.all_special_ids))
     for start in range(5):
-        found = view(**batch, view_seed=seeds + start * ROWS)
-        changed = found != before
-        assert not (changed & special).any() and not torch.isin(found[changed], torch.arange(MASK + 1)).any()
-        shares.append((changed.sum() / (~special).sum()).item())
-    assert statistics.mean(shares) == pytest.approx(0.3, abs=0.02)  # a chosen token never stays
+        replaced = view(**batch, view_seed=seeds + start * ROWS)
+        changed = replaced != before
+        assert not (changed & special).any() and not torch.isin(replaced[changed], torch.arange(MASK + 1)).any()
+        fractions.append((changed.sum() / (~special).sum()).item())
+    assert statistics.mean(fractions) == pytest.approx(0.3, abs=0.02)  # a selected token never stays
     assert torch.equal(batch["input_ids"], before)
 
 
@@ -89,15 +89,15 @@ def test_samples_follow_the_models_distribution(model, tokenizer):
     ids = batch["input_ids"].clone()
     ids[:, 1], ids[:, 2], ids[:, 3] = 10, 3, PAD  # [CLS] word [SEP]
     mask = (ids != PAD).long()
-    found = MaskedLMView(model, tokenizer, 0.999999)(ids, mask, torch.arange(4000))[:, 1]
+    replaced = MaskedLMView(model, tokenizer, 0.999999)(ids, mask, torch.arange(4000))[:, 1]
     with torch.no_grad():
         expected = model(torch.tensor([[ids[0, 0], MASK, 3, PAD]]), mask[:1]).logits[0, 1]
     expected[[*tokenizer.all_special_ids, 10]] = float("-inf")
-    drawn = torch.bincount(found, minlength=len(VOCABULARY)) / 4000
+    drawn = torch.bincount(replaced, minlength=len(VOCABULARY)) / 4000
     torch.testing.assert_close(drawn, expected.softmax(0), atol=0.03, rtol=0)
 
 
-def test_it_takes_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
+def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
     view = MaskedLMView(save_checkpoint(model), tokenizer)
     assert view.rate == 0.15 and not view.train().model.training
     assert not any(p.requires_grad for p in view.parameters())
@@ -105,15 +105,15 @@ def test_it_takes_a_directory_and_stays_in_evaluation_mode(model, tokenizer, sav
     assert torch.equal(view(**batch, view_seed=seeds), MaskedLMView(model, tokenizer)(**batch, view_seed=seeds))
 
 
-def test_what_does_not_fit_is_refused(model, tokenizer):
+def test_refuses_a_bad_rate_and_another_vocabulary(model, tokenizer):
     with pytest.raises(ValueError, match="view_rate must be at least 0 and below 1, got 15"):
         MaskedLMView(model, tokenizer, 15)
     small = AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20))
-    with pytest.raises(ValueError, match=f"knows 20 tokens.* has {len(VOCABULARY)}: .*same vocabulary"):
+    with pytest.raises(ValueError, match=f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary"):
         MaskedLMView(small, tokenizer)
 
 
-def test_a_model_with_a_random_head_is_refused(tokenizer, save_checkpoint):
+def test_refuses_a_model_without_trained_head(tokenizer, save_checkpoint):
     headless = save_checkpoint(BertModel(tiny_config()), "headless")
     with pytest.raises(ValueError, match="view mlm: .*headless has no trained masked-LM head.*--view_model"):
         MaskedLMView(headless, tokenizer)
@@ -121,7 +121,7 @@ def test_a_model_with_a_random_head_is_refused(tokenizer, save_checkpoint):
         MaskedLMView("nowhere", tokenizer)
 
 
-def test_a_tokenizer_without_mask_token_is_refused(model, tokenizer):
+def test_refuses_a_tokenizer_without_mask_token(model, tokenizer):
     class Maskless:
         mask_token_id, name_or_path = None, "maskless"
 

@@ -1,4 +1,4 @@
-"""What a user is promised of the views of words and token ids."""
+"""Views of words and token ids change as much as their rate says, at random, and never leave an empty text."""
 
 import random
 import statistics
@@ -8,6 +8,7 @@ import pytest
 
 from simcse_hf.data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, VIEWS, make_view, masked_lm_rate
 from simcse_hf.data.views.synonyms import EDA, FUNCTION_WORDS, SynonymReplacement
+from simcse_hf.data.views.words import join_words, split_words
 
 WORDS = [f"w{i}" for i in range(20)]
 TEXT = " ".join(WORDS)
@@ -19,29 +20,29 @@ def synonyms(word):
     return LEXICON.get(word.lower(), ())
 
 
-def samples(view, given, number=400, seed=0):
+def samples(view, text_or_ids, number=400, seed=0):
     rng = random.Random(seed)
-    return [view(given, rng) for _ in range(number)]
+    return [view(text_or_ids, rng) for _ in range(number)]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.3, 0.95])
-def test_crop_keeps_a_contiguous_span_at_any_place(rate):
-    found = [text.split() for text in samples(make_view("crop", rate), TEXT)]
-    for words in found:
+def test_crop_keeps_a_contiguous_span_at_a_random_place(rate):
+    views = [text.split() for text in samples(make_view("crop", rate), TEXT)]
+    for words in views:
         start = WORDS.index(words[0])
         assert words == WORDS[start : start + len(words)]
-    assert {len(words) for words in found} == {round(20 * (1 - rate))}
-    assert {words[0] for words in found} == set(WORDS[: round(20 * rate) + 1])
+    assert {len(words) for words in views} == {round(20 * (1 - rate))}
+    assert {words[0] for words in views} == set(WORDS[: round(20 * rate) + 1])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.3, 0.95])
-def test_delete_words_leaves_out_that_share_and_keeps_the_order(rate):
-    found = [text.split() for text in samples(make_view("delete_words", rate), TEXT)]
-    for words in found:
+def test_delete_words_deletes_the_rate_and_keeps_the_order(rate):
+    views = [text.split() for text in samples(make_view("delete_words", rate), TEXT)]
+    for words in views:
         assert [word for word in WORDS if word in words] == words
-    assert {len(words) for words in found} == {round(20 * (1 - rate))}
+    assert {len(words) for words in views} == {round(20 * (1 - rate))}
     if rate:
-        assert set().union(*(set(WORDS) - set(words) for words in found)) == set(WORDS)
+        assert set().union(*(set(WORDS) - set(words) for words in views)) == set(WORDS)
 
 
 @pytest.mark.parametrize("name", ["crop", "delete_words"])
@@ -52,34 +53,34 @@ def test_a_short_text_loses_the_rate_on_average(name, words):
     assert max(lost) - min(lost) == 1
 
 
-def test_delete_one_word_leaves_out_any_one():
-    found = [text.split() for text in samples(make_view("delete_one_word"), TEXT)]
-    assert {len(words) for words in found} == {19}
-    assert len({tuple(words) for words in found}) == 20
+def test_delete_one_word_deletes_one_random_word():
+    views = [text.split() for text in samples(make_view("delete_one_word"), TEXT)]
+    assert {len(words) for words in views} == {19}
+    assert len({tuple(words) for words in views}) == 20
 
 
 @pytest.mark.parametrize("name", WITHOUT_WORDNET)
 @pytest.mark.parametrize("text", ["word", " odd  spacing ", "a b", "你好世界"])
-def test_no_view_of_words_is_ever_empty(name, text):
+def test_a_view_of_words_is_never_empty(name, text):
     rate = 0.95 if name in ("crop", "delete_words") else None
-    assert all(found.strip() for found in samples(make_view(name, rate), text, 50))
+    assert all(views.strip() for views in samples(make_view(name, rate), text, 50))
 
 
 @pytest.mark.parametrize("view", [SynonymReplacement(synonyms), EDA(0.9, synonyms), EDA(0.1, synonyms)])
 @pytest.mark.parametrize("text", ["word", "the", "cat", "a b", "...", "The cat sat."])
-def test_no_view_with_synonyms_is_ever_empty(view, text):
-    assert all(found.strip() for found in samples(view, text, 100))
+def test_a_view_with_synonyms_is_never_empty(view, text):
+    assert all(views.strip() for views in samples(view, text, 100))
 
 
 def test_synonym_replacement_changes_one_word_and_keeps_punctuation_and_capital():
-    found = Counter(samples(SynonymReplacement(synonyms), "A Big, dog; (cat)!"))
-    assert set(found) == {"A Large, dog; (cat)!", "A Big, dog; (feline)!", "A Big, dog; (kitty cat)!"}
-    assert found["A Large, dog; (cat)!"] == pytest.approx(200, abs=40)  # each word that has any is as likely
+    views = Counter(samples(SynonymReplacement(synonyms), "A Big, dog; (cat)!"))
+    assert set(views) == {"A Large, dog; (cat)!", "A Big, dog; (feline)!", "A Big, dog; (kitty cat)!"}
+    assert views["A Large, dog; (cat)!"] == pytest.approx(200, abs=40)  # each word that has any is as likely
     assert samples(SynonymReplacement(synonyms), "no  such word", 3) == ["no  such word"] * 3
 
 
 @pytest.mark.parametrize("rate, number", [(0.1, 1), (0.5, 3)])
-def test_eda_makes_each_of_its_operations_that_often(rate, number):
+def test_eda_applies_each_operation_as_often_as_its_rate_says(rate, number):
     view = EDA(rate, synonyms)
     words = "the big cat sat on mats".split()
     rng = random.Random(0)
@@ -103,53 +104,53 @@ def test_eda_makes_each_of_its_operations_that_often(rate, number):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.3, 0.5, 0.95])
-def test_shuffle_permutes_that_share_and_no_other(rate):
+def test_shuffle_permutes_the_fraction_that_the_rate_says(rate):
     ids = list(range(100, 120))
-    found = samples(make_view("shuffle", rate), ids, 2000)
-    assert all(sorted(view) == ids for view in found)
-    moved = [sum(a != b for a, b in zip(view, ids, strict=True)) for view in found]
+    views = samples(make_view("shuffle", rate), ids, 2000)
+    assert all(sorted(view) == ids for view in views)
+    moved = [sum(a != b for a, b in zip(view, ids, strict=True)) for view in views]
     assert max(moved) <= round(20 * rate)
     # A random permutation has one fixed point on average, whatever its size.
     assert statistics.mean(moved) == pytest.approx(max(20 * rate - 1, 0), abs=0.15)
 
 
-def test_shuffle_draws_every_permutation_alike():
+def test_shuffle_draws_all_permutations_equally_often():
     view = make_view("shuffle", 1 - 1e-9)
-    found = Counter(tuple(ids) for ids in samples(view, [1, 2, 3], 6000))
-    assert len(found) == 6 and all(count == pytest.approx(1000, abs=150) for count in found.values())
+    views = Counter(tuple(ids) for ids in samples(view, [1, 2, 3], 6000))
+    assert len(views) == 6 and all(count == pytest.approx(1000, abs=150) for count in views.values())
 
 
 @pytest.mark.parametrize("size, most", [(1, 1), (3, 2), (20, 6), (50, 16)])
-def test_repeat_words_repeats_up_to_the_papers_number_of_tokens(size, most):
+def test_repeat_words_repeats_at_most_the_number_of_tokens_of_the_paper(size, most):
     ids = list(range(100, 100 + size))
-    found = samples(make_view("repeat_words"), ids, 3000)
-    assert {len(view) - size for view in found} == set(range(most + 1))
-    for view in found:
+    views = samples(make_view("repeat_words"), ids, 3000)
+    assert {len(view) - size for view in views} == set(range(most + 1))
+    for view in views:
         assert sorted(set(view)) == ids and view == sorted(view) and max(Counter(view).values()) <= 2
     if size == 20:
-        assert statistics.mean(len(view) - size for view in found) == pytest.approx(most / 2, abs=0.15)
+        assert statistics.mean(len(view) - size for view in views) == pytest.approx(most / 2, abs=0.15)
 
 
 @pytest.mark.parametrize("name", ["shuffle", "repeat_words"])
-def test_no_ids_stay_no_ids(name):
+def test_a_view_of_no_ids_is_empty(name):
     assert make_view(name)([], random.Random(0)) == []
 
 
 @pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("synonyms", "eda")])
-def test_a_view_is_decided_by_the_random_state_alone(name):
-    given = list(range(9)) if name in ("shuffle", "repeat_words") else TEXT
-    assert samples(make_view(name), given, 20) == samples(make_view(name), given, 20)
+def test_a_view_depends_on_the_random_state_only(name):
+    text_or_ids = list(range(9)) if name in ("shuffle", "repeat_words") else TEXT
+    assert samples(make_view(name), text_or_ids, 20) == samples(make_view(name), text_or_ids, 20)
     if name not in ("identity", "fixed_mask", "mlm", *DOCUMENT_VIEWS):
-        assert samples(make_view(name), given, 20) != samples(make_view(name), given, 20, seed=1)
+        assert samples(make_view(name), text_or_ids, 20) != samples(make_view(name), text_or_ids, 20, seed=1)
         assert name in DATASET_VIEWS
 
 
-def test_views_made_elsewhere_leave_the_text():
+def test_views_made_elsewhere_leave_the_text_unchanged():
     for name in ("identity", "fixed_mask", "mlm", *DOCUMENT_VIEWS):
         assert make_view(name)(" as  it is ", random.Random(0)) == " as  it is "
 
 
-def test_rates_of_the_masked_lm():
+def test_the_rate_of_a_view_with_masked_lm_is_that_of_the_masked_lm():
     assert MASKED_LM_VIEWS == ("mlm", "crop+mlm")
     assert masked_lm_rate("mlm") == masked_lm_rate("crop+mlm") == 0.15
     assert masked_lm_rate("mlm", 0.3) == masked_lm_rate("crop+mlm", 0.3) == 0.3
@@ -160,17 +161,46 @@ def test_rates_of_the_masked_lm():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 15, float("nan")])
 @pytest.mark.parametrize("name", ["crop", "delete_words", "shuffle", "eda", "repeat_words", "mlm", "crop+mlm"])
-def test_a_rate_outside_0_to_1_is_refused(name, rate):
+def test_refuses_a_rate_outside_0_to_1(name, rate):
     with pytest.raises(ValueError, match="view_rate must be at least 0 and below 1"):
         make_view(name, rate)
 
 
 @pytest.mark.parametrize("name", ["identity", "fixed_mask", "delete_one_word", "synonyms", "next_sentence"])
-def test_a_rate_for_a_view_without_one_is_refused(name):
+def test_refuses_a_rate_for_a_view_that_takes_none(name):
     with pytest.raises(ValueError, match=f"view {name} takes no view_rate.*crop"):
         make_view(name, 0.1)
 
 
-def test_an_unknown_view_is_refused_with_the_known_ones():
+def test_refuses_an_unknown_view_and_lists_the_known_ones():
     with pytest.raises(ValueError, match="one of identity, .*next_three_sentences, got 'croop'"):
         make_view("croop")
+
+
+UNSPACED = {
+    "Chinese": ("我爱北京天安门。", ["我", "爱", "北", "京", "天", "安", "门。"]),
+    "Japanese": ("東京へ行きました、ね", ["東", "京", "へ", "行", "き", "ま", "し", "た、", "ね"]),
+    "Thai": ("เด็กกินข้าว", ["เด็", "ก", "กิ", "น", "ข้", "า", "ว"]),
+    "mixed": ("I love 北京, no?", ["I", " love", " 北", "京,", " no?"]),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), UNSPACED.values(), ids=UNSPACED)
+def test_characters_stand_for_words_in_scripts_without_spaces(text, words):
+    assert split_words(text) == words and join_words(words) == text
+
+
+@pytest.mark.parametrize("name", ["crop", "delete_words", "delete_one_word", "crop+mlm"])
+@pytest.mark.parametrize("text", [text for text, _ in UNSPACED.values()], ids=UNSPACED)
+def test_views_change_text_without_spaces(name, text):
+    rate = 0.5 if name in ("crop", "delete_words") else None
+    views = samples(make_view(name, rate), text, 50)
+    assert len(set(views)) > 2 and all(0 < len(view) <= len(text) for view in views)
+    if rate:
+        words = len(split_words(text))
+        assert statistics.mean(len(split_words(view)) for view in views) == pytest.approx(words / 2, abs=0.5)
+
+
+def test_views_with_synonyms_warn_of_text_without_spaces(caplog):
+    SynonymReplacement(synonyms)("我爱北京", random.Random(0))
+    assert "leave Chinese, Japanese, Thai and similar text nearly unchanged" in caplog.text

@@ -1,4 +1,4 @@
-"""What a user is promised of WordNet: found where nltk looks, never fetched, and the same in forked processes."""
+"""WordNet is read from where nltk looks, is never downloaded, and gives the same synonyms in forked processes."""
 
 import multiprocessing
 import pickle
@@ -72,9 +72,9 @@ def test_synonyms_are_the_words_of_all_synsets(word, expected, wordnet):
     assert lookup(word) == expected == lookup(word)
 
 
-def test_the_views_use_it(wordnet):
-    found = {make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)}
-    assert found == {"The chase.", "The domestic dog.", "The trail."}
+def test_the_views_synonyms_and_eda_use_wordnet(wordnet):
+    results = {make_view("synonyms")("The dog.", random.Random(seed)) for seed in range(50)}
+    assert results == {"The chase.", "The domestic dog.", "The trail."}
     assert all(make_view("eda", 0.5)("the dog", random.Random(seed)) for seed in range(50))
 
 
@@ -83,7 +83,7 @@ def _look_up(lookup, queue):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
-def test_forked_processes_do_not_share_positions_in_files(wordnet):
+def test_forked_processes_do_not_share_file_positions(wordnet):
     lookup = WordNetSynonyms()
     lookup("dog")
     context, parent = multiprocessing.get_context("fork"), lookup._reader
@@ -91,17 +91,17 @@ def test_forked_processes_do_not_share_positions_in_files(wordnet):
     processes = [context.Process(target=_look_up, args=(lookup, queue)) for _ in range(2)]
     for process in processes:
         process.start()
-    found = [queue.get(timeout=60) for _ in processes]
+    results = [queue.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
     expected = [lookup(word) for word in ["dog", "cat", "big"] * 100]
-    assert found == [expected, expected] and lookup._reader is parent
+    assert results == [expected, expected] and lookup._reader is parent
     lookup._process = -1  # as a fork finds it
     lookup("cat")
     assert lookup._reader is not parent
 
 
-def test_it_goes_to_spawned_processes_without_its_files(wordnet):
+def test_a_pickled_lookup_opens_its_files_again(wordnet):
     lookup = WordNetSynonyms()
     lookup("dog")
     copy = pickle.loads(pickle.dumps(lookup))
@@ -109,20 +109,20 @@ def test_it_goes_to_spawned_processes_without_its_files(wordnet):
 
 
 @pytest.mark.parametrize("name", ["synonyms", "eda"])
-def test_without_wordnet_the_message_says_how_to_get_it(name, tmp_path, monkeypatch):
+def test_the_error_without_wordnet_says_how_to_get_it(name, tmp_path, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     with pytest.raises(ValueError, match="python -m nltk.downloader wordnet") as error:
         make_view(name)
     assert str(tmp_path) in str(error.value)
 
 
-def test_without_nltk_the_message_names_the_extra(monkeypatch):
+def test_the_error_without_nltk_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk", None)
     with pytest.raises(ValueError, match=r"pip install 'simcse-hf\[augment\]'"):
         make_view("synonyms")
 
 
-def test_an_incomplete_wordnet_is_refused(wordnet, tmp_path):
+def test_refuses_an_incomplete_wordnet(wordnet, tmp_path):
     (tmp_path / "corpora" / "wordnet" / "lexnames").unlink()
     with pytest.raises(ValueError, match="not a complete WordNet.*lexnames"):
         WordNetSynonyms()
