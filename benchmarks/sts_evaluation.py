@@ -4,7 +4,7 @@
 
 SentEval's way: each subset in SentEval's order, 128 pairs at a time; the first and the second sentences are padded to
 the longest of their batch and encoded as often as they occur, for all splits of STS-B and SICK-R. Ours: the same pairs
-through `SentenceVectors`, which encodes each distinct text once in length-sorted batches. Both are measured in
+through `SentenceEmbeddings`, which encodes each distinct text once in length-sorted batches. Both are measured in
 wall-clock and in processor time; on a machine shared with others the latter is steadier.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from simcse_hf import SimCSE
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.sts import predict_similarities, score_splits, score_subsets
 from simcse_hf.evaluation.tasks import STS_SUBSETS
-from simcse_hf.evaluation.vectors import SentenceVectors
 
 from .harness import Report, add_data_option, add_model_option, machine, markdown, model_or_default, sts_sets
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     encode_batch(model, texts[:BATCH_SIZE])  # warms up allocators and kernels for both
 
     def ours() -> dict[str, float]:
-        vectors = SentenceVectors(model, texts)
+        vectors = SentenceEmbeddings(model, texts)
         return figures(data, lambda pairs: predict_similarities(vectors, pairs))
 
     our_figures, our_seconds = timed(ours)

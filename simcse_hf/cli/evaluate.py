@@ -213,14 +213,14 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
     """Evaluate a model. Only the main process scores; the others encode with it and return None."""
     from accelerate import PartialState
 
+    from ..evaluation.embeddings import SentenceEmbeddings
     from ..evaluation.run import read_tasks, score_tasks
     from ..evaluation.sts_data import read_pairs_argument
-    from ..evaluation.vectors import SentenceVectors
 
     protocol, tasks = _protocol(arguments), _tasks(arguments)
     pairs = tuple(read_pairs_argument(argument) for argument in arguments.pairs)
     data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry)
-    vectors = SentenceVectors(model, data.texts())
+    vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None
     return score_tasks(data, vectors, tasks, protocol, arguments.device)

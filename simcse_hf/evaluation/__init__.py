@@ -1,10 +1,12 @@
-"""Evaluation of sentence vectors: STS, transfer tasks, geometry, MTEB, and comparison, with the protocol explicit.
+"""Evaluate sentence embeddings on STS, transfer tasks, geometry and MTEB, and compare models, by a stated protocol.
 
-Needs nothing of a model but `encode(list[str]) -> (n, dim)`.
+A model needs only a method `encode(list[str])` that returns an array of shape `(n, dim)`.
 """
 
+from typing import Any
+
 from .geometry import alignment, isotropy, singular_spectrum, uniformity
-from .metrics import SimilarityCorrelation, cosine_similarity_pairs, pearson, spearman
+from .metrics import cosine_similarity_pairs, pearson, spearman
 from .pairs import ScoredPairs, read_scored_pairs
 from .run import Evaluation, Protocol, evaluate_sts, evaluate_tasks, evaluate_transfer
 
@@ -25,3 +27,12 @@ __all__ = [
     "spearman",
     "uniformity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `SimilarityCorrelation` when it is used, because the package `evaluate` takes a second to import."""
+    if name == "SimilarityCorrelation":
+        from .metric_module import SimilarityCorrelation
+
+        return SimilarityCorrelation
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Paired bootstrap: the figures of several systems on the same resampled examples."""
+"""Paired bootstrap: score several systems on the same resampled examples."""
 
 import numpy as np
 
@@ -10,20 +10,20 @@ Parts = dict[str, dict[str, np.ndarray]]
 
 
 def resampled_counts(n: int, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """How often each of `n` examples occurs in each of `resamples` samples with replacement: `(resamples, n)`."""
+    """Draw samples with replacement; return how often each example occurs in each, as `(resamples, n)`."""
     drawn = random.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)
 
 
 def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Ranks in samples that hold each value `counts` times, ties sharing their mean rank.
+    """Rank values within samples that hold each value `counts` times; tied values share their mean rank.
 
     Args:
-        values (`array` of shape `(n,)`): The values.
-        counts (`array` of shape `(samples, n)`): How often each occurs in each sample.
+        values (`numpy.ndarray`): Of shape `(n,)`.
+        counts (`numpy.ndarray`): How often each value occurs in each sample, of shape `(samples, n)`.
 
     Returns:
-        `array` of shape `(samples, n)`: The rank of each value in each sample (of no meaning where its count is 0).
+        `numpy.ndarray`: The ranks, of shape `(samples, n)`. The rank of a value with count 0 has no meaning.
     """
     _, first, group = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(group, kind="stable")
@@ -34,15 +34,16 @@ def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric: str) -> np.ndarray:
-    """Correlations in samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
+    """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
 
     Args:
-        x, y (`array` of shape `(n,)`): The values.
-        counts (`array` of shape `(samples, n)`): How often each pair occurs in each sample.
-        metric (`str`): `spearman` or `pearson`.
+        x (`numpy.ndarray`): The first variable, of shape `(n,)`.
+        y (`numpy.ndarray`): The second variable, of shape `(n,)`.
+        counts (`numpy.ndarray`): How often each pair occurs in each sample, of shape `(samples, n)`.
+        metric (`str`): `"spearman"` or `"pearson"`.
 
     Returns:
-        `array` of shape `(samples,)`: NaN for a sample in which one side is constant.
+        `numpy.ndarray`: Correlations of shape `(samples,)`; NaN for a sample in which a variable is constant.
     """
     if metric == "spearman":
         x, y = counted_ranks(x, counts), counted_ranks(y, counts)
@@ -56,24 +57,27 @@ def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric
 def resampled_figures(
     systems: list[Parts], aggregation: str, metric: str, resamples: int, random: np.random.Generator
 ) -> np.ndarray:
-    """A task's figure for each system on the same resamples of its examples, drawn within each part (subset).
+    """Score each system of a task on the same resamples of its examples, which are drawn within each subset.
 
     Args:
-        systems (`list[Parts]`): Per system the task's `Evaluation.scores`: by part arrays `predicted` and `gold`, or
-            `correct`, the examples in the same order for all systems.
-        aggregation (`str`): `all`, `mean` or `wmean`.
-        metric (`str`): `spearman` or `pearson`; not used for accuracies.
+        systems (`list[Parts]`): For each system, the task's entry of `Evaluation.scores`: for each subset or split,
+            the arrays `predicted` and `gold`, or `correct`. All systems have the examples in the same order.
+        aggregation (`str`): `"all"`, `"mean"` or `"wmean"`.
+        metric (`str`): `"spearman"` or `"pearson"`; not used for accuracies.
         resamples (`int`): Number of resamples.
-        random (`numpy.random.Generator`): Source of the draws.
+        random (`numpy.random.Generator`): Random generator.
 
     Returns:
-        `array` of shape `(len(systems), resamples)`: Figures times 100.
+        `numpy.ndarray`: The task's figures times 100, of shape `(len(systems), resamples)`.
 
     Raises:
-        ValueError: For an unknown aggregation or metric.
+        ValueError: If the aggregation or the metric is unknown.
     """
     if aggregation not in AGGREGATIONS or metric not in METRICS:
-        raise ValueError(f"unknown aggregation {aggregation!r} or metric {metric!r}.")
+        raise ValueError(
+            f"aggregation {aggregation!r} must be one of {', '.join(AGGREGATIONS)} and metric {metric!r} one of "
+            f"{', '.join(METRICS)}."
+        )
     sizes = [len(named["gold"]) for named in systems[0].values()]
     chunk = max(1, CHUNK_ELEMENTS // sum(sizes))
     figures = []

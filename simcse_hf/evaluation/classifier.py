@@ -1,4 +1,4 @@
-"""Logistic regression by SentEval's recipe, for a whole grid of l2 weights at once."""
+"""SentEval's logistic regression, fitted for all l2 weights of its grid at once."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ import torch
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
 SEED = 1111
 MAX_EPOCH = 200
-HELD_OUT = 0.05  # of the training examples, for early stopping where the protocol has no dev split
+HELD_OUT = 0.05  # fraction of the training examples for early stopping, if the protocol has no dev split
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class ClassifierConfig:
     """Settings of SentEval's classifier.
 
     Args:
-        optimizer (`str`): `adam` (learning rate 0.001) or `rmsprop` (0.01), torch's defaults.
+        optimizer (`str`): `"adam"` (learning rate 0.001) or `"rmsprop"` (0.01), with torch's defaults.
         batch_size (`int`): Examples per step.
-        tenacity (`int`): Scorings without a new best that are let pass in total, not in a row, before stopping.
-        epoch_size (`int`): Passes over the training examples between two scorings.
-        folds (`int`): Folds of the cross-validations.
+        tenacity (`int`): Number of scorings without improvement, in total and not in a row, that are tolerated.
+        epoch_size (`int`): Epochs between two scorings.
+        folds (`int`): Folds of the cross-validation.
     """
 
     optimizer: str
@@ -35,15 +35,15 @@ FAST_CONFIG = ClassifierConfig(optimizer="rmsprop", batch_size=128, tenacity=3, 
 
 
 def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Shuffled folds in which every class has its share: scikit-learn's `StratifiedKFold`, example by example.
+    """Split examples into shuffled stratified folds, the same ones as scikit-learn's `StratifiedKFold`.
 
     Args:
-        labels (`array` of shape `(n,)`): Classes.
+        labels (`numpy.ndarray`): Classes of shape `(n,)`.
         folds (`int`): Number of folds.
-        seed (`int`, *optional*, defaults to 1111): Seed of the shuffle.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the shuffle.
 
     Returns:
-        `list[tuple[array, array]]`: Per fold the rows to train on and the rows held out, both ascending.
+        `list[tuple[numpy.ndarray, numpy.ndarray]]`: For each fold, the training rows and the held-out rows, ascending.
 
     Raises:
         ValueError: If a class has fewer examples than there are folds.
@@ -53,54 +53,61 @@ def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[t
     classes = np.argsort(np.argsort(first_rows))[classes]  # number classes by first occurrence
     sizes = np.bincount(classes)
     if sizes.min() < folds:
-        raise ValueError(f"a class has {sizes.min()} examples, fewer than the {folds} folds.")
-    # Dealing the sorted labels out like cards gives each fold its number of examples of each class.
+        raise ValueError(f"a class has {sizes.min()} examples, which is fewer than the {folds} folds. Add examples.")
+    # Dealing the sorted labels out like cards gives the number of examples of each class in each fold.
     dealt = np.sort(classes)
-    share = np.stack([np.bincount(dealt[fold::folds], minlength=len(sizes)) for fold in range(folds)])
+    per_fold = np.stack([np.bincount(dealt[fold::folds], minlength=len(sizes)) for fold in range(folds)])
     random = np.random.RandomState(seed)
     fold_of = np.empty(len(labels), dtype=np.int64)
     for label in range(len(sizes)):
-        order = np.repeat(np.arange(folds), share[:, label])
+        order = np.repeat(np.arange(folds), per_fold[:, label])
         random.shuffle(order)
         fold_of[classes == label] = order
     return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(folds)]
 
 
 class LogisticRegressionGrid:
-    """Logistic regressions that differ in their l2 weight only, fitted side by side.
+    """Logistic regressions that differ only in their l2 weight, fitted side by side.
 
-    SentEval fits one after another with the same seed, hence the same start and the same batches. Side by side they
-    are one matrix product, and every step is the one the separate fit would take: the optimizers work element by
-    element. What SentEval's protocol fixes is kept: start and order from the seed, l2 on weights and bias through the
-    gradient, early stopping by accuracy on held-out examples.
+    SentEval fits them one after another with the same seed, and so from the same start and with the same batches. Side
+    by side they need one matrix product, and each step is the one of the separate fit, because the optimizers work
+    element by element. SentEval's protocol is kept: start and order follow the seed, l2 is applied to weights and bias
+    through the gradient, and fitting stops early by the accuracy on held-out examples.
 
     Args:
         classes (`int`): Number of classes.
-        config ([`ClassifierConfig`]): Settings.
-        l2 (`tuple[float]`, *optional*): l2 weights, by default SentEval's grid.
-        seed (`int`, *optional*, defaults to 1111): Seed of the start and the order.
+        config (`ClassifierConfig`): Settings.
+        l2 (`tuple[float, ...]`, *optional*, defaults to `L2_GRID`): l2 weights.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the start and the order.
         device (`str`, *optional*, defaults to `"cpu"`): Where to compute.
     """
 
-    def __init__(self, classes: int, config: ClassifierConfig, l2=L2_GRID, seed: int = SEED, device: str = "cpu"):
+    def __init__(
+        self,
+        classes: int,
+        config: ClassifierConfig,
+        l2: tuple[float, ...] = L2_GRID,
+        seed: int = SEED,
+        device: str = "cpu",
+    ) -> None:
         self.classes = classes
         self.config = config
-        self.l2 = tuple(l2)
+        self.l2 = l2
         self.seed = seed
         self.device = torch.device(device)
         self.weight: torch.Tensor | None = None
 
     def fit(self, x: np.ndarray, y: np.ndarray, held_out: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
-        """Fits all regressions.
+        """Fit all regressions.
 
         Args:
-            x (`array` of shape `(n, dim)`): Features.
-            y (`array` of shape `(n,)`): Classes from 0.
-            held_out (`tuple[array, array]`, *optional*): Features and classes for early stopping; 5% of the training
-                examples by default.
+            x (`numpy.ndarray`): Features of shape `(n, dim)`.
+            y (`numpy.ndarray`): Classes from 0, of shape `(n,)`.
+            held_out (`tuple[numpy.ndarray, numpy.ndarray]`, *optional*): Features and classes for early stopping.
+                Defaults to 5% of the training examples.
 
         Returns:
-            `array` of shape `(len(l2),)`: The best accuracy on the held-out examples, in [0, 1], per l2 weight.
+            `numpy.ndarray`: The best accuracy on the held-out examples in [0, 1] for each l2 weight.
         """
         random = np.random.RandomState(self.seed)
         if held_out is None:
@@ -108,10 +115,10 @@ class LogisticRegressionGrid:
             cut = int(HELD_OUT * len(x))
             held_out = x[order[:cut]], y[order[:cut]]
             x, y = x[order[cut:]], y[order[cut:]]
-        x, y = self._features(x), torch.as_tensor(y, device=self.device)
+        features, labels = self._features(x), torch.as_tensor(y, device=self.device)
         held_x, held_y = self._features(held_out[0]), torch.as_tensor(held_out[1], device=self.device)
 
-        weight = self._start(x.shape[1] - 1).requires_grad_()
+        weight = self._start(features.shape[1] - 1).requires_grad_()
         optimizer = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[self.config.optimizer]([weight])
         decay = torch.tensor(self.l2, device=self.device).repeat_interleave(self.classes)[:, None]
 
@@ -122,13 +129,13 @@ class LogisticRegressionGrid:
         epoch = 0
         while running.any() and epoch <= MAX_EPOCH:
             for _ in range(self.config.epoch_size):
-                self._epoch(weight, optimizer, decay, x, y, random)
+                self._epoch(weight, optimizer, decay, features, labels, random)
             epoch += self.config.epoch_size
             accuracy = self._correct(weight.detach(), held_x, held_y).mean(axis=0)
             better = running & (accuracy > best)
             best[better] = accuracy[better]
-            chosen = torch.as_tensor(better, device=self.device)
-            best_weight[chosen] = weight.detach().view_as(best_weight)[chosen]
+            improved = torch.as_tensor(better, device=self.device)
+            best_weight[improved] = weight.detach().view_as(best_weight)[improved]
             missed = running & ~better
             running &= ~(missed & (misses >= self.config.tenacity))
             misses += missed
@@ -136,12 +143,15 @@ class LogisticRegressionGrid:
         return best
 
     def correct(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Whether each example is classified right: bool of shape `(n, len(l2))`."""
+        """Return whether each example is classified correctly, as booleans of shape `(n, len(l2))`."""
+        if self.weight is None:
+            raise ValueError("the regressions are not fitted yet. Call fit first.")
         return self._correct(self.weight, self._features(x), torch.as_tensor(y, device=self.device))
 
     def _features(self, x: np.ndarray) -> torch.Tensor:
-        x = torch.as_tensor(x, dtype=torch.float32, device=self.device)
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)  # the bias is the weight of a constant feature
+        features = torch.as_tensor(x, dtype=torch.float32, device=self.device)
+        # The bias is the weight of a constant feature.
+        return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
     def _start(self, dim: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
@@ -150,7 +160,15 @@ class LogisticRegressionGrid:
         weight = torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
         return weight.repeat(len(self.l2), 1).to(self.device)
 
-    def _epoch(self, weight, optimizer, decay, x, y, random) -> None:
+    def _epoch(
+        self,
+        weight: torch.Tensor,
+        optimizer: torch.optim.Optimizer,
+        decay: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        random: np.random.RandomState,
+    ) -> None:
         order = torch.as_tensor(random.permutation(len(x)), device=self.device)
         x, y = x[order], y[order]
         for start in range(0, len(x), self.config.batch_size):
@@ -158,7 +176,7 @@ class LogisticRegressionGrid:
             labels = y[start : start + self.config.batch_size]
             with torch.no_grad():
                 logits = (features @ weight.T).view(len(features), -1, self.classes)
-                # Gradient of the mean cross entropy: (softmax - one-hot) / n, times the features.
+                # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
                 error = logits.softmax(dim=-1)
                 error[torch.arange(len(labels), device=self.device), :, labels] -= 1
                 weight.grad = error.flatten(1).T @ features / len(features) + decay * weight

@@ -1,4 +1,7 @@
-"""Several evaluations side by side, with confidence intervals of their differences."""
+"""Compare evaluations side by side, with confidence intervals for their differences."""
+
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -15,50 +18,52 @@ def compare_evaluations(
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> dict:
-    """Compares evaluations with the first of them, task by task and on average.
+) -> dict[str, Any]:
+    """Compare evaluations with the first of them, for each task and on average.
 
-    The interval is a paired percentile bootstrap (Efron and Tibshirani 1993, chapter 13): both systems are scored on
-    the same resampled pairs (or test examples), so that what they share cancels. It says what another draw of test
-    pairs could have shown; not what another seed of the training could have.
+    The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
+    the same resampled pairs or test examples, so that what they have in common cancels. An interval says what another
+    draw of test pairs could have shown, and not what another seed of the training could have.
 
     Args:
         named (`dict[str, Evaluation]`): At least two evaluations by name, the baseline first.
-        protocol ([`Protocol`], *optional*): Mode, aggregation and metric to compare under.
-        resamples (`int`, *optional*, defaults to 1000): Number of resamples.
-        confidence (`float`, *optional*, defaults to 0.95): Confidence level of the intervals.
-        seed (`int`, *optional*, defaults to 0): Seed of the resamples.
+        protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
+        resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
+        confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
+        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
 
     Returns:
-        `dict`: `tasks`; `figures[name][task]`; `averages[key][name]`, each over `averages[key]["tasks"]`, the tasks
-        for which all have a figure; and `differences[name][task]` with `difference` (name minus baseline), `low` and
-        `high` (`None` without stored scores), all times 100.
+        `dict[str, Any]`: `tasks`; `figures[name][task]`; `averages[key][name]` over the tasks
+        `averages[key]["tasks"]` for which all evaluations have a figure; and `differences[name][task]` with
+        `difference` (name minus baseline), `low` and `high` (`None` without stored scores). All figures are times 100.
 
     Raises:
-        ValueError: For fewer than two evaluations, a setting out of range, no common task, or evaluations that were
-            not made on the same examples.
+        ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
+            the evaluations were not made on the same examples.
     """
     if len(named) < 2:
-        raise ValueError("compare needs at least two different models or result files.")
+        raise ValueError("a comparison needs at least two different models or result files.")
     if not 0 < confidence < 1 or resamples < 1:
-        raise ValueError(f"expected 0 < confidence < 1 and resamples >= 1, got {confidence} and {resamples}.")
-    asked = list(dict.fromkeys(task for each in named.values() for task in each.results if _is_task(task)))
-    figures = {name: {task: _figure(each, task, protocol) for task in asked} for name, each in named.items()}
-    common = [task for task in asked if all(figures[name][task] is not None for name in named)]
+        raise ValueError(
+            f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
+        )
+    tasks = list(dict.fromkeys(task for each in named.values() for task in each.results if _is_task(task)))
+    figures = {name: {task: _figure(each, task, protocol) for task in tasks} for name, each in named.items()}
+    common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
     if not common:
-        raise ValueError(f"{' and '.join(named)} have no task in common.")
+        raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     samples = {task: _samples(named, task, protocol, resamples, seed) for task in common}
     groups = {task: [task] for task in common}
-    averages = {}
+    averages: dict[str, dict[str, Any]] = {}
     for key, transfer in AVERAGES.items():
         members = [task for task in common if is_transfer(task) == transfer]
         if members:
             groups[key] = members
             averages[key] = {name: _mean(figures[name][task] for task in members) for name in named}
             averages[key]["tasks"] = members
-    baseline, *others = named
-    differences: dict = {name: {} for name in others}
-    for row, name in enumerate(others, start=1):
+    baseline, *systems = named
+    differences: dict[str, dict[str, Any]] = {name: {} for name in systems}
+    for row, name in enumerate(systems, start=1):
         for key, members in groups.items():
             difference = _mean(figures[name][task] - figures[baseline][task] for task in members)
             low = high = None
@@ -73,15 +78,15 @@ def compare_evaluations(
         "metric": protocol.metric,
         "confidence": confidence,
         "resamples": resamples,
-        "tasks": asked,
+        "tasks": tasks,
         "figures": figures,
         "averages": averages,
         "differences": differences,
     }
 
 
-def format_comparison(comparison: dict) -> str:
-    """The comparison as text: the figures of all, then for each but the baseline its differences."""
+def format_comparison(comparison: dict[str, Any]) -> str:
+    """Format a comparison as text: the figures of all systems, then the differences of each to the baseline."""
     header = ["", *comparison["tasks"]]
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer"}
@@ -98,9 +103,9 @@ def format_comparison(comparison: dict) -> str:
     for name, differences in comparison["differences"].items():
         percent = f"{100 * comparison['confidence']:g}%"
         rows = [[f"{name} - {comparison['baseline']}", "", f"{percent} interval"]]
-        for task, found in differences.items():
-            interval = "n/a" if found["low"] is None else f"[{found['low']:+.2f}, {found['high']:+.2f}]"
-            rows.append([labels.get(task, task), f"{found['difference']:+.2f}", interval])
+        for task, result in differences.items():
+            interval = "n/a" if result["low"] is None else f"[{result['low']:+.2f}, {result['high']:+.2f}]"
+            rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
         blocks.append(format_rows(rows))
     return "\n\n".join(blocks)
 
@@ -109,7 +114,7 @@ def _is_task(key: str) -> bool:
     return key not in (*AVERAGES, "geometry", "mteb")
 
 
-def _mean(values) -> float:
+def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
@@ -119,10 +124,12 @@ def _figure(evaluation: Evaluation, task: str, protocol: Protocol) -> float | No
     return headline(evaluation.results[task], protocol.mode, protocol.aggregation, protocol.metric)
 
 
-def _samples(named: dict[str, Evaluation], task: str, protocol: Protocol, resamples: int, seed: int):
-    """Figures of shape `(systems, resamples)`; `None` if one of the systems has no stored scores."""
-    systems = [each.scores.get(task) for each in named.values()]
-    if any(parts is None for parts in systems):
+def _samples(
+    named: dict[str, Evaluation], task: str, protocol: Protocol, resamples: int, seed: int
+) -> np.ndarray | None:
+    """Return figures of shape `(systems, resamples)`, or `None` if a system has no stored scores."""
+    systems = [each.scores[task] for each in named.values() if task in each.scores]
+    if len(systems) < len(named):
         return None
     baseline = next(iter(named))
     for name, parts in zip(named, systems, strict=True):
@@ -131,7 +138,7 @@ def _samples(named: dict[str, Evaluation], task: str, protocol: Protocol, resamp
         )
         if not same:
             raise ValueError(
-                f"{task}: {name} and {baseline} were not evaluated on the same examples; evaluate both with one "
+                f"{task}: {name} and {baseline} were not evaluated on the same examples. Evaluate both with the same "
                 "data_dir and mode."
             )
     return resampled_figures(systems, protocol.aggregation, protocol.metric, resamples, np.random.default_rng(seed))

@@ -1,16 +1,20 @@
-"""Evaluation through the `mteb` package."""
+"""Evaluation with the package `mteb`."""
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from .vectors import SentenceVectors
+from .embeddings import Encoder, SentenceEmbeddings
 
 logger = logging.get_logger(__name__)
 
 BENCHMARK = "MTEB(eng, v1)"
 
-# The 56 English data sets of Muennighoff et al. (2023), as table 4 of "Non-contrastive sentence representations via
-# self-supervision" (appendix C) lists them.
+#: The 56 English data sets of Muennighoff et al. (2023), as listed in table 4 of "Non-contrastive sentence
+#: representations via self-supervision" (appendix C).
 MTEB_TASKS = {
     "Classification": (
         "AmazonCounterfactualClassification",
@@ -75,8 +79,8 @@ MTEB_TASKS = {
 
 
 def mteb_task_names(names: list[str]) -> list[str]:
-    """Resolves `all` and the names of categories (`STS`, `Clustering`, ...) to names of data sets."""
-    resolved = []
+    """Replace `all` and the names of categories (`STS`, `Clustering`, ...) by the names of their data sets."""
+    resolved: list[str] = []
     for name in names:
         if name == "all":
             resolved += [task for tasks in MTEB_TASKS.values() for task in tasks]
@@ -85,25 +89,25 @@ def mteb_task_names(names: list[str]) -> list[str]:
     return list(dict.fromkeys(resolved))
 
 
-def mteb_encoder(model, name: str, revision: str | None = None):
-    """Wraps an encoder for `mteb`; each call's distinct texts are encoded once.
+def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
+    """Wrap an encoder for `mteb`; the distinct texts of each call are encoded once.
 
     Args:
-        model: An object with `encode(list[str]) -> (n, dim)`.
+        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
         name (`str`): Name to report.
         revision (`str`, *optional*): Revision to report.
 
     Returns:
-        `mteb.models.abs_encoder.AbsEncoder`: To hand to `mteb.evaluate`; compares vectors by cosine.
+        `mteb.models.abs_encoder.AbsEncoder`: An encoder for `mteb.evaluate` that compares embeddings by cosine.
 
     Raises:
-        ImportError: If the `mteb` extra is not installed.
+        ImportError: If the extra `mteb` is not installed.
     """
     _import_mteb()
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder
 
-    class Encoder(AbsEncoder):
+    class MTEBEncoder(AbsEncoder):
         mteb_model_meta = ModelMeta.create_empty(
             {
                 "name": name if name.count("/") == 1 else f"local/{name.strip('/').replace('/', '_')}",
@@ -111,61 +115,67 @@ def mteb_encoder(model, name: str, revision: str | None = None):
             }
         )
 
-        def encode(self, inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **kwargs):
+        def encode(self, inputs: Iterable[dict[str, list[str]]], **kwargs: Any) -> Any:
             texts = [text for batch in inputs for text in batch["text"]]
-            return SentenceVectors(model, texts)(texts)
+            return SentenceEmbeddings(model, texts)(texts)
 
-    return Encoder()
+    return MTEBEncoder()
 
 
-def evaluate_mteb(model, tasks: list[str], name: str = "model", revision: str | None = None) -> dict[str, float]:
-    """Evaluates on MTEB data sets, which `mteb` fetches from the hub.
+def evaluate_mteb(
+    model: Encoder, tasks: list[str], name: str = "model", revision: str | None = None
+) -> dict[str, float]:
+    """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
-    The data sets of the English benchmark are taken with its splits and languages. MTEB's figures are Spearman's
-    correlations over all pairs (the `all` aggregation) for STS12 to STS16 and STSBenchmark's test split, hence
-    comparable to [`evaluate_sts`]; but its SICK-R is all 9,927 pairs, of which SentEval's SICKRelatedness has the
-    4,927 of the test split. Nothing is read from or written to mteb's cache of results, which knows a local checkpoint
-    by its name only.
+    The data sets of the English benchmark are used with its splits and languages. For STS12 to STS16 and the test
+    split of STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation `all`), which compares
+    with [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's SICKRelatedness has the 4,927 of
+    the test split. The result cache of mteb is not used, because it knows a local checkpoint only by its name.
 
     Args:
-        model: An object with `encode(list[str]) -> (n, dim)`.
+        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
         tasks (`list[str]`): Names of data sets, of categories of [`MTEB_TASKS`], or `all`.
-        name (`str`, *optional*): Name of the model.
+        name (`str`, *optional*, defaults to `"model"`): Name of the model.
         revision (`str`, *optional*): Its revision.
 
     Returns:
         `dict[str, float]`: The main score of each data set, times 100.
 
     Raises:
-        ImportError: If the `mteb` extra is not installed.
-        ValueError: For a data set that `mteb` does not know.
+        ImportError: If the extra `mteb` is not installed.
+        ValueError: If `mteb` does not know a data set.
     """
     mteb = _import_mteb()
     encoder = mteb_encoder(model, name, revision)
     english = {task.metadata.name: task for task in mteb.get_benchmark(BENCHMARK).tasks}
-    chosen = []
+    resolved_tasks = []
     for task in mteb_task_names(tasks):
         try:
-            chosen.append(english.get(task) or mteb.get_task(task))
+            resolved_tasks.append(english.get(task) or mteb.get_task(task))
         except KeyError as error:
             raise ValueError(
-                f"mteb knows no data set {task!r}; categories are {', '.join(MTEB_TASKS)}, or name `all`."
+                f"mteb does not know the data set {task!r}. Name one of its data sets, a category "
+                f"({', '.join(MTEB_TASKS)}), or `all`."
             ) from error
-    if any(task.metadata.name == "SICK-R" for task in chosen):
-        logger.warning("MTEB's SICK-R is all 9,927 pairs; SentEval's SICKRelatedness is the 4,927 test pairs.")
-    return {task.metadata.name: evaluate_mteb_task(encoder, task) for task in tqdm(chosen, desc="MTEB")}
+    if any(task.metadata.name == "SICK-R" for task in resolved_tasks):
+        logger.warning(
+            "MTEB's SICK-R has all 9,927 pairs; SentEval's SICKRelatedness has the 4,927 pairs of the test split."
+        )
+    return {task.metadata.name: evaluate_mteb_task(encoder, task) for task in tqdm(resolved_tasks, desc="MTEB")}
 
 
-def evaluate_mteb_task(encoder, task) -> float:
-    """The main score, times 100, of one task object of `mteb`."""
+def evaluate_mteb_task(encoder: Any, task: Any) -> float:
+    """Return the main score, times 100, of one task object of `mteb`."""
     mteb = _import_mteb()
     result = mteb.evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
     return 100 * float(result.task_results[0].get_score())
 
 
-def _import_mteb():
+def _import_mteb() -> ModuleType:
     try:
         import mteb
     except ImportError as error:
-        raise ImportError("MTEB tasks need the package mteb: pip install 'simcse-hf[mteb]'.") from error
+        raise ImportError(
+            "MTEB data sets need the package mteb. Install it with: pip install 'simcse-hf[mteb]'"
+        ) from error
     return mteb

@@ -1,4 +1,4 @@
-"""Scored sentence pairs, and reading them from a table."""
+"""Read sentence pairs with gold similarities from a file."""
 
 import csv
 import gzip
@@ -6,16 +6,17 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 COLUMN_NAMES = {
     "score": ("score", "similarity_score", "relatedness_score", "label"),
     "sentence1": ("sentence1", "sent1", "sentence_a"),
     "sentence2": ("sentence2", "sent2", "sentence_b"),
 }
-STSB_COLUMNS = (4, 5, 6)  # sts-dev.csv: genre, file, year, id, score, sentence1, sentence2, optional sources
+STSB_COLUMNS = (4, 5, 6)  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
 PLAIN_COLUMNS = (0, 1, 2)  # score, sentence1, sentence2
 
 Row = tuple[int, object, object, object]
@@ -26,10 +27,10 @@ class ScoredPairs:
     """Sentence pairs with a gold similarity.
 
     Args:
-        name (`str`): Name of the set, as it appears in tables and results.
-        sentences1 (`list[str]`): First sentences, of length `n`.
-        sentences2 (`list[str]`): Second sentences, of length `n`.
-        scores (`list[float]`): Gold similarities, of length `n`, on any scale.
+        name (`str`): Name of the set in tables and results.
+        sentences1 (`list[str]`): First sentences.
+        sentences2 (`list[str]`): Second sentences.
+        scores (`list[float]`): Gold similarities on any scale.
     """
 
     name: str
@@ -42,29 +43,30 @@ class ScoredPairs:
 
 
 def read_scored_pairs(path: str | Path, name: str | None = None) -> ScoredPairs:
-    """Reads the scored sentence pairs of one file.
+    """Read the scored sentence pairs of one file, which may be gzipped.
 
-    Understood are, optionally gzipped (`.gz`):
+    The file has one of these layouts:
 
-    - a csv, tsv, jsonl or parquet table with the columns `sentence1`, `sentence2` and `score`, also found under the
-      names of [`COLUMN_NAMES`], which cover the SICK files and the hub's STS data sets;
-    - SentEval's `sts-{train,dev,test}.csv`: tab-separated without a header, score in column 5, texts in 6 and 7;
-    - tab-separated lines of score, sentence 1, sentence 2 without a header.
+    - a csv, tsv, jsonl or parquet table with the columns `sentence1`, `sentence2` and `score`, or with the other names
+      of [`COLUMN_NAMES`], which cover the SICK files and the STS data sets of the hub;
+    - SentEval's `sts-{train,dev,test}.csv`, tab-separated without a header, with the score in column 5 and the texts
+      in columns 6 and 7;
+    - tab-separated lines of score, sentence 1 and sentence 2 without a header.
 
-    Tab-separated files are read raw: a quotation mark is text. Runs of white space become one space, as in
-    SentEval, which joins its tokens by single spaces. A row with a blank score is skipped.
+    Quotation marks in tab-separated files are part of the text. Runs of white space become one space, as in SentEval,
+    which joins its tokens by single spaces. Rows with a blank score are skipped.
 
     Args:
-        path (`str` or `Path`): The file.
-        name (`str`, *optional*): Name of the set; the file's stem when not given.
+        path (`str | Path`): The file.
+        name (`str`, *optional*): Name of the set. Defaults to the stem of the file name.
 
     Returns:
         [`ScoredPairs`]: At least one pair, in the order of the file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: Naming file and line (1-based), for a malformed row, a score that is no finite number, an empty
-            text, bytes that are not UTF-8, an unknown column layout, or a file without a scored pair.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a row is malformed, a score is not a finite number, a text is empty, the bytes are not UTF-8,
+            the columns are unknown, or there is no scored pair. The message names the file and the line, from 1.
     """
     path = Path(path)
     table = Path(path.name.removesuffix(".gz"))
@@ -76,46 +78,49 @@ def read_scored_pairs(path: str | Path, name: str | None = None) -> ScoredPairs:
         pairs.sentences1.append(parse_text(sentence1, path, line))
         pairs.sentences2.append(parse_text(sentence2, path, line))
     if not pairs.scores:
-        raise ValueError(f"{path}: no scored sentence pair in this file; it is empty or every score is blank.")
+        raise ValueError(f"{path}: no scored sentence pair in this file. Either it is empty or every score is blank.")
     return pairs
 
 
-def parse_score(value: object, path: Path, line: int) -> float:
-    """Returns `value` as a finite float, or raises a `ValueError` that names file and line."""
+def parse_score(value: object, path: Path | str, line: int) -> float:
+    """Return `value` as a finite float, or raise a `ValueError` that names file and line."""
     try:
-        score = float(value)
+        score = float(cast(Any, value))
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError(f"{path}, line {line}: the score {value!r} is not a finite number.")
+        raise ValueError(
+            f"{path}, line {line}: the score {value!r} is not a finite number. Correct it, or leave it blank to skip "
+            "the row."
+        )
     return score
 
 
-def parse_text(value: object, path: Path, line: int) -> str:
-    """Returns `value` with single spaces, or raises a `ValueError` that names file and line."""
+def parse_text(value: object, path: Path | str, line: int) -> str:
+    """Return `value` with single spaces, or raise a `ValueError` that names file and line."""
     if not isinstance(value, str):
-        raise ValueError(f"{path}, line {line}: a sentence must be text, got {value!r}.")
+        raise ValueError(f"{path}, line {line}: a sentence must be a string, got {value!r}.")
     text = " ".join(value.split())
     if not text:
-        raise ValueError(f"{path}, line {line}: a sentence is empty; remove the row or blank its score.")
+        raise ValueError(f"{path}, line {line}: a sentence is empty. Remove the row, or leave its score blank.")
     return text
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """Reads the lines of a text file, `.gz` or not, without their line ends.
+    """Read the lines of a text file, which may be gzipped, without their line ends.
 
-    Lines end at a line feed only: the Unicode line separators that `str.splitlines` also cuts at occur in real text.
+    Only line feeds end a line. `str.splitlines` also splits at Unicode line separators, which occur in real text.
 
     Args:
-        path (`str` or `Path`): The file.
-        encoding (`str`, *optional*, defaults to `"utf-8"`): Its encoding; a byte-order mark is dropped.
+        path (`str | Path`): The file.
+        encoding (`str`, *optional*, defaults to `"utf-8"`): Its encoding. A byte-order mark is dropped.
 
     Returns:
-        `list[str]`: The lines; no empty last one for a final line feed.
+        `list[str]`: The lines. A final line feed does not add an empty line.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: Naming file and line of the first bytes that cannot be decoded.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If bytes cannot be decoded. The message names the file and the line.
     """
     path = Path(path)
     data = path.read_bytes()
@@ -123,7 +128,7 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path}: not a complete gzip file ({error}).") from error
+            raise ValueError(f"{path}: not a complete gzip file ({error}). Download it again.") from error
     try:
         text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
@@ -136,7 +141,7 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
 
 
 def _rows(path: Path, suffix: str) -> Iterator[Row]:
-    """Yields (1-based line, score, sentence1, sentence2) of every row."""
+    """Yield (line counted from 1, score, sentence1, sentence2) for each row."""
     if suffix == ".parquet":
         yield from _parquet_rows(path)
         return
@@ -151,7 +156,7 @@ def _rows(path: Path, suffix: str) -> Iterator[Row]:
         yield from _table_rows(path, _csv_rows(path, reader))
 
 
-def _csv_rows(path: Path, reader) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
     while True:
         line = reader.line_num + 1
         try:
@@ -165,16 +170,18 @@ def _csv_rows(path: Path, reader) -> Iterator[tuple[int, list[str]]]:
 
 
 def find_columns(names: list[str]) -> dict[str, str] | None:
-    """Maps each of score, sentence1, sentence2 to the column that holds it; `None` if one is not there."""
+    """Map each of score, sentence1 and sentence2 to the name of its column; return `None` if one has no column."""
     lowered = {name.strip().lower(): name for name in reversed(names)}
-    found = {key: next((lowered[a] for a in names if a in lowered), None) for key, names in COLUMN_NAMES.items()}
-    return None if None in found.values() else found
+    columns = {}
+    for key, aliases in COLUMN_NAMES.items():
+        columns[key] = next((lowered[alias] for alias in aliases if alias in lowered), "")
+    return columns if all(columns.values()) else None
 
 
-def _unknown_columns(path: Path, found: object) -> ValueError:
+def _unknown_columns(path: Path, names: list[str]) -> ValueError:
     return ValueError(
         f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B layout "
-        f"(score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated); got {found}."
+        f"(score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got {names}."
     )
 
 
@@ -184,6 +191,8 @@ def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[R
         return
     line, header = first
     columns = find_columns(header)
+    picks: Sequence[int]
+    most: int | None
     if columns is not None:
         picks = [header.index(columns[key]) for key in ("score", "sentence1", "sentence2")]
         fewest, most = len(header), len(header)
@@ -194,12 +203,12 @@ def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[R
     else:
         raise _unknown_columns(path, header)
     if columns is None:
-        yield line, *(header[pick] for pick in picks)
+        yield line, header[picks[0]], header[picks[1]], header[picks[2]]
     for line, row in rows:
         if len(row) < fewest or (most is not None and len(row) > most):
             expected = fewest if most is not None else f"at least {fewest}"
-            raise ValueError(f"{path}, line {line}: {len(row)} columns where {expected} are expected.")
-        yield line, *(row[pick] for pick in picks)
+            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {expected}.")
+        yield line, row[picks[0]], row[picks[1]], row[picks[2]]
 
 
 def _json_rows(path: Path, lines: list[str]) -> Iterator[Row]:

@@ -1,4 +1,7 @@
-"""SentEval's relatedness regressor for STS-B and SICK-R, trained on frozen sentence vectors."""
+"""SentEval's relatedness regressor for STS-B and SICK-R, trained on frozen embeddings."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -6,11 +9,11 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from .classifier import SEED
+from .embeddings import SentenceEmbeddings
 from .metrics import spearman
 from .pairs import ScoredPairs
 from .sts import correlations
 from .transfer import pair_features
-from .vectors import SentenceVectors
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64
@@ -20,16 +23,17 @@ MAX_EPOCH = 1000
 
 
 def rating_distribution(scores: np.ndarray) -> np.ndarray:
-    """Spreads each gold score over the two ratings around it, so that their mean is the score.
+    """Spread each gold score over the two ratings around it, so that their mean is the score.
 
-    Tai, Socher and Manning (2015), section 4.2. SentEval uses it for STS-B's scores from 0 to 5 too, where a score
-    below 1 gives less than the whole probability (a score of 0 none), and so is kept.
+    See Tai, Socher and Manning (2015), section 4.2. A score of 3.3 gives rating 3 the weight 0.7 and rating 4 the
+    weight 0.3. SentEval also uses this for STS-B's scores from 0 to 5, where the weights of a score below 1 add up to
+    less than 1 (to 0 for a score of 0). That is kept.
 
     Args:
-        scores (`array` of shape `(n,)`): Gold scores in [0, 5].
+        scores (`numpy.ndarray`): Gold scores in [0, 5], of shape `(n,)`.
 
     Returns:
-        `array` of shape `(n, 5)`: Weights of the ratings 1 to 5.
+        `numpy.ndarray`: Weights of the ratings 1 to 5, of shape `(n, 5)`.
     """
     floor = np.floor(scores)[:, None]
     part = np.asarray(scores)[:, None] - floor
@@ -39,42 +43,44 @@ def rating_distribution(scores: np.ndarray) -> np.ndarray:
 def score_regressor(
     task: str,
     splits: dict[str, ScoredPairs],
-    vectors: SentenceVectors,
+    embeddings: SentenceEmbeddings,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple[dict, dict[str, dict[str, np.ndarray]]]:
-    """Trains the regressor on the train split, stops by the dev split, and scores dev and test.
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    """Train the regressor on the train split, stop early by the dev split, and score dev and test.
 
-    Linear and softmax over five ratings on [|a - b|, a * b], mean squared error against [`rating_distribution`], Adam
-    with batches of 64; scored by Spearman's correlation on dev every 50 passes (as in the reference's SentEval; the
-    original takes Pearson's) until the fourth scoring without a new best.
+    The regressor is a linear layer and a softmax over five ratings. Its features are [|a - b|, a * b], and its loss is
+    the mean squared error to [`rating_distribution`]. Adam trains it with batches of 64. Every 50 epochs it is scored
+    on dev by Spearman's correlation, as in the reference's SentEval (the original uses Pearson's), until the fourth
+    scoring without improvement.
 
     Args:
         task (`str`): Name of the task, for messages.
-        splits (`dict[str, ScoredPairs]`): The splits train, dev and test.
-        vectors ([`SentenceVectors`]): Vectors of their texts.
-        device (`str`, *optional*): Where to train; a GPU where there is one.
-        seed (`int`, *optional*, defaults to 1111): Seed of start and order.
+        splits (`dict[str, ScoredPairs]`): The splits `train`, `dev` and `test`.
+        embeddings (`SentenceEmbeddings`): Embeddings of their texts.
+        device (`str`, *optional*): Where to train. Defaults to a GPU if there is one.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the start and the order.
 
     Returns:
-        `tuple[dict, dict]`: The result of dev and test (`pairs`, `spearman`, `pearson`, times 100, and on test `mse`),
-        and the scores `predicted` and `gold` of both, of shape `(n,)`.
+        `tuple[dict, dict]`: The results of dev and test (`pairs`; `spearman` and `pearson` times 100; `mse` for test),
+        and the arrays `predicted` and `gold` of shape `(n,)` of both.
 
     Raises:
-        ValueError: If a split is missing, or a split's predictions or gold scores are constant.
+        ValueError: If a split is missing, or if the predictions or gold scores of a split are constant.
     """
     absent = [split for split in ("train", "dev", "test") if split not in splits]
     if absent:
         raise ValueError(
-            f"{task}: the regressor needs the splits train, dev and test; {', '.join(absent)} is missing."
+            f"{task}: the regressor needs the splits train, dev and test, but {', '.join(absent)} is missing. Add the "
+            "file, or evaluate without the regressor."
         )
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     x, gold = {}, {}
     for split, pairs in splits.items():
-        # SentEval sorts the pairs by length, which decides its batches.
+        # SentEval sorts the pairs by length, and so its batches depend on this order.
         key = [(len(a.split()), len(b.split()), score) for a, b, score in _rows(pairs)]
         order = sorted(range(len(pairs)), key=key.__getitem__)
-        features = pair_features(vectors(pairs.sentences1), vectors(pairs.sentences2))
+        features = pair_features(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
         x[split] = torch.as_tensor(features[order], dtype=torch.float32, device=device)
         gold[split] = np.asarray(pairs.scores)[order]
     model = _fit(task, x["train"], gold["train"], x["dev"], gold["dev"], seed)
@@ -84,7 +90,7 @@ def score_regressor(
     return result, {split: {"predicted": predicted[split], "gold": gold[split]} for split in predicted}
 
 
-def _rows(pairs: ScoredPairs):
+def _rows(pairs: ScoredPairs) -> Iterator[tuple[str, str, float]]:
     return zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
 
 
@@ -93,7 +99,9 @@ def _predict(model: nn.Module, x: torch.Tensor) -> np.ndarray:
         return model(x).cpu().numpy() @ RATINGS
 
 
-def _fit(task: str, x: torch.Tensor, gold: np.ndarray, dev_x: torch.Tensor, dev_gold: np.ndarray, seed: int):
+def _fit(
+    task: str, x: torch.Tensor, gold: np.ndarray, dev_x: torch.Tensor, dev_gold: np.ndarray, seed: int
+) -> nn.Module:
     random = np.random.RandomState(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -103,7 +111,8 @@ def _fit(task: str, x: torch.Tensor, gold: np.ndarray, dev_x: torch.Tensor, dev_
     optimizer = torch.optim.Adam(model.parameters())
     loss_function = nn.MSELoss()
 
-    best, best_state, misses, epoch = -1.0, None, 0, 0
+    best, misses, epoch = -1.0, 0, 0
+    best_state: dict[str, torch.Tensor] = {}
     progress = tqdm(desc=f"{task} regressor", unit="epoch", leave=False)
     while epoch <= MAX_EPOCH:
         for _ in range(EPOCHS_PER_SCORING):

@@ -1,26 +1,30 @@
-"""Results as averages, a table, and a JSON document."""
+"""Average results, and write them as a table and as a JSON document."""
 
 import json
 import platform
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from .classifier import L2_GRID
+from .classifier import L2_GRID, ClassifierConfig
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
 
 PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy")
+#: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
+Scores = dict[str, dict[str, dict[str, np.ndarray]]]
+
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb")
 
 
 def is_transfer(task: str) -> bool:
-    """Whether a task is a transfer task; any other is a set of scored pairs."""
+    """Return whether a task is a transfer task; any other task is a set of scored pairs."""
     return task in ALL_TASKS and task not in STS_TASKS
 
 
-def headline(result: dict, mode: str, aggregation: str, metric: str) -> float | None:
-    """The one figure of a task's result under a protocol, times 100; `None` if there is none."""
+def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -> float | None:
+    """Return the figure that a protocol reports for a task, times 100, or `None` if there is none."""
     if "missing" in result:
         return None
     if "accuracy" in result:
@@ -32,14 +36,15 @@ def headline(result: dict, mode: str, aggregation: str, metric: str) -> float | 
     return result[metric]
 
 
-def add_averages(results: dict, tasks: tuple[str, ...], mode: str, aggregation: str, metric: str) -> None:
-    """Adds `average` to results: of the STS tasks, or of the transfer tasks where no STS task was asked for.
+def add_averages(results: dict[str, Any], tasks: tuple[str, ...], mode: str, aggregation: str, metric: str) -> None:
+    """Add `average` to results: the mean over the STS tasks, or over the transfer tasks if there are no others.
 
-    Accuracies and correlations are not mixed: with both kinds, the transfer tasks have `average_transfer`. A task
-    without a figure is listed in `missing` and counts for nothing.
+    Correlations and accuracies are averaged separately: with both kinds of tasks, the transfer tasks are averaged in
+    `average_transfer`. A task without a figure is listed in `missing` and does not enter the average.
     """
-    kinds = [[task for task in tasks if not is_transfer(task)], [task for task in tasks if is_transfer(task)]]
-    for key, members in zip(("average", "average_transfer"), [kind for kind in kinds if kind], strict=False):
+    sts = [task for task in tasks if not is_transfer(task)]
+    transfer = [task for task in tasks if is_transfer(task)]
+    for key, members in zip(("average", "average_transfer"), filter(None, (sts, transfer)), strict=False):
         values = {task: headline(results[task], mode, aggregation, metric) for task in members}
         present = [task for task in members if values[task] is not None]
         results[key] = {
@@ -50,12 +55,12 @@ def add_averages(results: dict, tasks: tuple[str, ...], mode: str, aggregation: 
 
 
 def format_number(value: float | None) -> str:
-    """A figure with two decimals, or `n/a`."""
+    """Format a figure with two decimals, or as `n/a`."""
     return "n/a" if value is None else f"{value:.2f}"
 
 
 def format_rows(rows: list[list[str]]) -> str:
-    """Aligns the cells of rows in columns, the first to the left and the others to the right."""
+    """Align the cells of rows in columns, the first column to the left and the rest to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -66,13 +71,18 @@ def format_rows(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def format_table(results: dict, mode: str, aggregation: str, metric: str, verbose: bool = False) -> str:
-    """The results as text: a table per kind of task with its average, and what is missing and why.
+def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: str, verbose: bool = False) -> str:
+    """Format results as text: a table and average for each kind of task, and why any task has no figure.
 
     Args:
-        results (`dict`): Results of an evaluation.
-        mode, aggregation, metric: The protocol to show them under.
-        verbose (`bool`, *optional*, defaults to `False`): Whether to list every subset and split, under both metrics.
+        results (`dict[str, Any]`): Results of an evaluation.
+        mode (`str`): See [`Protocol`].
+        aggregation (`str`): See [`Protocol`].
+        metric (`str`): See [`Protocol`].
+        verbose (`bool`, *optional*, defaults to `False`): Whether to list every subset and split with both metrics.
+
+    Returns:
+        `str`: The text, which may have several lines.
     """
     blocks = []
     for key in ("average", "average_transfer"):
@@ -93,7 +103,7 @@ def format_table(results: dict, mode: str, aggregation: str, metric: str, verbos
     return "\n\n".join(blocks)
 
 
-def _average_block(results: dict, average: dict, mode: str, aggregation: str, metric: str) -> str:
+def _average_block(results: dict[str, Any], average: dict[str, Any], mode: str, aggregation: str, metric: str) -> str:
     members = [task for task in results if task in average["tasks"] or task in average["missing"]]
     cells = [format_number(headline(results[task], mode, aggregation, metric)) for task in members]
     transfer = is_transfer(members[0])
@@ -110,9 +120,9 @@ def _average_block(results: dict, average: dict, mode: str, aggregation: str, me
     return "\n".join(lines)
 
 
-def _details(results: dict) -> str:
+def _details(results: dict[str, Any]) -> str:
     rows = [["", "pairs", "spearman", "pearson"]]
-    other = []
+    accuracies = []
     for task, result in results.items():
         if task in NOT_TASKS or "missing" in result:
             continue
@@ -120,7 +130,7 @@ def _details(results: dict) -> str:
             f1 = [f"F1 {result['f1']:.2f}"] if "f1" in result else []
             counts = [f"{split} {count}" for split, count in result["examples"].items()]
             figures = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}", *f1, *counts]
-            other.append(f"{task}: {', '.join(figures)}")
+            accuracies.append(f"{task}: {', '.join(figures)}")
             continue
         parts = result.get("subsets", result.get("splits", {"": result}))
         lines = [(f"{task} {part}".rstrip(), scores) for part, scores in parts.items()]
@@ -133,11 +143,11 @@ def _details(results: dict) -> str:
             [name, str(s["pairs"]), format_number(s["spearman"]), format_number(s["pearson"])] for name, s in lines
         ]
     tables = [format_rows(rows)] if len(rows) > 1 else []
-    return "\n\n".join(tables + (["\n".join(other)] if other else []))
+    return "\n\n".join(tables + (["\n".join(accuracies)] if accuracies else []))
 
 
-def describe_protocol(protocol, classifier=None) -> dict:
-    """The protocol in words and numbers, as the JSON document states it."""
+def describe_protocol(protocol: Any, classifier: ClassifierConfig | None = None) -> dict[str, Any]:
+    """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
     described = {
         "mode": protocol.mode,
         "aggregation": protocol.aggregation,
@@ -154,17 +164,17 @@ def describe_protocol(protocol, classifier=None) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the figures."""
+    """Return the versions of Python and of the packages that the figures depend on."""
     return {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
 
 
-def write_results(path: str | Path, document: dict, scores: dict) -> None:
-    """Writes the JSON document, and beside it the predicted and gold scores that `simcse-hf compare` resamples.
+def write_results(path: str | Path, document: dict[str, Any], scores: Scores) -> None:
+    """Write the JSON document, and beside it the predicted and gold scores that `simcse-hf compare` resamples.
 
     Args:
-        path (`str` or `Path`): Of the JSON file; the scores go to the same name with the ending `.scores.npz`.
-        document (`dict`): The document; the name of the file of scores is added as `scores`.
-        scores (`dict`): `Evaluation.scores`.
+        path (`str | Path`): The JSON file. The scores are written beside it, to the same name with `.scores.npz`.
+        document (`dict[str, Any]`): The document. The name of the file of scores is added to it as `scores`.
+        scores (`dict`): The scores of an [`Evaluation`].
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,11 +191,14 @@ def write_results(path: str | Path, document: dict, scores: dict) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_results(path: str | Path) -> tuple[dict, dict]:
-    """Reads what `write_results` wrote.
+def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
+    """Read what [`write_results`] wrote.
+
+    Args:
+        path (`str | Path`): The JSON file.
 
     Returns:
-        `tuple[dict, dict]`: The document and the scores; the latter empty if their file is not there.
+        `tuple[dict, dict]`: The document and the scores, which are empty if their file does not exist.
 
     Raises:
         ValueError: If the file is not such a document.
@@ -196,8 +209,8 @@ def read_results(path: str | Path) -> tuple[dict, dict]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a JSON file ({error}).") from error
     if not isinstance(document, dict) or "results" not in document:
-        raise ValueError(f"{path}: no results of `simcse-hf evaluate`.")
-    scores: dict = {}
+        raise ValueError(f'{path}: not a result file of `simcse-hf evaluate`, which has the entry "results".')
+    scores: Scores = {}
     scores_path = path.parent / document.get("scores", "")
     if document.get("scores") and scores_path.is_file():
         with np.load(scores_path) as arrays:

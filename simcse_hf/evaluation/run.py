@@ -1,48 +1,49 @@
-"""An evaluation from data to results: read the tasks, encode their texts once, score them."""
+"""Run an evaluation: read the tasks, encode their texts once, and score them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from transformers.utils import logging
 
 from .classifier import SEED
+from .embeddings import Encoder, SentenceEmbeddings
 from .geometry import alignment, isotropy, singular_spectrum, uniformity
 from .pairs import ScoredPairs
 from .regressor import score_regressor
-from .report import add_averages
+from .report import Scores, add_averages
 from .sts import AGGREGATIONS, METRICS, correlations, predict_similarities, score_splits, score_subsets
 from .sts_data import HUB, read_sts_task
 from .tasks import STS_SUBSETS, STS_TASKS, TaskNotFound, check_tasks, default_tasks, headline_split
 from .transfer import score_transfer_task
 from .transfer_data import LabelledTexts, read_transfer_task
-from .vectors import SentenceVectors
 
 logger = logging.get_logger(__name__)
 
-ALIGNMENT_ABOVE = 4.0  # gold score of the STS-B pairs that count as positive (paper, footnote 3)
+ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
 ALL_SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What decides a figure besides model and data (paper, appendix B).
+    """The choices besides model and data that a figure depends on (SimCSE, appendix B).
 
     Args:
-        mode (`str`, *optional*, defaults to `"test"`): `test`; `dev` (dev splits, and dev accuracy for transfer);
-            or `fasttest` (test splits, transfer with the reference's fast settings).
-        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 make one figure: `all`,
-            `mean` or `wmean`.
-        metric (`str`, *optional*, defaults to `"spearman"`): `spearman` or `pearson`.
-        regressor (`bool`, *optional*, defaults to `False`): Whether STS-B and SICK-R are scored by SentEval's trained
-            regressor in place of the cosine.
-        seed (`int`, *optional*, defaults to 1111): Seed of the classifiers and the regressor.
+        mode (`str`, *optional*, defaults to `"test"`): `"test"`; `"dev"` (dev splits, and dev accuracy for transfer
+            tasks); or `"fasttest"` (test splits, and the reference's fast settings for transfer tasks).
+        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one figure:
+            `"all"`, `"mean"` or `"wmean"`.
+        metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`.
+        regressor (`bool`, *optional*, defaults to `False`): Whether to score STS-B and SICK-R by SentEval's trained
+            regressor instead of the cosine.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers and the regressor.
 
     Raises:
-        ValueError: Naming the argument, for an unknown value.
+        ValueError: If a value is unknown. The message names the argument.
     """
 
     mode: str = "test"
@@ -54,9 +55,9 @@ class Protocol:
     def __post_init__(self):
         check_tasks((), self.mode)
         if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"aggregation {self.aggregation!r} is not one of {', '.join(AGGREGATIONS)}.")
+            raise ValueError(f"aggregation {self.aggregation!r} is unknown. Use one of {', '.join(AGGREGATIONS)}.")
         if self.metric not in METRICS:
-            raise ValueError(f"metric {self.metric!r} is not one of {', '.join(METRICS)}.")
+            raise ValueError(f"metric {self.metric!r} is unknown. Use one of {', '.join(METRICS)}.")
 
 
 PAPER_PROTOCOL = Protocol()
@@ -64,7 +65,7 @@ PAPER_PROTOCOL = Protocol()
 
 @dataclass
 class TaskData:
-    """The data of the tasks of one evaluation; `missing` gives the reason for each task whose data is not there."""
+    """The data of the tasks of one evaluation; `missing` says why a task has none."""
 
     sts: dict[str, dict[str, ScoredPairs]] = field(default_factory=dict)
     transfer: dict[str, dict[str, LabelledTexts]] = field(default_factory=dict)
@@ -73,9 +74,11 @@ class TaskData:
     missing: dict[str, str] = field(default_factory=dict)
 
     def texts(self) -> Iterator[str]:
-        """All texts of all tasks, repeated where they repeat."""
-        every = chain(*(parts.values() for parts in self.sts.values()), self.pairs.values(), self.geometry.values())
-        for pairs in every:
+        """Yield the texts of all tasks; they may repeat."""
+        all_pairs = chain(
+            *(parts.values() for parts in self.sts.values()), self.pairs.values(), self.geometry.values()
+        )
+        for pairs in all_pairs:
             yield from pairs.sentences1
             yield from pairs.sentences2
         for splits in self.transfer.values():
@@ -86,16 +89,16 @@ class TaskData:
 
 @dataclass
 class Evaluation:
-    """Results, and what a paired comparison with another model's needs.
+    """The results of an evaluation, and the scores for a paired comparison with another model.
 
     Args:
-        results (`dict`): By task name as `docs/evaluation.md` lists it, and `average`.
-        scores (`dict`): By task, then part (subset or split): arrays `predicted` and `gold` of shape `(n,)`, for a
-            transfer task `correct` and `gold`, in the same order for every model.
+        results (`dict[str, Any]`): By task, as `docs/evaluation.md` lists it, and `average`.
+        scores (`dict`): For each task and each subset or split, the arrays `predicted` and `gold` of shape `(n,)`, or
+            `correct` and `gold` for a transfer task. The order of the examples is the same for every model.
     """
 
-    results: dict
-    scores: dict[str, dict[str, dict[str, np.ndarray]]]
+    results: dict[str, Any]
+    scores: Scores
 
 
 def read_tasks(
@@ -105,55 +108,60 @@ def read_tasks(
     pairs: tuple[ScoredPairs, ...] = (),
     geometry: bool = False,
 ) -> TaskData:
-    """Reads the data of the tasks.
+    """Read the data of the tasks.
 
     Args:
-        tasks (`tuple[str]`): Names of tasks.
-        data_dir (`str` or `Path`, *optional*): SentEval's `downstream` folder, or for the STS tasks another source
-            that `read_sts_task` takes. Needed if there are tasks.
-        protocol ([`Protocol`], *optional*): Its mode and regressor decide which splits are read.
-        pairs (`tuple[ScoredPairs]`, *optional*): Further sets of pairs, each a task of its own name.
+        tasks (`tuple[str, ...]`): Names of tasks.
+        data_dir (`str | Path`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
+            `read_sts_task` reads. Required if there are tasks.
+        protocol (`Protocol`, *optional*): Its mode and regressor decide which splits are read.
+        pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
 
+    Returns:
+        [`TaskData`]: The data. A task without data is listed in `missing`, and a warning says so.
+
     Raises:
-        FileNotFoundError: If `data_dir` does not exist, or a task's folder is there but incomplete.
-        ValueError: For unknown tasks, malformed data, and a `data_dir` that holds none of the tasks.
+        FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
+        ValueError: If a task is unknown, data is malformed, or `data_dir` has none of the tasks.
     """
     check_tasks(tasks, protocol.mode)
     if data_dir is None and (tasks or geometry):
-        raise ValueError("the tasks need data_dir, SentEval's `downstream` folder.")
+        raise ValueError(
+            "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
+        )
     if data_dir is not None and data_dir != HUB and not Path(data_dir).is_dir():
-        raise FileNotFoundError(f"data_dir {data_dir} does not exist; it is SentEval's `downstream` folder.")
+        raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
     data = TaskData()
     for task in tasks:
         try:
-            if task not in STS_TASKS:
-                if data_dir == HUB:
-                    raise TaskNotFound("transfer tasks are read from SentEval's folders only")
-                data.transfer[task] = read_transfer_task(task, data_dir)
-            elif task in STS_SUBSETS and protocol.mode == "dev":
-                raise TaskNotFound("the task has no dev split")
+            if task in STS_TASKS and not (task in STS_SUBSETS and protocol.mode == "dev"):
+                data.sts[task] = read_sts_task(task, cast(str | Path, data_dir), _splits_of(task, protocol))
+            elif task in STS_TASKS:
+                data.missing[task] = "the task has no dev split"
+            elif data_dir == HUB:
+                data.missing[task] = "transfer tasks are read from SentEval's folders only"
             else:
-                data.sts[task] = read_sts_task(task, data_dir, _splits_of(task, protocol))
+                data.transfer[task] = read_transfer_task(task, cast(str | Path, data_dir))
         except TaskNotFound as error:
             data.missing[task] = str(error)
     if tasks and len(data.missing) == len(tasks):
         first = next(iter(data.missing))
         raise ValueError(
-            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {data.missing[first]}); it is "
+            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {data.missing[first]}). Give "
             "SentEval's `downstream` folder."
         )
     for task, reason in data.missing.items():
         logger.warning(f"{task} is not evaluated: {reason}.")
     for extra in pairs:
         if extra.name in data.pairs or extra.name in tasks:
-            raise ValueError(f"two sets of pairs are named {extra.name}; rename one of the files.")
+            raise ValueError(f"two sets of pairs are named {extra.name}. Rename one of the files.")
         data.pairs[extra.name] = extra
     if geometry:
         try:
-            data.geometry = read_sts_task("STSBenchmark", data_dir, ALL_SPLITS)
+            data.geometry = read_sts_task("STSBenchmark", cast(str | Path, data_dir), ALL_SPLITS)
         except TaskNotFound as error:
-            raise FileNotFoundError(f"the geometry is measured on STS-B: {error}.") from error
+            raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
     return data
 
 
@@ -165,46 +173,56 @@ def _splits_of(task: str, protocol: Protocol) -> tuple[str, ...]:
 
 def score_tasks(
     data: TaskData,
-    vectors: SentenceVectors,
+    embeddings: SentenceEmbeddings,
     tasks: tuple[str, ...],
     protocol: Protocol = PAPER_PROTOCOL,
     device: str | None = None,
 ) -> Evaluation:
-    """Scores the tasks that `data` holds with the vectors of its texts.
+    """Score tasks with the embeddings of their texts.
 
     Args:
-        data ([`TaskData`]): What `read_tasks` returned.
-        vectors ([`SentenceVectors`]): Vectors of `data.texts()`.
-        tasks (`tuple[str]`): The tasks asked for, in the order of the results.
-        protocol ([`Protocol`], *optional*): How to score.
-        device (`str`, *optional*): Where to train classifiers; a GPU where there is one.
+        data (`TaskData`): The data that `read_tasks` returned.
+        embeddings (`SentenceEmbeddings`): Embeddings of `data.texts()`.
+        tasks (`tuple[str, ...]`): The tasks in the order of the results, including those without data.
+        protocol (`Protocol`, *optional*): How to score.
+        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+
+    Returns:
+        [`Evaluation`]: The results and scores.
 
     Raises:
-        ValueError: Naming task and part, for similarities or gold scores that are constant.
+        ValueError: If similarities or gold scores are constant. The message names the task and its subset or split.
     """
-    results, scores = {}, {}
+    results: dict[str, Any] = {}
+    scores: Scores = {}
     for task in tasks:
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.sts:
-            results[task], scores[task] = _score_sts(task, data.sts[task], vectors, protocol, device)
+            results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol, device)
         else:
             results[task], score = score_transfer_task(
-                task, data.transfer[task], vectors, protocol.mode, device, protocol.seed
+                task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
             )
             scores[task] = {task: {"correct": score.correct, "gold": score.labels}}
     for name, pairs in data.pairs.items():
-        predicted, gold = predict_similarities(vectors, pairs), np.asarray(pairs.scores)
+        predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
         results[name] = correlations(predicted, gold, name)
         scores[name] = {"pairs": {"predicted": predicted, "gold": gold}}
     if data.geometry:
-        results["geometry"] = _geometry(data.geometry, vectors)
+        results["geometry"] = _geometry(data.geometry, embeddings)
     add_averages(results, tuple(tasks) + tuple(data.pairs), protocol.mode, protocol.aggregation, protocol.metric)
     return Evaluation(results, scores)
 
 
-def _score_sts(task, parts: dict[str, ScoredPairs], vectors, protocol: Protocol, device) -> tuple[dict, dict]:
-    predicted = {part: predict_similarities(vectors, pairs) for part, pairs in parts.items()}
+def _score_sts(
+    task: str,
+    parts: dict[str, ScoredPairs],
+    embeddings: SentenceEmbeddings,
+    protocol: Protocol,
+    device: str | None,
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
     gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
     if task in STS_SUBSETS:
         return score_subsets(task, predicted, gold), {
@@ -214,21 +232,21 @@ def _score_sts(task, parts: dict[str, ScoredPairs], vectors, protocol: Protocol,
     split = headline_split(protocol.mode)
     scores = {"predicted": predicted[split], "gold": gold[split]}
     if protocol.regressor:
-        result["regressor"], regressed = score_regressor(task, parts, vectors, device, protocol.seed)
+        result["regressor"], regressed = score_regressor(task, parts, embeddings, device, protocol.seed)
         scores = regressed[split]
     return result, {split: scores}
 
 
-def _geometry(splits: dict[str, ScoredPairs], vectors: SentenceVectors) -> dict:
-    """Alignment of the STS-B pairs scored above 4, the rest over all distinct STS-B sentences (paper, footnote 3)."""
+def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict[str, Any]:
+    """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
     rows = [
         row for pairs in splits.values() for row in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
     ]
     positives = [(first, second) for first, second, score in rows if score > ALIGNMENT_ABOVE]
     sentences = list(dict.fromkeys(text for first, second, _ in rows for text in (first, second)))
-    x = torch.from_numpy(vectors(sentences))
+    x = torch.from_numpy(embeddings(sentences))
     return {
-        "alignment": alignment(*(torch.from_numpy(vectors(list(side))) for side in zip(*positives, strict=True))),
+        "alignment": alignment(*(torch.from_numpy(embeddings(list(side))) for side in zip(*positives, strict=True))),
         "uniformity": uniformity(x),
         "isotropy": isotropy(x),
         "singular_spectrum": singular_spectrum(x),
@@ -239,7 +257,7 @@ def _geometry(splits: dict[str, ScoredPairs], vectors: SentenceVectors) -> dict:
 
 
 def evaluate_tasks(
-    model,
+    model: Encoder,
     data_dir: str | Path | None,
     tasks: tuple[str, ...],
     protocol: Protocol = PAPER_PROTOCOL,
@@ -247,22 +265,31 @@ def evaluate_tasks(
     geometry: bool = False,
     device: str | None = None,
 ) -> Evaluation:
-    """Reads the tasks, encodes each distinct text of all of them once, and scores them.
+    """Read the tasks, encode each distinct text of all of them once, and score them.
 
     Args:
-        model: An object with `encode(list[str]) -> (n, dim)`.
-        data_dir, tasks, protocol, pairs, geometry: As in `read_tasks`.
-        device (`str`, *optional*): Where to train classifiers; a GPU where there is one.
+        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
+        data_dir (`str | Path`, *optional*): See [`read_tasks`].
+        tasks (`tuple[str, ...]`): Names of tasks.
+        protocol (`Protocol`, *optional*): How to score.
+        pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs.
+        geometry (`bool`, *optional*, defaults to `False`): Whether to measure the geometry on STS-B.
+        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+
+    Returns:
+        [`Evaluation`]: The results and scores.
 
     Raises:
-        FileNotFoundError, ValueError: As `read_tasks`, `SentenceVectors` and `score_tasks` say.
+        FileNotFoundError: See [`read_tasks`].
+        ValueError: If [`read_tasks`], [`SentenceEmbeddings`] or [`score_tasks`] finds an error in the data or the
+            embeddings.
     """
     data = read_tasks(tasks, data_dir, protocol, pairs, geometry)
-    return score_tasks(data, SentenceVectors(model, data.texts()), tasks, protocol, device)
+    return score_tasks(data, SentenceEmbeddings(model, data.texts()), tasks, protocol, device)
 
 
 def evaluate_sts(
-    model,
+    model: Encoder,
     data_dir: str | Path,
     tasks: tuple[str, ...] | None = None,
     mode: str = "test",
@@ -270,51 +297,58 @@ def evaluate_sts(
     metric: str = "spearman",
     regressor: bool = False,
     device: str | None = None,
-) -> dict:
-    """Evaluates on the STS tasks by the paper's protocol: cosine similarity, Spearman's correlation, `all`.
+) -> dict[str, Any]:
+    """Evaluate on the STS tasks, by default with the paper's protocol: cosine, Spearman's correlation, `all`.
 
     Args:
-        model: An object with `encode(list[str]) -> (n, dim)` float array or tensor.
-        data_dir (`str` or `Path`): SentEval's `downstream` folder, a folder of plain tables, or `"hub"`.
-        tasks (`tuple[str]`, *optional*): Names of tasks; by default the seven of the paper, of which only
-            STSBenchmark and SICKRelatedness have the dev split that `mode="dev"` scores.
-        mode, aggregation, metric, regressor: See [`Protocol`].
-        device (`str`, *optional*): Where to train the regressor; a GPU where there is one.
+        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
+        data_dir (`str | Path`): SentEval's `downstream` folder, a folder of plain tables, or `"hub"`.
+        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven. In mode `"dev"` only
+            STSBenchmark and SICKRelatedness have a figure.
+        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
+        aggregation (`str`, *optional*, defaults to `"all"`): See [`Protocol`].
+        metric (`str`, *optional*, defaults to `"spearman"`): See [`Protocol`].
+        regressor (`bool`, *optional*, defaults to `False`): See [`Protocol`].
+        device (`str`, *optional*): Where to train the regressor. Defaults to a GPU if there is one.
 
     Returns:
-        `dict`: By task, times 100, and `average`: `results["STS12"]["aggregate"]["all"]["spearman"]`,
-        `results["STSBenchmark"]["splits"]["test"]["spearman"]`, `results["average"]["value"]`.
+        `dict[str, Any]`: Figures times 100 by task, and their average, for example
+        `results["STS12"]["aggregate"]["all"]["spearman"]`, `results["STSBenchmark"]["splits"]["test"]["spearman"]` and
+        `results["average"]["value"]`.
 
     Raises:
-        FileNotFoundError, ValueError: As `evaluate_tasks`.
+        FileNotFoundError: See [`read_tasks`].
+        ValueError: See [`evaluate_tasks`].
     """
     protocol = Protocol(mode, aggregation, metric, regressor)
     return evaluate_tasks(model, data_dir, tuple(tasks or default_tasks("sts", mode)), protocol, device=device).results
 
 
 def evaluate_transfer(
-    model,
+    model: Encoder,
     data_dir: str | Path,
     tasks: tuple[str, ...] | None = None,
     mode: str = "test",
     device: str | None = None,
     seed: int = SEED,
-) -> dict:
-    """Evaluates on the transfer tasks by SentEval's protocol: logistic regression on frozen sentence vectors.
+) -> dict[str, Any]:
+    """Evaluate on the transfer tasks by SentEval's protocol: logistic regression on frozen embeddings.
 
     Args:
-        model: An object with `encode(list[str]) -> (n, dim)` float array or tensor.
-        data_dir (`str` or `Path`): SentEval's `downstream` folder.
-        tasks (`tuple[str]`, *optional*): Names of tasks, by default the seven of the paper.
+        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
+        data_dir (`str | Path`): SentEval's `downstream` folder.
+        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven.
         mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
-        device (`str`, *optional*): Where to train the classifiers; a GPU where there is one.
-        seed (`int`, *optional*, defaults to 1111): Seed of folds, starts and orders.
+        device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
+        seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
 
     Returns:
-        `dict`: By task, times 100, and `average`: `results["MR"]["accuracy"]`, `results["average"]["value"]`.
+        `dict[str, Any]`: Figures times 100 by task, and their average: `results["MR"]["accuracy"]`,
+        `results["average"]["value"]`.
 
     Raises:
-        FileNotFoundError, ValueError: As `evaluate_tasks`.
+        FileNotFoundError: See [`read_tasks`].
+        ValueError: See [`evaluate_tasks`].
     """
     protocol = Protocol(mode, seed=seed)
     return evaluate_tasks(

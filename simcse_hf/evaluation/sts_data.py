@@ -1,4 +1,4 @@
-"""The sentence pairs of the STS tasks: SentEval's folders, folders of plain tables, and hub data sets."""
+"""Read the sentence pairs of the STS tasks from SentEval's folders, folders of tables, or the hub."""
 
 from pathlib import Path
 
@@ -17,30 +17,30 @@ HUB_DATASETS = {
     "STS15": "mteb/sts15-sts",
     "STS16": "mteb/sts16-sts",
     "STSBenchmark": "mteb/stsbenchmark-sts",
-    "SICKRelatedness": "mteb/sickr-sts",  # one split of all 9,927 pairs; SentEval's test split has 4,927
+    "SICKRelatedness": "mteb/sickr-sts",  # one split with all 9,927 pairs; SentEval's test split has 4,927
 }
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
-    """Reads the parts of an STS task: its subsets (STS12 to STS16) or its splits (STSBenchmark, SICKRelatedness).
+    """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
-        task (`str`): One of the names of `STS_TASKS`.
-        data_dir (`str` or `Path`): SentEval's `downstream` folder; or a folder with a folder per task that holds plain
-            tables, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the word `hub` for
-            the data sets of [`HUB_DATASETS`], which are fetched.
-        splits (`tuple[str]`): The splits wanted of a task that has splits, the needed one first: the others are left
-            out where they do not exist.
+        task (`str`): One of `STS_TASKS`.
+        data_dir (`str | Path`): One of three sources: SentEval's `downstream` folder; a folder with a folder of
+            tables for each task, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the
+            word `hub`, which downloads the data sets of [`HUB_DATASETS`].
+        splits (`tuple[str, ...]`): The splits to read of a task with splits. The first must exist; the rest are left
+            out if they do not.
 
     Returns:
-        `dict[str, ScoredPairs]`: By name of the subset or split. A data set of the hub comes without subsets, as one
-        part of the task's name.
+        `dict[str, ScoredPairs]`: The pairs of each subset or split. A hub data set has no subsets; its pairs are
+        under the name of the task.
 
     Raises:
-        TaskNotFound: If the task's folder (or the file of the first split) is not there.
-        FileNotFoundError: If the folder is there and a subset of it is not.
-        ValueError: Naming file and line, for malformed data.
+        TaskNotFound: If the task's folder or the file of the first split does not exist.
+        FileNotFoundError: If the folder exists but a subset is missing.
+        ValueError: If the data is malformed. The message names the file and the line.
     """
     if data_dir == HUB:
         parts = _read_hub(task, splits)
@@ -53,7 +53,7 @@ def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> d
 
 
 def read_pairs_argument(argument: str) -> ScoredPairs:
-    """Reads the pairs of a file, or of a hub data set written `name` or `name:split` (default split: `test`)."""
+    """Read the pairs of a file, or of a hub data set written as `name` (its test split) or `name:split`."""
     if Path(argument).exists() or Path(argument.removesuffix(".gz")).suffix in TABLE_SUFFIXES:
         return read_scored_pairs(argument)
     name, _, split = argument.partition(":")
@@ -61,10 +61,18 @@ def read_pairs_argument(argument: str) -> ScoredPairs:
 
 
 def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
-    """Loads a split of a hub data set (or a local folder in a hub data set's layout) with text and score columns.
+    """Load the scored pairs of a split of a hub data set.
+
+    Args:
+        dataset (`str`): Id of the data set, or a local folder with the layout of one.
+        split (`str`): Name of the split.
+        name (`str`): Name of the set in tables and results.
+
+    Returns:
+        [`ScoredPairs`]: At least one pair.
 
     Raises:
-        ValueError: Naming data set, split and row (1-based), for columns or rows that are no scored pairs.
+        ValueError: If the columns or rows are not scored pairs. The message names data set, split and row.
     """
     from datasets import load_dataset
 
@@ -72,7 +80,8 @@ def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
     columns = find_columns(rows.column_names)
     if columns is None:
         raise ValueError(
-            f"{dataset}, split {split}: expected the columns sentence1, sentence2 and score, got {rows.column_names}."
+            f"{dataset}, split {split}: the columns sentence1, sentence2 and score are needed, but it has "
+            f"{rows.column_names}."
         )
     pairs = ScoredPairs(name)
     where = f"{dataset}, split {split}"
@@ -83,7 +92,7 @@ def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
         pairs.sentences1.append(parse_text(row[columns["sentence1"]], where, number))
         pairs.sentences2.append(parse_text(row[columns["sentence2"]], where, number))
     if not pairs.scores:
-        raise ValueError(f"{where}: no scored sentence pair.")
+        raise ValueError(f"{where}: no scored sentence pair. Choose another split as name:split.")
     return pairs
 
 
@@ -96,7 +105,8 @@ def _read_hub(task: str, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
         raise TaskNotFound(f"{dataset} has no {splits[0]} split")
     if task == "SICKRelatedness":
         logger.warning(
-            f"SICKRelatedness: {dataset} is all 9,927 pairs, SentEval's test split 4,927; they do not compare."
+            f"SICKRelatedness: {dataset} has all 9,927 pairs, and SentEval's test split has 4,927. The figures cannot "
+            "be compared."
         )
         return {"test": load_hub_pairs(dataset, "test", "test")}
     return {task: load_hub_pairs(dataset, "test", task)}
@@ -108,26 +118,27 @@ def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
         return {subset: _read_senteval_subset(folder, subset) for subset in STS_SUBSETS[task]}
     tables = _tables(data_dir / task)
     if not tables:
-        raise TaskNotFound(f"neither {folder} nor tables in {data_dir / task}")
+        raise TaskNotFound(f"there is neither {folder} nor a table in {data_dir / task}")
     return {stem: read_scored_pairs(path, name=stem) for stem, path in tables.items()}
 
 
 def _read_splits(task: str, data_dir: Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
-    files = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
-    if not any(file.parent.is_dir() for file in files.values()):
+    files: dict[str, Path | None] = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
+    if not any((data_dir / file).parent.is_dir() for file in STS_SPLITS[task].values()):
         tables = _tables(data_dir / task)
         files = {
             split: next((path for stem, path in tables.items() if stem == split or stem.endswith(f"-{split}")), None)
             for split in splits
         }
-    if files[splits[0]] is None or not files[splits[0]].is_file():
-        raise TaskNotFound(f"neither {data_dir / STS_SPLITS[task][splits[0]]} nor a table in {data_dir / task}")
-    present = [split for split in splits if files[split] is not None and files[split].is_file()]
-    return {split: read_scored_pairs(files[split], name=split) for split in present}
+    present = {split: path for split in splits if (path := files[split]) is not None and path.is_file()}
+    if splits[0] not in present:
+        expected = data_dir / STS_SPLITS[task][splits[0]]
+        raise TaskNotFound(f"there is neither {expected} nor a table in {data_dir / task}")
+    return {split: read_scored_pairs(path, name=split) for split, path in present.items()}
 
 
 def _tables(folder: Path) -> dict[str, Path]:
-    """The tables of a folder by file name without its ending."""
+    """Return the tables of a folder by their file names without suffix."""
     tables = {}
     for path in sorted(folder.glob("*")):
         table = Path(path.name.removesuffix(".gz"))
@@ -137,37 +148,37 @@ def _tables(folder: Path) -> dict[str, Path]:
 
 
 def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
-    """Reads `STS.input.X.txt` (two tab-separated texts a line) and `STS.gs.X.txt` (a score or nothing a line)."""
+    """Read `STS.input.X.txt`, with two tab-separated texts per line, and `STS.gs.X.txt`, with their scores."""
     texts_path, scores_path = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
     texts, scores = read_lines(texts_path), read_lines(scores_path)
     if len(texts) != len(scores):
         raise ValueError(
-            f"{scores_path} has {len(scores)} lines and {texts_path} {len(texts)}: line i of the one scores line i of "
-            "the other."
+            f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}, although each score belongs to "
+            "a line of texts. Download both files again."
         )
     pairs = ScoredPairs(subset)
     for line, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         columns = text.split("\t")
         if len(columns) != 2:
-            raise ValueError(f"{texts_path}, line {line}: {len(columns)} tab-separated texts where 2 are expected.")
+            raise ValueError(f"{texts_path}, line {line}: {len(columns)} tab-separated texts instead of 2.")
         if not score.strip():
             continue
         pairs.scores.append(parse_score(score, scores_path, line))
         pairs.sentences1.append(parse_text(columns[0], texts_path, line))
         pairs.sentences2.append(parse_text(columns[1], texts_path, line))
     if not pairs.scores:
-        raise ValueError(f"{scores_path}: every score is blank.")
+        raise ValueError(f"{scores_path}: no scored sentence pair, because every score is blank.")
     return pairs
 
 
 def _warn_of_other_sizes(task: str, parts: dict[str, ScoredPairs]) -> None:
     if task in STS_SUBSETS:
-        sizes, expected = {task: sum(len(pairs) for pairs in parts.values())}, {task: STS_PAIRS[task]}
+        sizes = {task: sum(len(pairs) for pairs in parts.values())}
     else:
-        sizes, expected = {split: len(pairs) for split, pairs in parts.items()}, STS_PAIRS[task]
+        sizes = {split: len(pairs) for split, pairs in parts.items()}
     for part, size in sizes.items():
-        if size != expected[part]:
+        if size != STS_PAIRS[task][part]:
             logger.warning(
-                f"{task}: {size} scored pairs in {part} where SentEval has {expected[part]}: "
-                "the figures do not compare with published ones."
+                f"{task}: {part} has {size} scored pairs, but SentEval has {STS_PAIRS[task][part]}. The figures "
+                "cannot be compared with published ones."
             )

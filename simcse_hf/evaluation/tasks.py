@@ -1,19 +1,19 @@
-"""The tasks by name: their sets, files and sizes."""
+"""The names, files and sizes of the tasks."""
 
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
-TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 by name only
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 must be named
 TASK_SETS = ("sts", "transfer", "full")
 ALL_TASKS = STS_TASKS + TRANSFER_TASKS + ("SST5",)
 MODES = ("test", "dev", "fasttest")
 
-STS_SUBSETS = {  # in SentEval's order; STS13 without SMT, whose licence forbids passing it on
+STS_SUBSETS = {  # in SentEval's order; STS13 lacks SMT, whose licence forbids redistribution
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),
     "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-STS_SPLITS = {  # SentEval's files of the tasks that have splits, below its `downstream` folder
+STS_SPLITS = {  # files of the tasks that have splits, relative to SentEval's `downstream` folder
     "STSBenchmark": {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
     "SICKRelatedness": {
         "train": "SICK/SICK_train.txt",
@@ -21,12 +21,12 @@ STS_SPLITS = {  # SentEval's files of the tasks that have splits, below its `dow
         "test": "SICK/SICK_test_annotated.txt",
     },
 }
-STS_PAIRS = {  # scored pairs in SentEval's archive: another number means another data set
-    "STS12": 3108,
-    "STS13": 1500,
-    "STS14": 3750,
-    "STS15": 3000,
-    "STS16": 1186,
+STS_PAIRS = {  # scored pairs in SentEval's archive; another number means another data set
+    "STS12": {"STS12": 3108},
+    "STS13": {"STS13": 1500},
+    "STS14": {"STS14": 3750},
+    "STS15": {"STS15": 3000},
+    "STS16": {"STS16": 1186},
     "STSBenchmark": {"train": 5749, "dev": 1500, "test": 1379},
     "SICKRelatedness": {"train": 4500, "dev": 500, "test": 4927},
 }
@@ -43,26 +43,26 @@ TRANSFER_EXAMPLES = {
 
 
 class TaskNotFound(Exception):
-    """The data of a task is not there; the message says what was looked for."""
+    """The data of a task does not exist; the message says where it was looked for."""
 
 
 def headline_split(mode: str) -> str:
-    """The split whose figure a mode reports: `dev` in mode `dev`, else `test`."""
+    """Return the split whose figure a mode reports: `dev` in mode `dev`, otherwise `test`."""
     return "dev" if mode == "dev" else "test"
 
 
 def default_tasks(task_set: str, mode: str) -> tuple[str, ...]:
-    """The tasks of a set, `sts`, `transfer` or `full`; in mode `dev` those of them that have a dev figure."""
+    """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev figure."""
     sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
     return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
 
 
 def check_tasks(tasks: list[str] | tuple[str, ...], mode: str) -> None:
-    """Raises a `ValueError` for an unknown or repeated task or an unknown mode."""
+    """Raise a `ValueError` if a task is unknown or repeated, or if the mode is unknown."""
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}.")
+        raise ValueError(f"mode {mode!r} is unknown. Use one of {', '.join(MODES)}.")
     unknown = [task for task in tasks if task not in ALL_TASKS]
     if unknown:
-        raise ValueError(f"unknown task {', '.join(unknown)}; known are {', '.join(ALL_TASKS)}.")
+        raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
     if len(set(tasks)) != len(tasks):
-        raise ValueError(f"a task is named twice in {', '.join(tasks)}.")
+        raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")

@@ -1,4 +1,4 @@
-"""The labelled texts of the transfer tasks, from SentEval's folders."""
+"""Read the labelled texts of the transfer tasks from SentEval's folders."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class LabelledTexts:
     """One split of a classification task.
 
     Args:
-        texts (`list[str]`): Texts, of length `n`, tokens joined by single spaces.
-        labels (`list[int]`): Classes from 0, of length `n`.
-        texts2 (`list[str]`, *optional*): Second texts of length `n`, for a task on pairs.
+        texts (`list[str]`): Texts, with their tokens joined by single spaces.
+        labels (`list[int]`): Classes from 0.
+        texts2 (`list[str]`, *optional*): Second texts, for a task on pairs.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class LabelledTexts:
         return len(self.labels)
 
     def sorted_by_length(self) -> "LabelledTexts":
-        """The same examples in SentEval's order, which decides its folds: by number of tokens, then by label."""
+        """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
         second = self.texts2 if self.texts2 is not None else [""] * len(self)
         rows = sorted(
             zip(self.texts, second, self.labels, strict=True),
@@ -58,28 +58,28 @@ class LabelledTexts:
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTexts]:
-    """Reads a transfer task in SentEval's layout.
+    """Read a transfer task in SentEval's layout.
 
-    MR, CR, SUBJ, MPQA and TREC are read as Latin-1, as SentEval does, the others as UTF-8.
+    MR, CR, SUBJ, MPQA and TREC are read as Latin-1, as SentEval does, and the others as UTF-8.
 
     Args:
         task (`str`): One of MR, CR, SUBJ, MPQA, SST2, SST5, TREC, MRPC.
-        data_dir (`str` or `Path`): SentEval's `downstream` folder.
+        data_dir (`str | Path`): SentEval's `downstream` folder.
 
     Returns:
-        `dict[str, LabelledTexts]`: The splits `train`, `dev`, `test` the task has; MR, CR, SUBJ and MPQA have one,
-        `train`, of which the protocol holds out folds.
+        `dict[str, LabelledTexts]`: The task's splits out of `train`, `dev` and `test`. MR, CR, SUBJ and MPQA have only
+        `train`, from which the protocol holds out folds.
 
     Raises:
-        TaskNotFound: If the task's folder is not there.
-        FileNotFoundError: If the folder is there and a file of it is not.
-        ValueError: Naming file and line (1-based), for a malformed row or an unknown label.
+        TaskNotFound: If the task's folder does not exist.
+        FileNotFoundError: If the folder exists but a file is missing.
+        ValueError: If a row is malformed or a label is unknown. The message names the file and the line.
     """
     data_dir = Path(data_dir)
     files = BINARY_FILES[task] if task in BINARY_FILES else tuple(SPLIT_FILES[task].values())
     folder = (data_dir / files[0]).parent
     if not folder.is_dir():
-        raise TaskNotFound(f"no folder {folder}")
+        raise TaskNotFound(f"there is no folder {folder}")
     if task in BINARY_FILES:
         splits = {"train": _read_binary(*(data_dir / file for file in files))}
     else:
@@ -88,8 +88,8 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTex
     for split, examples in splits.items():
         if len(examples) != TRANSFER_EXAMPLES[task][split]:
             logger.warning(
-                f"{task}: {len(examples)} examples in {split} where SentEval has {TRANSFER_EXAMPLES[task][split]}: "
-                "the figures do not compare with published ones."
+                f"{task}: {split} has {len(examples)} examples, but SentEval has {TRANSFER_EXAMPLES[task][split]}. "
+                "The figures cannot be compared with published ones."
             )
     return splits
 
@@ -149,10 +149,11 @@ def _read_trec(path: Path) -> LabelledTexts:
 
 
 def _read_mrpc(path: Path) -> LabelledTexts:
-    examples = LabelledTexts(texts2=[])
+    examples, texts2 = LabelledTexts(), []
     for line, row in enumerate(read_lines(path)[1:], start=2):
         columns = _columns(row, "\t", 5, path, line)
         examples.labels.append(_label(columns[0], "01", path, line))
         examples.texts.append(_text(columns[3]))
-        examples.texts2.append(_text(columns[4]))
+        texts2.append(_text(columns[4]))
+    examples.texts2 = texts2
     return examples

@@ -1,8 +1,9 @@
-"""Averaged word vectors from a GloVe or word2vec text file: the paper's first baseline."""
+"""Average the word vectors of a GloVe or word2vec text file, the paper's first baseline."""
 
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -14,31 +15,37 @@ logger = logging.get_logger(__name__)
 class WordVectors:
     """An encoder that averages the vectors of a text's words.
 
-    Words are what white space separates (the STS and transfer files are tokenised), looked up as written and, where
-    that is not found, in lower case; unknown words are left out, and a text without a known word is the zero vector.
-    Only the vectors of words that occur are kept: the file is read through once for each `encode` that brings new
-    words, so that a file of millions of words needs no memory.
+    A text is split into words at white space, because the STS and transfer files are tokenised. A word is looked up as
+    it is written and then in lower case. Unknown words are left out, and a text without a known word has the zero
+    embedding. Only the vectors of words that occur are kept: each `encode` with new words reads through the file once,
+    so that a file of millions of words needs little memory.
 
     Args:
-        path (`str` or `Path`): Text file (or `.gz`), a word and its numbers per line, separated by single spaces; the
-            header line of word2vec's format (number of words, dimension) is recognised.
+        path (`str | Path`): A text file, possibly gzipped, with a word and its numbers on each line, separated by
+            single spaces. The header line of word2vec's format is recognised.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If its first lines are no word vectors.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If its first lines are not word vectors.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._has_header, self.dim = self._layout()
         self._known: dict[str, np.ndarray] = {}
         self._looked_up: set[str] = set()
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Vectors of shape `(len(texts), dim)`, float32.
+        """Average the vectors of each text's words.
+
+        Args:
+            texts (`list[str]`): Tokenised texts.
+
+        Returns:
+            `numpy.ndarray`: Embeddings of shape `(len(texts), dim)`, float32.
 
         Raises:
-            ValueError: Naming file and line (1-based), for a line with another number of numbers or a non-number.
+            ValueError: If a line of the file does not hold `dim` numbers. The message names the file and the line.
         """
         wanted = {form for text in texts for word in text.split() for form in (word, word.lower())}
         if not wanted <= self._looked_up:
@@ -57,22 +64,23 @@ class WordVectors:
             else:
                 empty += 1
         if empty:
-            logger.warning(f"{empty} of {len(texts)} texts have no word in {self.path}: their cosines are 0.")
+            logger.warning(f"{empty} of {len(texts)} texts have no word in {self.path}, so their cosines are 0.")
         return vectors
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        opener = gzip.open if self.path.suffix == ".gz" else open
-        with opener(self.path, "rb") as file:
+        file: IO[bytes]
+        with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     yield number, line.decode("utf-8").rstrip("\r\n ")
                 except UnicodeDecodeError as error:
                     raise ValueError(
-                        f"{self.path}, line {number}: not UTF-8 text. Word vectors are read from the text format; "
-                        "convert a binary file first."
+                        f"{self.path}, line {number}: not UTF-8 text. Word vectors are read from the text format. "
+                        "Convert a binary file first."
                     ) from error
 
     def _layout(self) -> tuple[bool, int]:
+        """Return whether the file has a header, and the number of dimensions."""
         lines = self._lines()
         _, first = next(lines, (1, ""))
         fields = first.split(" ")
@@ -80,7 +88,7 @@ class WordVectors:
             return True, int(fields[1])
         self._numbers(fields[1:], 1)
         if len(fields) < 3:
-            raise ValueError(f"{self.path}, line 1: expected a word and its vector, got {first[:80]!r}.")
+            raise ValueError(f"{self.path}, line 1: a word and its vector are needed, not {first[:80]!r}.")
         return False, len(fields) - 1
 
     def _numbers(self, fields: list[str], line: int) -> np.ndarray:
@@ -96,11 +104,11 @@ class WordVectors:
         for number, line in tqdm(self._lines(), desc=f"Reading {self.path.name}", unit=" words"):
             if number == 1 and self._has_header:
                 continue
-            # From the right: the words of GloVe's largest file include some that hold spaces.
+            # Split from the right, because some words of GloVe's largest file contain spaces.
             fields = line.rsplit(" ", self.dim)
             if len(fields) != self.dim + 1:
                 raise ValueError(
-                    f"{self.path}, line {number}: {len(fields) - 1} numbers where {self.dim} are expected."
+                    f"{self.path}, line {number}: {len(fields) - 1} numbers instead of {self.dim}. Correct the line."
                 )
             if fields[0] in wanted and fields[0] not in self._known:
                 self._known[fields[0]] = self._numbers(fields[1:], number)

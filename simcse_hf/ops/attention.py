@@ -29,7 +29,7 @@ def attend(
             of each sentence only.
         key (`torch.Tensor`): Keys of shape `(T, heads, size)`.
         value (`torch.Tensor`): Values of shape `(T, heads, size)`.
-        packing ([`Packing`]): Where the sentences lie.
+        packing (`Packing`): Where the sentences lie.
         scaling (`float`): Factor of the scores.
         dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
         window (`int`, *optional*): How far a token sees to either side; `None` for the whole sentence.
@@ -143,6 +143,7 @@ class _AttendInBlocks(torch.autograd.Function):
                 weight = _softmax(_product(q, k.mT, scaling), span.block)
                 dropped = weight
                 if any(ctx.needs_input_grad):
+                    # No gradient may flow from rows that stand for no token.
                     weights.append(_fill_padding(weight, span.block, 0.0, queries=True))
                 if masks is not None:
                     dropped = masks[span.weights].view_as(weight).to(weight.dtype).mul_(weight)
@@ -208,11 +209,7 @@ def _softmax_gradient(d_weight: torch.Tensor, weight: torch.Tensor) -> torch.Ten
 
 
 def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:
-    """Overwrite the entries of padding keys (or queries) in `(sentences * heads, queries, keys)` with `value`.
-
-    Queries are filled in the weights that are kept for the backward pass, so that no gradient flows from rows that
-    stand for no token.
-    """
+    """Overwrite the entries of padding keys (or queries) in `(sentences * heads, queries, keys)` with `value`."""
     if block.padding is None or queries and scores.shape[1] != block.width:
         return scores
     padding = block.padding[:, None, :, None] if queries else block.padding[:, None, None]

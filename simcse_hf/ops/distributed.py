@@ -1,11 +1,13 @@
-"""What several training processes share: gathered rows and sums, with their exact gradient."""
+"""Gather rows and sum values over the training processes, with exact gradients."""
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
 def world() -> tuple[int, int]:
-    """(rank, number of processes); (0, 1) outside a process group."""
+    """Return (rank, number of processes), which is (0, 1) outside a process group."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
@@ -13,65 +15,71 @@ def world() -> tuple[int, int]:
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-        # Every process scored its own anchors against our rows: our gradient is the sum of what they all found.
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        # Every process compared its own anchors with the rows of this one, so their gradients add up. Two processes
+        # that hold a row each: rank 0 has the gradient (a, b) of the gathered rows and rank 1 has (c, d). Rank 0
+        # needs a + c for its row and rank 1 needs b + d for its own, which is a reduce-scatter.
         parts = [part.contiguous() for part in grad.chunk(dist.get_world_size())]
-        ours = torch.empty_like(parts[0])
-        dist.reduce_scatter(ours, parts)
-        return ours
+        total = torch.empty_like(parts[0])
+        dist.reduce_scatter(total, parts)
+        return total
 
 
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Stacks the rows of all processes in rank order, differentiably.
+    """Stack the rows of all processes in rank order; the result is differentiable.
 
-    Each process takes the mean loss of its own anchors against the gathered rows; DistributedDataParallel's mean over
-    the processes is then exactly the gradient of one process with the whole batch. (Putting only the local rows back
-    into a detached gather, as the reference does, gives that gradient divided by the number of processes.)
+    If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean
+    over the processes is exactly the gradient that one process gets from the whole batch. The reference implementation
+    puts only the local rows back into a detached gather, which divides that gradient by the number of processes.
 
     Args:
-        rows: (n, ...), with the same n in every process (Accelerate's `even_batches`, its default, sees to that).
+        rows (`torch.Tensor`): Of shape `(n, ...)`, with the same `n` in every process. Accelerate's `even_batches`
+            (its default) ensures this.
 
     Returns:
-        (processes * n, ...); `rows` itself in a single process.
+        `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
     """
     return rows if world()[1] == 1 else _GatherRows.apply(rows)
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
         total = value.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-        # The loss of every process depends on our term.
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        # The losses of all processes depend on the sum, and so on this process's term.
         total = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
 
 def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor over all processes, with the exact gradient; the tensor itself in a single process.
+    """Sum a tensor over all processes; the result is differentiable.
 
-    The convention is that of [`gather_rows`]: each process takes its share of the loss, and the mean of the gradients
-    over the processes is that of one process with the whole batch.
+    As with [`gather_rows`], the mean of the gradients over the processes is the gradient that one process gets from
+    the whole batch.
 
     Args:
-        value: of the same shape in every process.
+        value (`torch.Tensor`): Of the same shape in every process.
+
+    Returns:
+        `torch.Tensor`: The sum; in a single process, `value` itself.
     """
     return value if world()[1] == 1 else _Sum.apply(value)
 
 
 def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor over all processes, without gradient; the tensor itself in a single process."""
+    """Sum a tensor over all processes without a gradient; in a single process, return the tensor itself."""
     if world()[1] == 1:
         return value
     total = value.detach().clone()
@@ -80,18 +88,20 @@ def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
 
 
 def mean_over_processes(total: torch.Tensor, count: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
-    """This process's share of a mean over the items of all processes, which may hold different numbers of them.
+    """Scale this process's sum so that the average over the processes is the mean over all items.
 
-    The mean of the shares over the processes, which DistributedDataParallel takes of the gradients, is the mean of the
-    items, whoever holds them.
+    The processes may hold different numbers of items. Two processes with the items 1, 2, 3 and 6 return
+    (1 + 2 + 3) * 2 / 4 = 3 and 6 * 2 / 4 = 3; DistributedDataParallel averages gradients over the processes, and the
+    average of 3 and 3 is the mean of the four items.
 
     Args:
-        total: the sum over this process's items.
-        count: how many they are, an integer tensor.
-        over_processes: False: the mean of this process's own items.
+        total (`torch.Tensor`): The sum over this process's items.
+        count (`torch.Tensor`): The number of this process's items, an integer tensor.
+        over_processes (`bool`, *optional*, defaults to `True`): Whether to count the items of all processes. With
+            `False` the result is the mean over this process's own items.
 
     Returns:
-        A scalar; 0 where nobody has an item.
+        `torch.Tensor`: A scalar; 0 if no process has an item.
     """
     processes = 1
     if over_processes:

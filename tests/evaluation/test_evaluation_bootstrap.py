@@ -10,7 +10,7 @@ from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, r
 random = np.random.RandomState(0)
 
 
-def test_counts_are_of_samples_with_replacement():
+def test_counts_describe_samples_with_replacement():
     counts = resampled_counts(40, 500, np.random.default_rng(0))
     assert counts.shape == (500, 40) and (counts.sum(axis=1) == 40).all()
     assert counts.mean(axis=0) == pytest.approx(np.ones(40), abs=0.25)
@@ -18,7 +18,7 @@ def test_counts_are_of_samples_with_replacement():
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_ranks_and_correlations_are_those_of_the_drawn_out_sample(ties):
+def test_ranks_and_correlations_equal_those_of_the_written_out_sample(ties):
     x, y = random.randn(30), random.randn(30)
     if ties:
         x, y = np.round(x), np.round(y)
@@ -34,12 +34,12 @@ def test_ranks_and_correlations_are_those_of_the_drawn_out_sample(ties):
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
 @pytest.mark.parametrize("elements", [1, 1 << 22])
-def test_figures_follow_the_aggregation(monkeypatch, aggregation, elements):
+def test_resampled_figures_use_the_aggregation(monkeypatch, aggregation, elements):
     monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
     gold = {"a": random.rand(20), "b": random.rand(50)}
     parts = {part: {"predicted": values + random.rand(len(values)), "gold": values} for part, values in gold.items()}
-    found = resampled_figures([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
-    assert found.shape == (2, 5) and np.array_equal(found[0], found[1])
+    result = resampled_figures([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
+    assert result.shape == (2, 5) and np.array_equal(result[0], result[1])
     if elements > 1:
         drawing = np.random.default_rng(3)
         counts = {part: resampled_counts(len(values), 5, drawing) for part, values in gold.items()}
@@ -52,18 +52,18 @@ def test_figures_follow_the_aggregation(monkeypatch, aggregation, elements):
             "mean": np.mean(single),
             "wmean": (20 * single[0] + 50 * single[1]) / 70,
         }
-        assert found[0, 4] == pytest.approx(100 * expected[aggregation])
+        assert result[0, 4] == pytest.approx(100 * expected[aggregation])
 
 
-def test_accuracies_are_resampled_too():
+def test_accuracies_are_resampled():
     correct = np.array([True] * 30 + [False] * 10)
-    found = resampled_figures(
+    result = resampled_figures(
         [{"MR": {"correct": correct, "gold": np.ones(40)}}], "all", "spearman", 2000, np.random.default_rng(0)
     )
-    assert found.mean() == pytest.approx(75, abs=1)
-    assert found.std() == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 40), abs=0.5)
+    assert result.mean() == pytest.approx(75, abs=1)
+    assert result.std() == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 40), abs=0.5)
 
 
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match="unknown aggregation"):
+def test_an_unknown_aggregation_or_metric_is_an_error():
+    with pytest.raises(ValueError, match="aggregation .* must be one of all, mean, wmean"):
         resampled_figures([{}], "sum", "pearson", 1, np.random.default_rng(0))

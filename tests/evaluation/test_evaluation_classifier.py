@@ -59,7 +59,7 @@ def slow_fit(x, y, held_out, classes, config, l2):
 
 @pytest.mark.parametrize("config", [TEST_CONFIG, FAST_CONFIG])
 @pytest.mark.parametrize("classes, held", [(2, True), (5, True), (3, False)])
-def test_the_grid_is_the_separate_fits(config, classes, held):
+def test_the_grid_equals_separate_fits(config, classes, held):
     x, y = data(300, classes, seed=0)
     held_out = data(100, classes, seed=1) if held else None
     l2 = (1e-5, 1e-2, 1.0)
@@ -77,7 +77,7 @@ def test_the_grid_is_the_separate_fits(config, classes, held):
         assert correct[:, column].mean() == pytest.approx(slow_correct, abs=0.006)
 
 
-def test_stopping_counts_misses_in_total():
+def test_early_stopping_counts_scorings_without_improvement_in_total():
     # With batches as large as the data and no noise, accuracy is 1 at once: every later scoring is a miss.
     x, y = np.float32([[-1.0], [1.0]] * 20), np.array([0, 1] * 20)
     config = ClassifierConfig("rmsprop", 40, tenacity=3, epoch_size=2, folds=2)
@@ -94,7 +94,7 @@ def test_stopping_counts_misses_in_total():
     assert len(epochs) == 2 * (1 + 4)
 
 
-def test_a_fit_is_repeatable_and_leaves_the_global_generators_alone():
+def test_a_fit_is_repeatable_and_does_not_touch_the_global_generators():
     x, y = data(200, 2, seed=0)
     torch.manual_seed(3)
     np.random.seed(3)
@@ -111,16 +111,16 @@ def test_a_fit_is_repeatable_and_leaves_the_global_generators_alone():
 
 @pytest.mark.parametrize("folds", [5, 10])
 @pytest.mark.parametrize("labels", [[0, 1] * 40, [2] * 31 + [0] * 17 + [1] * 11, [1] * 13 + [0] * 50])
-def test_folds_are_scikit_learns(folds, labels):
+def test_folds_equal_scikit_learns(folds, labels):
     model_selection = pytest.importorskip("sklearn.model_selection")
     splitter = model_selection.StratifiedKFold(folds, shuffle=True, random_state=SEED)
     expected = list(splitter.split(np.zeros(len(labels)), labels))
-    found = stratified_folds(np.array(labels), folds)
-    assert len(found) == folds
-    for (train, held), (expected_train, expected_held) in zip(found, expected, strict=True):
+    result = stratified_folds(np.array(labels), folds)
+    assert len(result) == folds
+    for (train, held), (expected_train, expected_held) in zip(result, expected, strict=True):
         assert np.array_equal(train, expected_train) and np.array_equal(held, expected_held)
 
 
-def test_folds_need_enough_examples_of_each_class():
-    with pytest.raises(ValueError, match="a class has 4 examples, fewer than the 5 folds"):
+def test_a_class_with_fewer_examples_than_folds_is_an_error():
+    with pytest.raises(ValueError, match="a class has 4 examples, which is fewer than the 5 folds"):
         stratified_folds(np.array([0] * 20 + [1] * 4), 5)

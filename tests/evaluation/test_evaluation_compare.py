@@ -24,14 +24,14 @@ def evaluation(noise, seed, stored=True, accuracy=None):
     return Evaluation(results, scores if stored else {})
 
 
-def test_a_clear_difference_has_an_interval_without_zero():
+def test_the_interval_of_a_clear_difference_excludes_zero():
     comparison = compare_evaluations(
         {"good": evaluation(0.2, 1, accuracy=0.8), "bad": evaluation(0.6, 2, accuracy=0.6)}
     )
     assert comparison["baseline"] == "good" and comparison["tasks"] == ["STS12", "STS16", "MR"]
     for task in ("STS12", "MR", "average", "average_transfer"):
-        found = comparison["differences"]["bad"][task]
-        assert found["low"] < found["difference"] < found["high"] < 0
+        result = comparison["differences"]["bad"][task]
+        assert result["low"] < result["difference"] < result["high"] < 0
     figures = comparison["figures"]
     assert figures["bad"]["STS16"] is None
     assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(
@@ -40,13 +40,13 @@ def test_a_clear_difference_has_an_interval_without_zero():
     assert comparison["averages"]["average"]["tasks"] == ["STS12"]
 
 
-def test_the_interval_covers_about_as_often_as_it_says():
+def test_intervals_cover_the_true_difference_at_their_confidence_level():
     # Two systems with the same error: over many draws of both, zero is inside a 90% interval about 9 times in 10.
     inside = 0
     for seed in range(60):
         pair = {"x": evaluation(0.5, 2 * seed), "y": evaluation(0.5, 2 * seed + 1)}
-        found = compare_evaluations(pair, resamples=200, confidence=0.9)["differences"]["y"]["STS12"]
-        inside += found["low"] <= 0 <= found["high"]
+        result = compare_evaluations(pair, resamples=200, confidence=0.9)["differences"]["y"]["STS12"]
+        inside += result["low"] <= 0 <= result["high"]
     assert 46 <= inside <= 60
 
 
@@ -63,20 +63,20 @@ def test_pairing_narrows_the_interval():
     assert related["high"] - related["low"] < 0.2 * (unrelated["high"] - unrelated["low"])
 
 
-def test_the_protocol_decides_what_is_compared():
+def test_a_comparison_uses_the_figures_of_the_protocol():
     pair = {"x": evaluation(0.3, 0), "y": evaluation(0.4, 1)}
-    found = compare_evaluations(pair, Protocol(aggregation="wmean", metric="pearson"))
-    assert found["figures"]["x"]["STS12"] == pair["x"].results["STS12"]["aggregate"]["wmean"]["pearson"]
+    result = compare_evaluations(pair, Protocol(aggregation="wmean", metric="pearson"))
+    assert result["figures"]["x"]["STS12"] == pair["x"].results["STS12"]["aggregate"]["wmean"]["pearson"]
 
 
-def test_without_stored_scores_there_is_no_interval():
+def test_a_comparison_without_stored_scores_has_no_interval():
     comparison = compare_evaluations({"x": evaluation(0.3, 0), "y": evaluation(0.4, 1, stored=False)})
-    found = comparison["differences"]["y"]["STS12"]
-    assert found["low"] is None and found["difference"] < 0
+    result = comparison["differences"]["y"]["STS12"]
+    assert result["low"] is None and result["difference"] < 0
     assert "n/a" in format_comparison(comparison).splitlines()[-1]
 
 
-def test_the_text_has_a_row_per_model_and_a_line_per_difference():
+def test_the_formatted_comparison_has_a_row_per_model_and_per_difference():
     comparison = compare_evaluations({"x": evaluation(0.2, 0), "y": evaluation(0.6, 1), "z": evaluation(0.3, 2)})
     rows = [line.split() for line in format_comparison(comparison).splitlines()]
     assert rows[2] == ["STS12", "STS16", "Avg."]
@@ -84,7 +84,7 @@ def test_the_text_has_a_row_per_model_and_a_line_per_difference():
     assert ["y", "-", "x", "95%", "interval"] in rows and ["z", "-", "x", "95%", "interval"] in rows
 
 
-def test_what_cannot_be_compared_is_an_error():
+def test_evaluations_that_cannot_be_compared_are_an_error():
     x = evaluation(0.3, 0)
     with pytest.raises(ValueError, match="at least two"):
         compare_evaluations({"x": x})
@@ -94,5 +94,5 @@ def test_what_cannot_be_compared_is_an_error():
         compare_evaluations({"x": x, "y": other})
     with pytest.raises(ValueError, match="no task in common"):
         compare_evaluations({"x": x, "y": Evaluation({"STS13": {"missing": "no"}}, {})})
-    with pytest.raises(ValueError, match="0 < confidence < 1"):
+    with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
         compare_evaluations({"x": x, "y": other}, confidence=95)

@@ -19,7 +19,7 @@ def squared_distance(a, b):
     return sum((u - v) ** 2 for u, v in zip(unit(a), unit(b), strict=True))
 
 
-def test_alignment_is_the_mean_squared_distance_of_unit_vectors():
+def test_alignment_is_the_mean_squared_distance_of_normalised_embeddings():
     expected = sum(squared_distance(a, b) for a, b in zip(X.tolist(), Y.tolist(), strict=True)) / len(X)
     assert alignment(X, Y) == pytest.approx(expected, abs=1e-12)
     assert alignment(X.float(), 7 * Y.float()) == pytest.approx(expected, abs=1e-5)
@@ -28,7 +28,7 @@ def test_alignment_is_the_mean_squared_distance_of_unit_vectors():
 
 @pytest.mark.parametrize("t", [2, 0.5, 300])
 @pytest.mark.parametrize("elements", [1, 23 * 5, 1 << 20])
-def test_uniformity_is_the_log_mean_over_distinct_pairs_however_it_is_chunked(monkeypatch, t, elements):
+def test_uniformity_is_the_log_mean_over_distinct_pairs_for_any_block_size(monkeypatch, t, elements):
     monkeypatch.setattr(geometry, "BLOCK_ELEMENTS", elements)
     rows = X.tolist()
     potentials = [-t * squared_distance(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 1, len(rows))]
@@ -38,12 +38,12 @@ def test_uniformity_is_the_log_mean_over_distinct_pairs_however_it_is_chunked(mo
     assert uniformity(5 * X.float(), t) == pytest.approx(expected, abs=1e-4 * max(1, t))
 
 
-def test_uniformity_of_a_collapsed_and_of_a_spread_representation():
+def test_uniformity_is_0_for_collapsed_embeddings_and_lower_for_spread_ones():
     assert uniformity(torch.ones(10, 4)) == pytest.approx(0, abs=1e-6)
     assert uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(-8, abs=1e-5)
 
 
-def test_singular_spectrum_is_that_of_the_normalised_matrix_and_starts_at_one():
+def test_the_singular_spectrum_of_normalised_embeddings_starts_at_one():
     gram = torch.tensor([unit(row) for row in X.tolist()], dtype=torch.float64)
     eigenvalues = torch.linalg.eigvalsh(gram.T @ gram).flip(0)
     expected = (eigenvalues / eigenvalues[0]).sqrt().tolist()
@@ -60,20 +60,20 @@ def test_isotropy_is_one_for_symmetric_directions_and_small_for_a_cone():
 
 
 @pytest.mark.parametrize("measure", [uniformity, singular_spectrum, isotropy, lambda x: alignment(x, x)])
-@pytest.mark.parametrize("value, said", [(math.nan, "NaN"), (math.inf, "infinity"), (0.0, "row 3 is zero")])
-def test_broken_vectors_are_named(measure, value, said):
+@pytest.mark.parametrize("value, message", [(math.nan, "NaN"), (math.inf, "infinity"), (0.0, "row 3 is zero")])
+def test_errors_name_broken_embeddings(measure, value, message):
     broken = X.clone()
     broken[2] = value
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         measure(broken)
 
 
-def test_shapes_are_checked():
+def test_wrong_shapes_and_types_are_an_error():
     with pytest.raises(ValueError, match="at least 2"):
         uniformity(X[:1])
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="same shape"):
         alignment(X, Y[:5])
-    with pytest.raises(ValueError, match="float vectors"):
+    with pytest.raises(ValueError, match="float embeddings"):
         uniformity(torch.ones(4))
-    with pytest.raises(ValueError, match="float vectors"):
+    with pytest.raises(ValueError, match="float embeddings"):
         uniformity(torch.ones(4, 2, dtype=torch.long))

@@ -1,5 +1,8 @@
 """Correlations, cosines, and the metric module."""
 
+import subprocess
+import sys
+
 import evaluate
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ def slow_ranks(values):
     return np.array([np.mean([int(v < w) + int(v <= w) for v in values]) for w in values])
 
 
-def test_spearman_is_pearson_of_ranks_that_ties_share():
+def test_spearman_is_pearson_of_ranks_and_ties_share_their_mean_rank():
     a, b = slow_ranks(A), slow_ranks(B)
     expected = np.corrcoef(a, b)[0, 1]
     assert spearman(A, B) == pytest.approx(expected, abs=1e-12)
@@ -24,15 +27,15 @@ def test_spearman_is_pearson_of_ranks_that_ties_share():
 
 
 @pytest.mark.parametrize("metric", [spearman, pearson])
-@pytest.mark.parametrize("kind", [list, np.float32, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64)])
-def test_takes_lists_arrays_and_tensors(metric, kind):
-    assert isinstance(metric(kind(A), kind(B)), float)
-    assert metric(kind(A), kind(B)) == pytest.approx(metric(A, B), abs=1e-6)
+@pytest.mark.parametrize("convert", [list, np.float32, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64)])
+def test_correlations_take_lists_arrays_and_tensors(metric, convert):
+    assert isinstance(metric(convert(A), convert(B)), float)
+    assert metric(convert(A), convert(B)) == pytest.approx(metric(A, B), abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", [spearman, pearson])
 @pytest.mark.parametrize(
-    "a, b, said",
+    "a, b, message",
     [
         ([1.0, 1.0, 1.0], [1, 2, 3], "collapsed"),
         ([1, 2, 3], [2.0, 2.0, 2.0], "gold scores are the same"),
@@ -42,12 +45,12 @@ def test_takes_lists_arrays_and_tensors(metric, kind):
         ([1], [1], "at least 2"),
     ],
 )
-def test_what_has_no_correlation_is_an_error(metric, a, b, said):
-    with pytest.raises(ValueError, match=said):
+def test_undefined_correlations_are_an_error(metric, a, b, message):
+    with pytest.raises(ValueError, match=message):
         metric(a, b)
 
 
-def test_cosines_row_by_row():
+def test_cosines_are_computed_row_by_row():
     x, y = random.randn(7, 5), random.randn(7, 5)
     expected = [float(u @ v) / float(np.sqrt(u @ u) * np.sqrt(v @ v)) for u, v in zip(x, y, strict=True)]
     assert cosine_similarity_pairs(x, y) == pytest.approx(expected, abs=1e-12)
@@ -55,7 +58,7 @@ def test_cosines_row_by_row():
     assert single.dtype == np.float64 and single == pytest.approx(expected, abs=2e-2)
 
 
-def test_a_zero_vector_has_cosine_zero_and_nan_is_an_error():
+def test_a_zero_embedding_has_cosine_zero_and_nan_is_an_error():
     x = np.eye(3, dtype=np.float32)
     x[1] = 0
     assert cosine_similarity_pairs(x, np.eye(3, dtype=np.float32)) == pytest.approx([1, 0, 1])
@@ -66,7 +69,7 @@ def test_a_zero_vector_has_cosine_zero_and_nan_is_an_error():
         cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3)))
 
 
-def test_the_metric_module_computes_alone_and_combined():
+def test_the_metric_works_alone_in_batches_and_combined():
     metric = SimilarityCorrelation()
     result = metric.compute(predictions=A, references=B)
     assert result["spearman"] == pytest.approx(scipy.stats.spearmanr(A, B).statistic, abs=1e-12)
@@ -78,3 +81,12 @@ def test_the_metric_module_computes_alone_and_combined():
     assert sorted(combined.compute(predictions=A, references=B).values()) == pytest.approx(
         sorted([*result.values(), *result.values()])
     )
+
+
+def test_the_packages_evaluate_and_mteb_are_imported_only_when_they_are_used():
+    program = (
+        "import sys, simcse_hf.evaluation, simcse_hf.evaluation.mteb; "
+        "assert not {'evaluate', 'mteb'} & sys.modules.keys(); "
+        "simcse_hf.evaluation.SimilarityCorrelation; assert 'evaluate' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

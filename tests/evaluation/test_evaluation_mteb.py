@@ -9,7 +9,7 @@ from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import BENCHMARK, MTEB_TASKS, evaluate_mteb, mteb_task_names
 
 
-def test_the_56_tasks():
+def test_mteb_tasks_are_the_56_of_the_paper():
     assert len(mteb_task_names(["all"])) == 56
     assert {category: len(tasks) for category, tasks in MTEB_TASKS.items()} == {
         "Classification": 12,
@@ -22,24 +22,24 @@ def test_the_56_tasks():
     }
 
 
-def test_categories_and_names_mix():
+def test_mteb_categories_and_names_can_be_mixed():
     assert mteb_task_names(["Summarization", "STS12", "SummEval", "Other"]) == ["SummEval", "STS12", "Other"]
 
 
-def test_without_mteb_the_extra_is_named(monkeypatch):
+def test_without_mteb_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[mteb\]"):
         evaluate_mteb(BagOfWords(), ["STS12"])
 
 
-def test_the_names_are_mtebs():
+def test_mteb_knows_all_task_names():
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     assert {task.metadata.name for task in mteb.get_benchmark(BENCHMARK).tasks} == set(mteb_task_names(["all"]))
-    with pytest.raises(ValueError, match="mteb knows no data set 'Nonsense'"):
+    with pytest.raises(ValueError, match="mteb does not know the data set 'Nonsense'"):
         evaluate_mteb(BagOfWords(), ["Nonsense"])
 
 
-def test_mteb_scores_an_encoder_as_we_do(monkeypatch):
+def test_mteb_gives_the_figure_of_our_evaluation(monkeypatch):
     mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
     import datasets
 
@@ -52,6 +52,6 @@ def test_mteb_scores_an_encoder_as_we_do(monkeypatch):
     benchmark = mteb.get_benchmark(BENCHMARK)
     monkeypatch.setattr(mteb, "get_benchmark", lambda name: type(benchmark)(name=name, tasks=[task]))
     model = BagOfWords()
-    found = evaluate_mteb(model, ["STSBenchmark"], name="outputs/my/model")
+    result = evaluate_mteb(model, ["STSBenchmark"], name="outputs/my/model")
     expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
-    assert found == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
+    assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}

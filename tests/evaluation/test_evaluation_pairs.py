@@ -34,11 +34,11 @@ def write(tmp_path, name, text):
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
     ],
 )
-def test_reads_every_layout(tmp_path, name, text):
+def test_every_layout_is_read(tmp_path, name, text):
     assert read_scored_pairs(write(tmp_path, name, text)) == EXPECTED
 
 
-def test_reads_jsonl_parquet_and_gzip(tmp_path):
+def test_jsonl_parquet_and_gzip_files_are_read(tmp_path):
     rows = [
         {"sentence1": a, "sentence2": b, "similarity_score": s}
         for a, b, s in zip(EXPECTED.sentences1, EXPECTED.sentences2, EXPECTED.scores, strict=True)
@@ -54,7 +54,7 @@ def test_reads_jsonl_parquet_and_gzip(tmp_path):
     assert read_scored_pairs(tmp_path / "x.parquet") == EXPECTED
 
 
-def test_name_is_the_stem_or_the_one_given(tmp_path):
+def test_the_name_defaults_to_the_stem(tmp_path):
     path = write(tmp_path, "surprise.OnWN.tsv", "1\ta\tb\n")
     assert read_scored_pairs(path).name == "surprise.OnWN"
     assert read_scored_pairs(path, name="mine").name == "mine"
@@ -66,25 +66,25 @@ def test_a_unicode_line_separator_does_not_end_a_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, text, line, said",
+    "name, text, line, message",
     [
         ("x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", 3, "6 columns"),
         ("x.csv", STSB + "g\tf\t2012\t3\tfour\ta\tb\n", 3, "'four' is not a finite number"),
         ("x.tsv", "1\ta\tb\nnan\ta\tb\n", 2, "not a finite number"),
         ("x.tsv", "1\ta\tb\n1\t \tb\n", 2, "empty"),
         ("x.tsv", b"1\ta\tb\n1\tcaf\xe9\tb\n", 2, "not utf-8"),
-        ("x.tsv", "sentence1\tsentence2\tscore\na\tb\t1\na\tb\n", 3, "2 columns where 3"),
-        ("x.csv", "sentence1,sentence2,score\na, b, c,1\n", 2, "4 columns where 3"),
+        ("x.tsv", "sentence1\tsentence2\tscore\na\tb\t1\na\tb\n", 3, "2 columns instead of 3"),
+        ("x.csv", "sentence1,sentence2,score\na, b, c,1\n", 2, "4 columns instead of 3"),
         ("x.csv", 'sentence1,sentence2,score\na,b,1\n"a,b,1\n', 3, "malformed csv"),
         ("x.csv", "one,two\na,b\n", 1, "expected the columns"),
         ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\nnothing\n', 2, "not a JSON object"),
         ("x.jsonl", '{"sentence1": "a", "score": 1}\n', 1, "sentence2"),
-        ("x.jsonl", '{"sentence1": "a", "sentence2": 7, "score": 1}\n', 1, "must be text"),
+        ("x.jsonl", '{"sentence1": "a", "sentence2": 7, "score": 1}\n', 1, "must be a string"),
     ],
 )
-def test_bad_rows_are_named_by_file_and_line(tmp_path, name, text, line, said):
+def test_errors_name_the_file_and_line_of_bad_rows(tmp_path, name, text, line, message):
     path = write(tmp_path, name, text)
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_scored_pairs(path)
     assert f"{path}, line {line}:" in str(error.value)
 
@@ -95,7 +95,7 @@ def test_a_file_without_a_scored_pair_is_an_error(tmp_path, text):
         read_scored_pairs(write(tmp_path, "x.tsv", text))
 
 
-def test_damaged_and_absent_files(tmp_path):
+def test_damaged_and_missing_files_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="gzip"):
         read_scored_pairs(write(tmp_path, "x.tsv.gz", gzip.compress(STSB.encode())[:-9]))
     with pytest.raises(ValueError, match="not a parquet file"):

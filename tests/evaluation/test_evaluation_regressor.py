@@ -5,24 +5,24 @@ import pytest
 from evaluation_helpers import BagOfWords, random_pairs
 
 from simcse_hf.evaluation import ScoredPairs
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.regressor import rating_distribution, score_regressor
-from simcse_hf.evaluation.vectors import SentenceVectors
 
 
 def splits(sizes=(150, 40, 60)):
-    found = {}
+    result = {}
     for seed, (split, size) in enumerate(zip(("train", "dev", "test"), sizes, strict=True)):
         rows = random_pairs(size, seed)
-        found[split] = ScoredPairs(split, *(list(column) for column in zip(*rows, strict=True)))
-    return found
+        result[split] = ScoredPairs(split, *(list(column) for column in zip(*rows, strict=True)))
+    return result
 
 
 def score(parts):
     texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
-    return score_regressor("STSBenchmark", parts, SentenceVectors(BagOfWords(), texts), device="cpu")
+    return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
 
 
-def test_the_distribution_has_the_score_as_its_mean_and_two_neighbours():
+def test_a_rating_distribution_has_the_score_as_its_mean():
     scores = np.array([1.0, 1.25, 3.6, 5.0])
     spread = rating_distribution(scores)
     assert spread @ np.arange(1, 6) == pytest.approx(scores, abs=1e-6)
@@ -34,7 +34,7 @@ def test_the_distribution_has_the_score_as_its_mean_and_two_neighbours():
     )
 
 
-def test_it_learns_and_scores_dev_and_test():
+def test_the_regressor_learns_and_scores_dev_and_test():
     parts = splits()
     result, scores = score(parts)
     assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
@@ -46,7 +46,7 @@ def test_it_learns_and_scores_dev_and_test():
     assert result["test"]["mse"] == pytest.approx(errors.mean())
 
 
-def test_every_split_is_needed():
+def test_a_missing_split_is_an_error():
     parts = splits()
     del parts["dev"]
     with pytest.raises(ValueError, match="STSBenchmark: the regressor needs .* dev is missing"):

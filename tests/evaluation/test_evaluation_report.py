@@ -24,7 +24,7 @@ def results():
         "wmean": {"spearman": 55.0, "pearson": 45.0},
     }
     subsets = {"MSRpar": {"pairs": 750, "spearman": 57.841, "pearson": 58.4}}
-    found = {
+    result = {
         "STS12": {"pairs": 3108, "subsets": subsets, "aggregate": aggregate},
         "STS16": {"missing": "no folder STS16-en-test"},
         "STSBenchmark": {"splits": {"test": {"pairs": 1379, "spearman": 80.0, "pearson": 81.0}}},
@@ -32,11 +32,11 @@ def results():
         "MRPC": {"accuracy": 71.706, "dev_accuracy": 73.55, "f1": 80.43, "examples": {"train": 4076, "test": 1725}},
         "CR": {"missing": "no folder CR"},
     }
-    add_averages(found, tuple(found), "test", "all", "spearman")
-    return found
+    add_averages(result, tuple(result), "test", "all", "spearman")
+    return result
 
 
-def test_a_table_names_what_is_missing_and_over_how_many_tasks_it_averages():
+def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
     lines = format_table(results(), "test", "all", "spearman").splitlines()
     assert lines[:5] == [
         "mode test, spearman, aggregation all, x 100",
@@ -63,21 +63,21 @@ def test_verbose_lists_subsets_splits_and_counts():
     assert "MRPC: accuracy 71.71, dev 73.55, F1 80.43, train 4076, test 1725" in table
 
 
-def test_the_average_is_of_the_figures_the_protocol_names():
-    found = results()
-    add_averages(found, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")
-    assert found["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
-    add_averages(found, ("STS16",), "test", "all", "spearman")
-    assert found["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
-    assert "n/a" in format_table({"STS16": found["STS16"], "average": found["average"]}, "test", "all", "spearman")
+def test_the_average_uses_the_figures_of_the_protocol():
+    result = results()
+    add_averages(result, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")
+    assert result["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
+    add_averages(result, ("STS16",), "test", "all", "spearman")
+    assert result["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
+    assert "n/a" in format_table({"STS16": result["STS16"], "average": result["average"]}, "test", "all", "spearman")
 
 
-def test_a_task_without_subsets_has_no_mean_and_says_so():
-    found = results()
-    found["STS12"]["aggregate"]["mean"] = {"spearman": None, "pearson": None}
-    add_averages(found, ("STS12", "STSBenchmark"), "test", "mean", "spearman")
-    assert found["average"]["missing"] == ["STS12"]
-    assert "STS12 n/a: no mean figure without its subsets" in format_table(found, "test", "mean", "spearman")
+def test_a_task_without_subsets_is_shown_without_a_mean():
+    result = results()
+    result["STS12"]["aggregate"]["mean"] = {"spearman": None, "pearson": None}
+    add_averages(result, ("STS12", "STSBenchmark"), "test", "mean", "spearman")
+    assert result["average"]["missing"] == ["STS12"]
+    assert "STS12 n/a: no mean figure without its subsets" in format_table(result, "test", "mean", "spearman")
 
 
 def test_results_are_written_and_read_back(tmp_path):
@@ -98,13 +98,13 @@ def test_results_are_written_and_read_back(tmp_path):
     assert read_results(tmp_path / "new/results.json")[1] == {}
 
 
-def test_other_files_are_no_results(tmp_path):
+def test_a_file_that_is_not_a_result_file_is_an_error(tmp_path):
     path = tmp_path / "x.json"
-    for text, said in (("{", "not a JSON file"), ("[]", "no results"), ('{"a": 1}', "no results")):
+    for text, message in (("{", "not a JSON file"), ("[]", "not a result file"), ('{"a": 1}', "not a result file")):
         path.write_text(text)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             read_results(path)
 
 
-def test_versions_name_what_decides_the_figures():
+def test_versions_list_the_packages_that_figures_depend_on():
     assert {"python", "torch", "transformers", "simcse-hf", "scipy"} <= set(versions())

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_names_that_others_rely_on(folder):
+def test_results_have_the_documented_names(folder):
     results = evaluate_sts(BagOfWords(), folder)
     for task, subset in (("STS12", "MSRpar"), ("STS13", "FNWN")):
         for metric in ("spearman", "pearson"):
@@ -45,7 +45,7 @@ def test_names_that_others_rely_on(folder):
     assert 50 < transfer["MR"]["accuracy"] <= 100 and transfer["average"]["missing"] == ["CR"]
 
 
-def test_a_missing_task_says_why_and_is_no_zero_in_the_average(folder):
+def test_a_missing_task_has_a_reason_and_does_not_enter_the_average(folder):
     results = evaluate_sts(BagOfWords(), folder)
     assert "STS16-en-test" in results["STS16"]["missing"]
     figures = [results[task]["aggregate"]["all"]["spearman"] for task in ("STS12", "STS13")]
@@ -53,7 +53,7 @@ def test_a_missing_task_says_why_and_is_no_zero_in_the_average(folder):
     assert results["average"]["value"] == pytest.approx(np.mean(figures))
 
 
-def test_aggregation_and_metric_decide_the_average_only(folder):
+def test_aggregation_and_metric_change_only_the_average(folder):
     plain = evaluate_sts(BagOfWords(), folder, tasks=STS)
     other = evaluate_sts(BagOfWords(), folder, tasks=STS, aggregation="wmean", metric="pearson")
     assert {task: plain[task] for task in STS} == {task: other[task] for task in STS}
@@ -87,7 +87,7 @@ def test_mode_dev_encodes_and_scores_dev_splits_only(folder):
     assert accuracy["average"]["value"] == accuracy["TREC"]["dev_accuracy"]
 
 
-def test_the_regressor_takes_the_place_of_the_cosine(folder):
+def test_the_regressor_replaces_the_cosine(folder):
     results = evaluate_sts(BagOfWords(), folder, tasks=("STS12", "STSBenchmark"), regressor=True, device="cpu")
     assert results["average"]["value"] == pytest.approx(
         (results["STS12"]["aggregate"]["all"]["spearman"] + results["STSBenchmark"]["regressor"]["test"]["spearman"])
@@ -99,7 +99,7 @@ def test_the_regressor_takes_the_place_of_the_cosine(folder):
     assert len(dev.scores["STSBenchmark"]["dev"]["predicted"]) == 40
 
 
-def test_correlations_and_accuracies_are_not_averaged_together(folder):
+def test_correlations_and_accuracies_are_averaged_separately(folder):
     results = evaluate_tasks(BagOfWords(), folder, ("STS12", "TREC"), Protocol("fasttest"), device="cpu").results
     assert results["average"]["value"] == results["STS12"]["aggregate"]["all"]["spearman"]
     assert results["average_transfer"]["value"] == results["TREC"]["accuracy"]
@@ -125,7 +125,7 @@ def test_geometry_is_measured_on_all_of_stsb(folder):
     assert results["geometry"]["singular_spectrum"][0] == 1
 
 
-def test_further_pairs_are_tasks_of_their_own(folder, tmp_path):
+def test_further_pairs_become_tasks(folder, tmp_path):
     path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(30, 9)])
     pairs = read_scored_pairs(path)
     results = evaluate_tasks(BagOfWords(), None, (), pairs=(pairs,)).results
@@ -142,39 +142,39 @@ class Constant:
         return np.full((len(texts), 4), self.value)
 
 
-@pytest.mark.parametrize("value, said", [(1.0, "collapsed"), (np.nan, "NaN")])
-def test_collapsed_and_nan_vectors_are_an_error_and_no_nan_average(folder, value, said):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("value, message", [(1.0, "collapsed"), (np.nan, "NaN")])
+def test_collapsed_and_nan_embeddings_are_an_error(folder, value, message):
+    with pytest.raises(ValueError, match=message):
         evaluate_sts(Constant(value), folder)
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
-        ({"tasks": ("STS11",)}, "unknown task STS11; known are STS12"),
+        ({"tasks": ("STS11",)}, "unknown task STS11. Use names out of STS12"),
         ({"tasks": ("STS12", "STS12")}, "named twice"),
-        ({"mode": "train"}, "mode 'train' is not one of test, dev, fasttest"),
-        ({"aggregation": "sum"}, "aggregation 'sum' is not one of all, mean, wmean"),
-        ({"metric": "kendall"}, "metric 'kendall' is not one of spearman, pearson"),
+        ({"mode": "train"}, "mode 'train' is unknown. Use one of test, dev, fasttest"),
+        ({"aggregation": "sum"}, "aggregation 'sum' is unknown. Use one of all, mean, wmean"),
+        ({"metric": "kendall"}, "metric 'kendall' is unknown. Use one of spearman, pearson"),
     ],
 )
-def test_wrong_settings_are_named(folder, arguments, said):
-    with pytest.raises(ValueError, match=said):
+def test_errors_name_wrong_settings(folder, arguments, message):
+    with pytest.raises(ValueError, match=message):
         evaluate_sts(BagOfWords(), folder, **{"tasks": STS, **arguments})
 
 
-def test_a_wrong_data_dir_is_named(tmp_path):
+def test_errors_name_a_wrong_data_dir(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         evaluate_sts(BagOfWords(), tmp_path / "no")
     with pytest.raises(ValueError, match="has none of the tasks STS12"):
         evaluate_sts(BagOfWords(), tmp_path)
     with pytest.raises(FileNotFoundError, match="the geometry is measured on STS-B"):
         evaluate_tasks(BagOfWords(), tmp_path, (), geometry=True)
-    with pytest.raises(ValueError, match="need data_dir"):
+    with pytest.raises(ValueError, match="data_dir is missing"):
         evaluate_tasks(BagOfWords(), None, ("STS12",))
 
 
-def test_default_tasks():
+def test_mode_dev_evaluates_only_tasks_with_a_dev_split_by_default():
     assert len(default_tasks("sts", "test")) == 7 and len(default_tasks("full", "test")) == 14
     assert default_tasks("sts", "dev") == ("STSBenchmark", "SICKRelatedness")
     assert "SST5" not in default_tasks("transfer", "test")

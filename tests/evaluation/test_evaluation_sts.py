@@ -12,7 +12,7 @@ PREDICTED = {part: gold + random.randn(len(gold)) for part, gold in GOLD.items()
 
 
 @pytest.mark.parametrize("metric, reference", [("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)])
-def test_aggregations(metric, reference):
+def test_aggregations_equal_sentevals(metric, reference):
     result = score_subsets("STS12", PREDICTED, GOLD)
     single = {part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD}
     whole = 100 * reference(np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])).statistic
@@ -24,18 +24,18 @@ def test_aggregations(metric, reference):
     assert result["pairs"] == 87 and result["subsets"]["c"]["pairs"] == 7
 
 
-def test_without_known_subsets_there_is_no_mean():
+def test_a_task_whose_subsets_are_unknown_has_no_mean():
     result = score_subsets("STS12", {"STS12": PREDICTED["a"]}, {"STS12": GOLD["a"]})
     assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
     assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
 
 
-def test_splits():
+def test_splits_are_scored_separately():
     result = score_splits("STSBenchmark", {"dev": PREDICTED["a"]}, {"dev": GOLD["a"]})
     assert result["splits"]["dev"]["pairs"] == 20
     assert result["splits"]["dev"]["pearson"] == pytest.approx(100 * np.corrcoef(PREDICTED["a"], GOLD["a"])[0, 1])
 
 
-def test_a_constant_subset_is_named():
+def test_an_error_names_a_constant_subset():
     with pytest.raises(ValueError, match="STS12 b: all 60 values of the first sequence"):
         score_subsets("STS12", {**PREDICTED, "b": np.ones(60)}, GOLD)

@@ -12,7 +12,7 @@ from simcse_hf.evaluation.tasks import STS_PAIRS, STS_SUBSETS, TaskNotFound
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
 
-def test_senteval_subsets_in_order_without_unscored_lines(tmp_path):
+def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
     write_sts(tmp_path, "STS15")
     scores = tmp_path / "STS/STS15-en-test/STS.gs.belief.txt"
     lines = scores.read_text().splitlines()
@@ -27,7 +27,7 @@ def test_senteval_subsets_in_order_without_unscored_lines(tmp_path):
     ]
 
 
-def test_splits_are_named_and_only_the_first_one_asked_for_is_needed(tmp_path):
+def test_only_the_first_requested_split_must_exist(tmp_path):
     write_stsb(tmp_path)
     write_sick(tmp_path)
     for task in ("STSBenchmark", "SICKRelatedness"):
@@ -38,7 +38,7 @@ def test_splits_are_named_and_only_the_first_one_asked_for_is_needed(tmp_path):
         read_sts_task("SICKRelatedness", tmp_path, ("dev",))
 
 
-def test_plain_tables(tmp_path):
+def test_folders_of_tables_are_read(tmp_path):
     rows = random_pairs(5, 0)
     write(tmp_path / "STS16/headlines.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
     write(
@@ -55,7 +55,7 @@ def test_plain_tables(tmp_path):
     assert list(read_sts_task("STSBenchmark", tmp_path, ("dev",))) == ["dev"]
 
 
-def test_what_is_not_there_is_not_found_but_half_a_task_is_an_error(tmp_path):
+def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path):
     for task in ("STS12", "STSBenchmark", "SICKRelatedness"):
         with pytest.raises(TaskNotFound, match=str(tmp_path)):
             read_sts_task(task, tmp_path, ("test",))
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_not_found_but_half_a_task_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file, line, said",
+    "file, line, message",
     [
         ("STS.input.FNWN.txt", "only one text", "STS.input.FNWN.txt, line 2: 1 tab-separated"),
         ("STS.input.FNWN.txt", "one\ttwo\tthree", "STS.input.FNWN.txt, line 2: 3 tab-separated"),
@@ -75,21 +75,21 @@ def test_what_is_not_there_is_not_found_but_half_a_task_is_an_error(tmp_path):
         ("STS.gs.FNWN.txt", "1\n2", "STS.gs.FNWN.txt has 31 lines"),
     ],
 )
-def test_malformed_rows_are_named_by_file_and_line(tmp_path, file, line, said):
+def test_errors_name_the_file_and_line_of_malformed_rows(tmp_path, file, line, message):
     write_sts(tmp_path, "STS13")
     path = tmp_path / "STS/STS13-en-test" / file
     lines = path.read_text().splitlines()
     write(path, [lines[0], line, *lines[2:]])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_sts_task("STS13", tmp_path, ("test",))
 
 
-def test_another_number_of_pairs_than_sentevals_is_said(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(sts_data.logger, "warning", said.append)
+def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeypatch):
+    message = []
+    monkeypatch.setattr(sts_data.logger, "warning", message.append)
     write_sts(tmp_path, "STS13")
     read_sts_task("STS13", tmp_path, ("test",))
-    assert len(said) == 1 and "93 scored pairs" in said[0] and "1500" in said[0]
+    assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
 
 
 def hub_folder(tmp_path, name, rows):
@@ -114,16 +114,16 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     assert len(load_hub_pairs(local, "train", "mine")) == 2
 
 
-def test_hub_rows_that_are_no_pairs_are_named(tmp_path):
+def test_errors_name_hub_rows_that_are_not_pairs(tmp_path):
     local = hub_folder(tmp_path, "set", [("a", "b", 1.0), (" ", "b", 2.0)])
     with pytest.raises(ValueError, match="split test, line 2: a sentence is empty"):
         load_hub_pairs(local, "test", "mine")
     write(tmp_path / "other/test.jsonl", ['{"one": "a"}'])
-    with pytest.raises(ValueError, match="expected the columns sentence1, sentence2 and score"):
+    with pytest.raises(ValueError, match="the columns sentence1, sentence2 and score are needed"):
         load_hub_pairs(str(tmp_path / "other"), "test", "mine")
 
 
-def test_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
+def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
     path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
     assert read_pairs_argument(str(path)).name == "mine"
     with pytest.raises(FileNotFoundError):
@@ -140,6 +140,6 @@ def test_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypat
 def test_the_real_sets_have_their_published_sizes(folder):
     data_dir = SHARED / "data" / folder
     for task in ("STS12", "STS13", "STS14", "STS15"):
-        assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task]
+        assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task][task]
     splits = read_sts_task("STSBenchmark", data_dir, ("test", "dev", "train"))
     assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS["STSBenchmark"]

@@ -5,15 +5,15 @@ import pytest
 from evaluation_helpers import BagOfWords, write_transfer
 
 from simcse_hf.evaluation import transfer
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.transfer import f1, pair_features, score_transfer_task
 from simcse_hf.evaluation.transfer_data import LabelledTexts, read_transfer_task
-from simcse_hf.evaluation.vectors import SentenceVectors
 
 
 def score(task, folder, mode="fasttest"):
     splits = read_transfer_task(task, folder)
     texts = [text for part in splits.values() for text in part.texts + (part.texts2 or [])]
-    return score_transfer_task(task, splits, SentenceVectors(BagOfWords(), texts), mode, device="cpu")
+    return score_transfer_task(task, splits, SentenceEmbeddings(BagOfWords(), texts), mode, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_each_protocol_scores_every_test_example(folder, task, tested):
     assert sum(result["examples"].values()) >= tested
 
 
-def test_labels_that_follow_a_word_are_learned(folder):
+def test_the_classifier_learns_labels_that_follow_a_word(folder):
     assert score("MR", folder)[0]["accuracy"] > 90
     assert score("SST2", folder)[0]["dev_accuracy"] > 90
 
@@ -43,7 +43,7 @@ def test_scoring_is_repeatable(folder):
     assert score("TREC", folder)[0] == score("TREC", folder)[0]
 
 
-def test_the_mode_decides_the_settings(folder, monkeypatch):
+def test_the_mode_selects_the_classifier_settings(folder, monkeypatch):
     seen = []
 
     class Spy(transfer.LogisticRegressionGrid):
@@ -63,13 +63,13 @@ def test_the_mode_decides_the_settings(folder, monkeypatch):
     }
 
 
-def test_pair_features():
+def test_pair_features_are_the_difference_and_the_product():
     a, b = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
     assert pair_features(a, b).tolist() == [[2.0, 3.0, 3.0, -2.0]]
 
 
 @pytest.mark.parametrize("labels, predicted", [([1, 1, 0, 0, 1], [1, 0, 1, 0, 1]), ([1, 0], [0, 0]), ([0, 0], [1, 0])])
-def test_f1(labels, predicted):
+def test_f1_equals_its_definition(labels, predicted):
     labels, predicted = np.array(labels), np.array(predicted)
     hits = ((labels == 1) & (predicted == 1)).sum()
     precision, recall = hits / max((predicted == 1).sum(), 1), hits / max((labels == 1).sum(), 1)
@@ -77,8 +77,8 @@ def test_f1(labels, predicted):
     assert f1(labels, labels == predicted) == pytest.approx(expected)
 
 
-def test_too_few_examples_name_the_task():
+def test_the_error_for_too_few_examples_names_the_task():
     texts = LabelledTexts([f"a {i}" for i in range(8)], [0, 1] * 4)
-    vectors = SentenceVectors(BagOfWords(), texts.texts)
+    vectors = SentenceEmbeddings(BagOfWords(), texts.texts)
     with pytest.raises(ValueError, match="MR: a class has 4 examples"):
         score_transfer_task("MR", {"train": texts}, vectors, "fasttest", device="cpu")

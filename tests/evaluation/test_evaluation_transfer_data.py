@@ -7,7 +7,7 @@ from simcse_hf.evaluation.tasks import TRANSFER_EXAMPLES, TaskNotFound
 from simcse_hf.evaluation.transfer_data import LabelledTexts, read_transfer_task
 
 
-def test_tasks_come_with_their_splits_and_labels(tmp_path):
+def test_tasks_are_read_with_their_splits_and_labels(tmp_path):
     write_transfer(tmp_path)
     mr = read_transfer_task("MR", tmp_path)
     assert list(mr) == ["train"] and mr["train"].labels == [1] * 60 + [0] * 60
@@ -23,14 +23,14 @@ def test_tasks_come_with_their_splits_and_labels(tmp_path):
     assert len(mrpc.texts) == len(mrpc.texts2) == len(mrpc.labels) == 60 and set(mrpc.labels) == {0, 1}
 
 
-def test_sst5_has_its_label_first(tmp_path):
+def test_sst5_lines_begin_with_the_label(tmp_path):
     for split in ("train", "dev", "test"):
         write(tmp_path / "SST/fine" / f"sentiment-{split}", ["3 fine  enough ", "0 not good"])
     sst5 = read_transfer_task("SST5", tmp_path)["test"]
     assert sst5.texts == ["fine enough", "not good"] and sst5.labels == [3, 0]
 
 
-def test_sentevals_order_is_by_tokens_then_label_and_else_kept():
+def test_examples_are_sorted_stably_by_tokens_and_label():
     examples = LabelledTexts(["a b", "ccc", "d e", "f"], [1, 1, 0, 1], ["x", "y z", "x", "y"])
     ordered = examples.sorted_by_length()
     assert ordered.texts == ["f", "ccc", "d e", "a b"]
@@ -38,7 +38,7 @@ def test_sentevals_order_is_by_tokens_then_label_and_else_kept():
 
 
 @pytest.mark.parametrize(
-    "task, file, line, said",
+    "task, file, line, message",
     [
         ("SST2", "SST/binary/sentiment-dev", "no label", "line 2: expected 2 columns"),
         ("SST2", "SST/binary/sentiment-dev", "a text\t7", "line 2: label '7' is not one of 0, 1"),
@@ -48,16 +48,16 @@ def test_sentevals_order_is_by_tokens_then_label_and_else_kept():
         ("MRPC", "MRPC/msr_paraphrase_test.txt", "yes\t2\t3\ta\tb", "line 2: label 'yes'"),
     ],
 )
-def test_malformed_rows_are_named_by_file_and_line(tmp_path, task, file, line, said):
+def test_errors_name_the_file_and_line_of_malformed_rows(tmp_path, task, file, line, message):
     write_transfer(tmp_path)
     lines = (tmp_path / file).read_text().splitlines()
     write(tmp_path / file, [lines[0], line, *lines[2:]])
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_transfer_task(task, tmp_path)
     assert file.split("/")[-1] in str(error.value)
 
 
-def test_what_is_not_there_is_not_found_but_half_a_task_is_an_error(tmp_path):
+def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path):
     for task in TRANSFER_EXAMPLES:
         with pytest.raises(TaskNotFound, match="no folder"):
             read_transfer_task(task, tmp_path)

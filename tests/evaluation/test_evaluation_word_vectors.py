@@ -21,7 +21,7 @@ def test_vectors_of_known_words_are_averaged(tmp_path, header, packed):
         path.write_bytes(gzip.compress("\n".join(header + LINES).encode()))
     vectors = WordVectors(path).encode(["the cat", "The the unknown cat", "New new", ""])
     assert vectors.dtype == np.float32
-    # `The` is found in lower case, `New` as written.
+    # `The` is result in lower case, `New` as written.
     assert vectors.tolist() == [
         [0.5, 0.5, 0],
         pytest.approx([2 / 3, 1 / 3, 0]),
@@ -30,7 +30,7 @@ def test_vectors_of_known_words_are_averaged(tmp_path, header, packed):
     ]
 
 
-def test_the_file_is_read_again_only_for_new_words(tmp_path, monkeypatch):
+def test_the_file_is_only_read_again_for_new_words(tmp_path, monkeypatch):
     model = WordVectors(write(tmp_path / "glove.txt", LINES))
     reads = []
     read = model._read
@@ -42,32 +42,32 @@ def test_the_file_is_read_again_only_for_new_words(tmp_path, monkeypatch):
     assert reads == [{"the", "cat"}, {"unknown"}]
 
 
-def test_texts_without_a_known_word_are_counted(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(word_vectors.logger, "warning", said.append)
+def test_warns_of_texts_without_a_known_word(tmp_path, monkeypatch):
+    message = []
+    monkeypatch.setattr(word_vectors.logger, "warning", message.append)
     WordVectors(write(tmp_path / "glove.txt", LINES)).encode(["the", "none", "of these"])
-    assert len(said) == 1 and said[0].startswith("2 of 3 texts")
+    assert len(message) == 1 and message[0].startswith("2 of 3 texts")
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, message",
     [
-        (["word"], "line 1: expected a word and its vector"),
+        (["word"], "line 1: a word and its vector are needed"),
         (["the one two"], "line 1: not a word and its vector"),
-        (["the 1 2 3", "cat 1 2"], "line 2: 2 numbers where 3 are expected"),
+        (["the 1 2 3", "cat 1 2"], "line 2: 2 numbers instead of 3"),
         (["the 1 2 3", "cat 1 x 3"], "line 2: not a word and its vector"),
         (["the 1 2 3", "cat 1 nan 3"], "line 2: a number of the vector is not finite"),
-        ([], "line 1: expected"),
+        ([], "line 1: a word and its vector are needed"),
     ],
 )
-def test_malformed_files_are_named_by_line(tmp_path, lines, said):
+def test_errors_name_the_line_of_malformed_files(tmp_path, lines, message):
     path = write(tmp_path / "glove.txt", lines)
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         WordVectors(path).encode(["the cat"])
     assert str(path) in str(error.value)
 
 
-def test_binary_files_are_refused(tmp_path):
+def test_binary_files_are_an_error(tmp_path):
     path = tmp_path / "word2vec.txt"
     path.write_bytes(b"2 3\nthe \xff\xfe\x00\x01")
     with pytest.raises(ValueError, match="line 2: not UTF-8 text. Word vectors are read from the text format"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords
 
-from simcse_hf.evaluation.vectors import SentenceVectors
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 
 TEXTS = ["a cat", "the dog sleeps", "a cat", "red", "the dog sleeps"]
 
@@ -18,9 +18,9 @@ class Fixed:
         return self.vectors
 
 
-def test_distinct_texts_go_to_one_call_longest_first_and_come_back_in_any_order():
+def test_distinct_texts_are_encoded_in_one_call_with_the_longest_first():
     model = BagOfWords()
-    vectors = SentenceVectors(model, TEXTS)
+    vectors = SentenceEmbeddings(model, TEXTS)
     assert model.calls == [["the dog sleeps", "a cat", "red"]] and len(vectors) == 3
     assert np.array_equal(vectors(TEXTS), BagOfWords().encode(TEXTS))
     assert len(model.calls) == 1
@@ -36,25 +36,25 @@ def test_distinct_texts_go_to_one_call_longest_first_and_come_back_in_any_order(
         (lambda x: x.astype(np.float64), np.float64),
     ],
 )
-def test_takes_arrays_tensors_and_lists(convert, dtype):
+def test_encoders_may_return_arrays_tensors_or_lists(convert, dtype):
     x = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
-    got = SentenceVectors(Fixed(convert(x)), ["bb", "a"])(["a", "bb"])
+    got = SentenceEmbeddings(Fixed(convert(x)), ["bb", "a"])(["a", "bb"])
     assert got.dtype == dtype and np.array_equal(got, x[::-1])
 
 
-def test_an_encoder_that_can_normalise_is_asked_not_to():
+def test_encode_is_called_with_normalize_false_if_it_takes_the_argument():
     class Model:
         def encode(self, texts, *, normalize=True, show_progress=False):
             assert not normalize and show_progress
             return np.eye(len(texts), dtype=np.float32)
 
-    SentenceVectors(Model(), TEXTS)
+    SentenceEmbeddings(Model(), TEXTS)
 
 
 @pytest.mark.parametrize(
-    "vectors, said",
+    "vectors, message",
     [
-        (np.array([[1, 2], [np.nan, 1]]), "1 of 2 sentence vectors hold NaN or infinity, the first for the text 'a'"),
+        (np.array([[1, 2], [np.nan, 1]]), "1 of 2 embeddings hold NaN or infinity. The first is that of the text 'a'"),
         (np.array([[1, 2], [1, np.inf]]), "infinity"),
         (np.array([[0.1, 0.2], [0.1, 0.2]]), "collapsed"),
         (np.array([[1.0, 2.0], [1.0 + 1e-7, 2.0]]), "collapsed"),
@@ -62,11 +62,11 @@ def test_an_encoder_that_can_normalise_is_asked_not_to():
         (np.array([1.0, 2.0]), r"shape \(2,\)"),
     ],
 )
-def test_broken_vectors_are_an_error(vectors, said):
-    with pytest.raises(ValueError, match=said):
-        SentenceVectors(Fixed(vectors), ["bb", "a"])
+def test_broken_embeddings_are_an_error(vectors, message):
+    with pytest.raises(ValueError, match=message):
+        SentenceEmbeddings(Fixed(vectors), ["bb", "a"])
 
 
-def test_no_text_is_no_call():
+def test_without_texts_encode_is_not_called():
     model = BagOfWords()
-    assert len(SentenceVectors(model, [])) == 0 and model.calls == []
+    assert len(SentenceEmbeddings(model, [])) == 0 and model.calls == []

@@ -1,0 +1,86 @@
+"""Encode each distinct text once; all tasks look their embeddings up here."""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class Encoder(Protocol):
+    """Anything that turns texts into embeddings."""
+
+    def encode(self, texts: list[str]) -> Any:
+        """Return one embedding per text, as an array or tensor of shape `(n, dim)`."""
+
+
+class SentenceEmbeddings:
+    """The embeddings of a set of texts.
+
+    All distinct texts go to one call of the model's `encode`, the longest first, so that batches cut in that order
+    have little padding. Progress bar, batching and sharding over processes are up to the encoder.
+
+    Args:
+        model (`Encoder`): An object with `encode(list[str])` that returns floats of shape `(n, dim)`. An `encode`
+            that takes `normalize` or `show_progress` is called with `normalize=False`, because SentEval's classifiers
+            read embeddings as they are, and `show_progress=True`.
+        texts (`Iterable[str]`): The texts, in any order; they may repeat.
+
+    Raises:
+        ValueError: If `encode` does not return one embedding per text, if an embedding holds NaN or infinity, or if
+            all embeddings are the same.
+    """
+
+    def __init__(self, model: Encoder, texts: Iterable[str]) -> None:
+        distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
+        self._rows = {text: row for row, text in enumerate(distinct)}
+        self._embeddings = _to_numpy(_encode(model, distinct)) if distinct else np.zeros((0, 0), dtype=np.float32)
+        if distinct:
+            self._check(distinct)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
+        return self._embeddings[[self._rows[text] for text in texts]]
+
+    def _check(self, texts: list[str]) -> None:
+        embeddings = self._embeddings
+        if embeddings.ndim != 2 or len(embeddings) != len(texts) or embeddings.shape[1] == 0:
+            raise ValueError(
+                f"encode returned an array of shape {embeddings.shape} for {len(texts)} texts. It must return one "
+                f"embedding per text, of shape ({len(texts)}, dim)."
+            )
+        broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+        if len(broken):
+            raise ValueError(
+                f"{len(broken)} of {len(texts)} embeddings hold NaN or infinity. The first is that of the text "
+                f"{texts[broken[0]][:80]!r}. Check whether training diverged or half precision overflowed."
+            )
+        # Compare up to rounding: the last digits depend on the batch that a text falls into.
+        if len(texts) > 1 and np.ptp(embeddings, axis=0).max() <= 1e-5 * np.abs(embeddings).max():
+            raise ValueError(
+                f"the embeddings of all {len(texts)} texts are the same, so no similarity can be scored. The model "
+                "has collapsed, or its pooler reads a constant."
+            )
+
+
+def _encode(model: Encoder, texts: list[str]) -> Any:
+    try:
+        parameters = set(inspect.signature(model.encode).parameters)
+    except (TypeError, ValueError):  # a callable without a Python signature
+        parameters = set()
+    settings = {name: value for name, value in (("normalize", False), ("show_progress", True)) if name in parameters}
+    return model.encode(texts, **settings)
+
+
+def _to_numpy(embeddings: Any) -> np.ndarray:
+    if isinstance(embeddings, (list, tuple)) and embeddings and isinstance(embeddings[0], torch.Tensor):
+        embeddings = torch.stack(list(embeddings))
+    if isinstance(embeddings, torch.Tensor):
+        embeddings = embeddings.detach().cpu()
+        embeddings = (embeddings if embeddings.dtype == torch.float64 else embeddings.float()).numpy()
+    embeddings = np.asarray(embeddings)
+    return embeddings if embeddings.dtype == np.float64 else embeddings.astype(np.float32)

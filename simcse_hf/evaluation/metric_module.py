@@ -1,0 +1,35 @@
+"""The correlations as a metric of the package `evaluate`."""
+
+from typing import Any
+
+import datasets
+import evaluate
+
+from .metrics import pearson, spearman
+
+
+class SimilarityCorrelation(evaluate.Metric):
+    """Compute Spearman's and Pearson's correlation of predicted similarities with gold scores.
+
+    The metric is part of this package, so nothing is downloaded. It takes `predictions` and `references` (floats),
+    returns `{"spearman": ..., "pearson": ...}` in [-1, 1], and can be used with `evaluate.combine`.
+
+    Example:
+    ```python
+    >>> SimilarityCorrelation().compute(predictions=[0.1, 0.5, 0.9], references=[1.0, 3.0, 4.0])["spearman"]
+    1.0
+    ```
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Correlation of predicted sentence similarities with gold scores.",
+            citation="Gao, Yao and Chen (2021). SimCSE: Simple Contrastive Learning of Sentence Embeddings. App. B.",
+            inputs_description="predictions, references: sequences of floats of equal length.",
+            features=datasets.Features(
+                {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
+            ),
+        )
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"spearman": spearman(predictions, references), "pearson": pearson(predictions, references)}
