@@ -14,7 +14,7 @@ __all__ = [
     "Evaluation",
     "Protocol",
     "ScoredPairs",
-    "SimilarityCorrelation",
+    "SimilarityCorrelation",  # noqa: F822 (__getattr__ imports it)
     "alignment",
     "cosine_similarity_pairs",
     "evaluate_sts",
