@@ -100,16 +100,16 @@ def add_model_options(
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
-        model (`str`, *optional*, defaults to `"--model"`): The option, or the positional argument, that names the
-            model. With `None` the command declares it itself.
+        model (`str`, *optional*, defaults to `"--model"`): The option that names the model. With `None` the command
+            declares it itself.
         default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
         help (`str`, *optional*, defaults to `MODEL_HELP`): What the argument may name.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
     """
     group = parser.add_argument_group("model")
     if model is not None:
-        help = help if default is None else f"{help}; default: {default}"
-        group.add_argument(model, help=help, **({"required": default is None} if model.startswith("-") else {}))
+        required = default is None
+        group.add_argument(model, required=required, help=help if required else f"{help}; default: {default}")
     group.add_argument(
         "--pooler_type",
         "--pooler",

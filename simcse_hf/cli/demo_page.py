@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..evaluation.geometry import alignment, uniformity
 from ..search.sentences import Results, SentenceIndex
@@ -58,7 +58,7 @@ def build_demo(
     Args:
         indexes (`Sequence[SentenceIndex]`): One index, or several whose results stand side by side. Each is used with
             its own model.
-        top_k (`int`, *optional*, defaults to 5): Number of sentences that the page shows first.
+        top_k (`int`, *optional*, defaults to `5`): Number of sentences that the page shows first.
         threshold (`float`, *optional*): Lowest cosine similarity that the page shows first. By default it shows all.
         pairs (`ScoredPairs`, *optional*): Pairs of sentences to measure alignment on.
 
@@ -113,7 +113,7 @@ def _add_search(gr: Any, indexes: Sequence[SentenceIndex], top_k: int, threshold
             return "", "Type a query first."
         blocks, messages, rows = [], [], []
         for index in indexes:
-            best = index.search(query, top_k=int(top_k), threshold=None)
+            best = cast(Results, index.search(query, top_k=int(top_k), threshold=None))
             results = [(sentence, score) for sentence, score in best if score >= threshold]
             blocks.append(_results_table(results))
             rows += [[_name(index), rank, score, sentence] for rank, (sentence, score) in enumerate(results, start=1)]

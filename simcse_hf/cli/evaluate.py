@@ -170,7 +170,8 @@ def compare_main(argv: list[str]) -> int:
     evaluations = {name: _evaluation_of(name, arguments) for name in arguments.models}
     if not PartialState().is_main_process:
         return 0
-    comparison = compare_evaluations(evaluations, _protocol(arguments), arguments.resamples, arguments.confidence)
+    named = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
+    comparison = compare_evaluations(named, _protocol(arguments), arguments.resamples, arguments.confidence)
     report(arguments, comparison, format_comparison(comparison))
     if arguments.output:
         from ..evaluation.report import write_results
