@@ -22,6 +22,7 @@ STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKR
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SST5")
 MODES = ("test", "dev", "fasttest")
 AGGREGATIONS = ("all", "mean", "wmean")
+METHODS = ("whitening", "flow")
 METRICS = ("spearman", "pearson")
 SEED = 1111
 
@@ -53,10 +54,29 @@ def _add_protocol_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=SEED, help=f"seed of the classifiers; default: {SEED}")
 
 
+def _add_fit_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("postprocessing fitted on the evaluation sets")
+    group.add_argument(
+        "--fit_on",
+        choices=("target",),
+        help="fit a transform on the texts of each STS set, without their scores, and score the set with it",
+    )
+    group.add_argument("--method", choices=METHODS, help="with --fit_on: kind of transform; default: whitening")
+    group.add_argument("--dim", type=positive_int, help="with --fit_on: leading directions of a whitening to keep")
+
+
+def _check_fit_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.fit_on is None and (arguments.method or arguments.dim):
+        parser.error("--method and --dim need --fit_on target; a transform that is saved beside a model needs neither")
+    if arguments.method == "flow" and arguments.dim is not None:
+        parser.error("--dim is an option of --method whitening")
+
+
 def _evaluate_parser() -> argparse.ArgumentParser:
     parser = command_parser("evaluate", "Score a model's sentence embeddings on STS and transfer tasks.")
     add_model_options(parser, help=MODEL_HELP)
     _add_protocol_options(parser)
+    _add_fit_options(parser)
     parser.add_argument("--geometry", action="store_true", help="add alignment, uniformity and spectrum on STS-B")
     parser.add_argument(
         "--mteb",
@@ -81,6 +101,7 @@ def _compare_parser() -> argparse.ArgumentParser:
     )
     add_model_options(parser, model=None)
     _add_protocol_options(parser)
+    _add_fit_options(parser)
     parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
     parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
     add_output_options(parser, "JSON file of the comparison", required=False)
@@ -101,6 +122,9 @@ def evaluate_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.data_dir is None and not arguments.pairs and not arguments.mteb:
         parser.error("there is nothing to evaluate: give --data_dir, --pairs or --mteb")
+    if arguments.fit_on and arguments.mteb:
+        parser.error("--fit_on is for --data_dir and --pairs: leave out --mteb")
+    _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
 
     from accelerate import PartialState
@@ -140,6 +164,7 @@ def _describe(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -
         "pooler": getattr(model, "pooler_type", None),
         "max_length": getattr(model, "max_length", None),
         "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
+        **({"fit_on": {"sets": arguments.fit_on, **_transform_settings(arguments)}} if arguments.fit_on else {}),
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
     }
@@ -161,6 +186,7 @@ def compare_main(argv: list[str]) -> int:
     models = [name for name in arguments.models if not _is_result_file(name)]
     if models and arguments.data_dir is None and not arguments.pairs:
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir or --pairs to evaluate it")
+    _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
 
     from accelerate import PartialState
@@ -207,6 +233,8 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
 
     # Under `accelerate launch` this joins the processes, and the encoder divides its batches among them.
     state = PartialState()
+    if arguments.fit_on:
+        arguments.no_postprocess = True  # a transform is fitted on raw embeddings
     return load_model(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
 
 
@@ -224,7 +252,16 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
     vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None
+    if arguments.fit_on:
+        from ..evaluation.per_set import score_per_set
+
+        return score_per_set(data, vectors, tasks, protocol, arguments.device, **_transform_settings(arguments))
     return score_tasks(data, vectors, tasks, protocol, arguments.device)
+
+
+def _transform_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    dim = {} if arguments.dim is None else {"dim": arguments.dim}
+    return {"method": arguments.method or "whitening", **dim}
 
 
 def _evaluation_of(name: str, arguments: argparse.Namespace) -> "Evaluation | None":

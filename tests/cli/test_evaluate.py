@@ -1,4 +1,4 @@
-"""`simcse-hf evaluate` and `simcse-hf compare` from words to files."""
+"""`simcse-hf evaluate` and `simcse-hf compare`, from the command line to their files."""
 
 import json
 
@@ -34,7 +34,7 @@ def encoders(tmp_path, monkeypatch):
     )
 
 
-def test_evaluate_prints_a_table_and_writes_json(folder, tmp_path, capsys):
+def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     output = tmp_path / "out/results.json"
     words = ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--output", str(output), "--verbose"]
     assert evaluate_main([*words, "--aggregation", "wmean", "--geometry"]) == 0
@@ -51,7 +51,7 @@ def test_evaluate_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     assert results["geometry"]["sentences"] > 0
 
 
-def test_transfer_and_named_tasks(folder, capsys):
+def test_scores_the_tasks_that_are_named(folder, capsys):
     assert (
         evaluate_main(
             ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
@@ -63,7 +63,7 @@ def test_transfer_and_named_tasks(folder, capsys):
     assert "TREC" in printed and "STS12" in printed and "accuracy" in printed
 
 
-def test_a_checkpoint_and_pairs_without_a_data_dir(save_checkpoint, tmp_path, capsys):
+def test_scores_a_file_of_pairs_without_a_data_dir(save_checkpoint, tmp_path, capsys):
     path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(20, 0)])
     output = tmp_path / "r.json"
     words = [
@@ -82,7 +82,7 @@ def test_a_checkpoint_and_pairs_without_a_data_dir(save_checkpoint, tmp_path, ca
     assert document["pooler"] == "avg" and document["results"]["mine"]["pairs"] == 20
 
 
-def test_compare_takes_result_files_and_models(folder, tmp_path, capsys):
+def test_compares_result_files_with_models(folder, tmp_path, capsys):
     common = ["--data_dir", str(folder), "--tasks", "STS12,STSBenchmark"]
     for name in ("wide", "narrow"):
         evaluate_main(["--model", f"cli_encoders:{name}", *common, "--output", f"{name}.json"])
@@ -91,12 +91,12 @@ def test_compare_takes_result_files_and_models(folder, tmp_path, capsys):
     assert "narrow.json - wide.json" in capsys.readouterr().out
     assert compare_main(["wide.json", "cli_encoders:narrow", *common, "--output", "mixed.json"]) == 0
     files, mixed = (json.loads((tmp_path / name).read_text()) for name in ("files.json", "mixed.json"))
-    found = files["differences"]["narrow.json"]
-    assert found["STS12"]["low"] < found["STS12"]["difference"] < found["STS12"]["high"]
-    assert found == mixed["differences"]["cli_encoders:narrow"]
+    differences = files["differences"]["narrow.json"]
+    assert differences["STS12"]["low"] < differences["STS12"]["difference"] < differences["STS12"]["high"]
+    assert differences == mixed["differences"]["cli_encoders:narrow"]
 
 
-def test_compare_refuses_another_mode(folder):
+def test_refuses_to_compare_results_of_another_mode(folder):
     evaluate_main(
         ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "STS12", "--output", "a.json"]
     )
@@ -105,7 +105,7 @@ def test_compare_refuses_another_mode(folder):
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["evaluate", "--model", "x:y"], "nothing to evaluate"),
         (["evaluate", "--model", "x:y", "--data_dir", "d", "--mode", "train"], "invalid choice: 'train'"),
@@ -114,21 +114,21 @@ def test_compare_refuses_another_mode(folder):
         (["compare", "a", "b"], "give --data_dir or --pairs"),
     ],
 )
-def test_wrong_command_lines_end_with_usage(words, said, capsys):
+def test_wrong_usage_ends_with_status_2(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["--model", "cli_encoders:none", "--data_dir", "."], "has no function 'none'"),
         (["--model", "cli_encoders:wide", "--data_dir", "absent"], "data_dir absent does not exist"),
         (["--model", "cli_encoders:wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
     ],
 )
-def test_wrong_input_is_one_line(words, said, capsys):
+def test_bad_input_is_one_line(words, message, capsys):
     assert main(["evaluate", *words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("simcse-hf evaluate: error: ") and said in error
+    assert error.startswith("simcse-hf evaluate: error: ") and message in error

@@ -18,6 +18,7 @@ from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.loading import load_model
 from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
+from simcse_hf.evaluation import spearman
 from simcse_hf.inference.fit_transform import fit_transform
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.sentence_transformers import NAMES
@@ -72,7 +73,7 @@ def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
 # --- fitting ------------------------------------------------------------------------------------------------------
 
 
-def test_whitened_vectors_of_the_fit_sentences_have_covariance_identity(fit, capsys):
+def test_whitened_embeddings_have_identity_covariance(fit, capsys):
     directory = fit("whitening")
     assert "whitening of pooler 'avg_first_last', 32 to 32 dimensions, fitted on 150" in capsys.readouterr().out
     vectors = SimCSE(directory, device="cpu").encode(SENTENCES, normalize=False).double()
@@ -80,7 +81,7 @@ def test_whitened_vectors_of_the_fit_sentences_have_covariance_identity(fit, cap
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_the_transform_is_applied_and_can_be_switched_off(method, fit, raw):
+def test_simcse_applies_the_transform_unless_told_not_to(method, fit, raw):
     directory = fit(method)
     applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
     assert applied.pooler_type == plain.pooler_type == "avg_first_last"
@@ -96,14 +97,14 @@ def test_the_transform_is_applied_and_can_be_switched_off(method, fit, raw):
 
 
 @pytest.mark.parametrize("pooler", ["avg", "cls_before_pooler"])
-def test_one_layers_normalisation_takes_a_dimension(pooler, fit):
+def test_a_layer_norm_costs_one_dimension(pooler, fit):
     model = SimCSE(fit("whitening", pooler=pooler), device="cpu")
     assert model.dim == DIM - 1 and model.encode(TEXTS).shape == (6, DIM - 1)
     vectors = model.encode(SENTENCES, normalize=False).double()
     torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM - 1).double(), rtol=0, atol=1e-4)
 
 
-def test_what_it_was_fitted_on_is_recorded(fit):
+def test_records_what_it_was_fitted_on(fit):
     described = json.loads((fit("flow") / "postprocessing/postprocessing.json").read_text())
     assert described["method"] == "flow" and described["input_dim"] == described["output_dim"] == DIM
     found = described["fit"]
@@ -112,7 +113,7 @@ def test_what_it_was_fitted_on_is_recorded(fit):
     assert found["log_likelihood"][-1] > found["log_likelihood"][0] and found["max_length"] == 40
 
 
-def test_dimensions_are_reduced_then_truncated_then_normalised(fit):
+def test_reduces_then_truncates_then_normalises(fit):
     model = SimCSE(fit("whitening", "--dim", "10"), device="cpu")
     assert model.dim == 10 and model.encode([]).shape == (0, 10)
     full, cut = model.encode(TEXTS, normalize=False), model.encode(TEXTS, truncate_dim=4)
@@ -122,7 +123,7 @@ def test_dimensions_are_reduced_then_truncated_then_normalised(fit):
         model.encode(TEXTS, truncate_dim=11)
 
 
-def test_several_columns_of_a_table(raw, tmp_path, sentences):
+def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
     table = write(
         tmp_path / "pairs.csv",
         ["premise,hypothesis"] + [f"{a},{b}" for a, b in zip(SENTENCES[:75], SENTENCES[75:], strict=True)],
@@ -138,7 +139,7 @@ def test_several_columns_of_a_table(raw, tmp_path, sentences):
         fit_transform(model, "whitening", table, tmp_path / "out2", columns=["conclusion"])
 
 
-def test_into_the_models_own_directory(fit, save_checkpoint):
+def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     own = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
     before = {path.name: path.read_bytes() for path in own.iterdir() if path.is_file() and path.name != "modules.json"}
     plain = SimCSE(own, device="cpu").encode(TEXTS)
@@ -152,14 +153,14 @@ def test_into_the_models_own_directory(fit, save_checkpoint):
         fit("whitening", "--overwrite", model=own, output=own, pooler="avg_first_last")
 
 
-def test_a_raw_checkpoint_gets_its_pooler_from_the_transform(fit, raw):
+def test_the_transform_names_the_pooler_of_a_raw_checkpoint(fit, raw):
     fit("whitening", output=raw)
     assert SimCSE(raw, device="cpu").pooler_type == "avg_first_last"
     assert SimCSE(raw, device="cpu", postprocess=False).pooler_type == "avg_first_last"
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_other_encoders_with_their_head(family, fit, save_checkpoint):
+def test_fits_on_other_encoders_with_their_head(family, fit, save_checkpoint):
     source = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(family), pooler_type="cls")), family)
     directory = fit("whitening", model=source, pooler=None)
     wanted = SimCSE(directory, device="cpu").postprocessing.transform(raw_vectors(source, TEXTS, "cls"))
@@ -172,7 +173,7 @@ def test_other_encoders_with_their_head(family, fit, save_checkpoint):
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_encode(method, fit, sentences, tmp_path, capsys):
+def test_encode_applies_the_transform(method, fit, sentences, tmp_path, capsys):
     directory = fit(method)
     words = ["--model", str(directory), "--input", str(sentences), "--device", "cpu", "--output"]
     assert encode_main([*words, str(tmp_path / "vectors")]) == 0
@@ -188,7 +189,7 @@ def test_encode(method, fit, sentences, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_evaluate(method, fit, tmp_path, capsys):
+def test_evaluate_applies_the_transform(method, fit, tmp_path, capsys):
     directory = fit(method)
     pairs = random_pairs(30, 0)
     path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in pairs])
@@ -206,7 +207,40 @@ def test_evaluate(method, fit, tmp_path, capsys):
     assert torch.equal(model.encode(texts), SimCSE(directory, device="cpu").encode(texts))
 
 
-def test_an_index_is_of_the_transformed_vectors(fit, tmp_path):
+def test_fit_on_target_whitens_each_set_with_its_own_texts(raw, tmp_path):
+    sets = {name: random_pairs(60, seed) for seed, name in enumerate(("first", "second"))}
+    files = [
+        str(write(tmp_path / f"{name}.tsv", [f"{score}\t{a}\t{b}" for a, b, score in pairs]))
+        for name, pairs in sets.items()
+    ]
+    words = ["--model", str(raw), "--pooler_type", "avg", "--device", "cpu", "--pairs", *files]
+    words += ["--fit_on", "target", "--dim", "8", "--output", str(tmp_path / "results.json")]
+    assert evaluate_main(words) == 0
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document["fit_on"] == {"sets": "target", "method": "whitening", "dim": 8}
+    for name, pairs in sets.items():
+        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+        transform = fit_whitening([raw_vectors(raw, sorted({*first, *second}), "avg")], dim=8)
+        x, y = (transform.transform(raw_vectors(raw, texts, "avg")) for texts in (first, second))
+        expected = 100 * spearman(F.cosine_similarity(x, y).numpy(), [score for _, _, score in pairs])
+        assert document["results"][name]["spearman"] == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--dim", "8"], "--method and --dim need --fit_on target"),
+        (["--fit_on", "target", "--method", "flow", "--dim", "8"], "--dim is an option of --method whitening"),
+        (["--fit_on", "target", "--mteb", "STS12"], "--fit_on is for --data_dir and --pairs"),
+    ],
+)
+def test_refuses_options_of_fit_on_that_have_no_effect(options, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        evaluate_main(["--model", "any", "--pairs", "any.tsv", *options])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_an_index_holds_transformed_embeddings(fit, tmp_path):
     directory = fit("whitening", "--dim", "12")
     model = SimCSE(directory, device="cpu")
     model.build_index(SENTENCES)
@@ -217,7 +251,7 @@ def test_an_index_is_of_the_transformed_vectors(fit, tmp_path):
 
 
 @pytest.mark.parametrize("pooler", ["avg", "avg_first_last", "cls_before_pooler"])
-def test_sentence_transformers_gives_the_whitened_vectors(pooler, fit, tmp_path):
+def test_sentence_transformers_whitens_too(pooler, fit, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
     directory = fit("whitening", "--dim", "20", pooler=pooler)
     ours = SimCSE(directory, device="cpu")
@@ -237,7 +271,7 @@ def test_sentence_transformers_refuses_a_flow(fit, tmp_path):
         export_sentence_transformers(SimCSE(directory, device="cpu"), tmp_path / "exported")
 
 
-def test_onnx_is_refused_rather_than_exported_without(fit, tmp_path):
+def test_refuses_to_export_to_onnx_without_the_transform(fit, tmp_path):
     with pytest.raises(ValueError, match="applies a whitening, and the ONNX graph ends at the pooler"):
         export_onnx(SimCSE(fit("whitening"), device="cpu"), tmp_path / "exported")
 
@@ -245,7 +279,7 @@ def test_onnx_is_refused_rather_than_exported_without(fit, tmp_path):
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
-def test_another_pooler_is_an_error(fit):
+def test_refuses_another_pooler(fit):
     directory = fit("whitening")
     with pytest.raises(ValueError, match="fitted on embeddings of pooler_type 'avg_first_last', not 'avg'"):
         SimCSE(directory, pooler_type="avg", device="cpu")
@@ -255,7 +289,7 @@ def test_another_pooler_is_an_error(fit):
     assert SimCSE(directory, pooler_type="avg_first_last", device="cpu").postprocessing is not None
 
 
-def test_too_few_sentences(raw, tmp_path, capsys):
+def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
     few = write(tmp_path / "few.txt", SENTENCES[:20])
     for method, message in (("whitening", "needs embeddings that vary in as many"), ("flow", "needs more than")):
         output = tmp_path / f"few-{method}"
@@ -265,7 +299,7 @@ def test_too_few_sentences(raw, tmp_path, capsys):
         assert "few.txt" in said and message in said and not output.exists()
 
 
-def test_bad_settings_and_places(raw, fit, sentences, tmp_path, capsys):
+def test_refuses_bad_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
         fit_transform(model, "zca", sentences, tmp_path / "new")
@@ -286,13 +320,13 @@ def test_bad_settings_and_places(raw, fit, sentences, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_damaged_transform_is_no_model_without_one(fit):
+def test_a_damaged_transform_is_not_ignored(fit):
     directory = fit("whitening")
     (directory / "postprocessing/model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
         SimCSE(directory, device="cpu")
 
 
-def test_training_on_from_such_a_model_leaves_the_transform_behind(fit, tmp_path):
+def test_training_drops_the_transform(fit, tmp_path):
     AutoModelForCL.from_pretrained(fit("whitening")).save_pretrained(tmp_path / "trained")
     assert not (tmp_path / "trained/postprocessing").exists() and "postprocessing" not in NAMES

@@ -1,9 +1,17 @@
 """`simcse-hf train` passes its words on to the training functions."""
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from conftest import tiny_config
+from transformers import BertModel
 
+import simcse_hf
+from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
 
 METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraining.train_mlm"}
@@ -37,6 +45,28 @@ def test_a_mistyped_model_is_one_line(tmp_path, capsys):
     words = ["--model_name_or_path", "./nope", "--train_file", str(tmp_path / "texts.txt")]
     assert main(["train", "unsup", *words, "--output_dir", str(tmp_path / "out"), "--use_cpu"]) == 2
     assert "simcse-hf train: error: --model_name_or_path ./nope" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
+    """The command needs nothing but the package: no examples, no recipes, no data of the repository."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"a cat {animal}\n" for animal in ["sat", "ran", "slept", "sang"] * 4))
+    model = save_checkpoint(BertModel(tiny_config()))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model_name_or_path: {model}\ntrain_file: {texts}\noutput_dir: out\nlearning_rate: 1.0e-3\n")
+    options = "--max_steps 2 --per_device_train_batch_size 4 --use_cpu --report_to none --save_steps 2".split()
+    launch = "-m accelerate.commands.launch --cpu --num_processes 1 --main_process_port 0 -m simcse_hf".split()
+    ended = subprocess.run(
+        [sys.executable, *launch, "train", "unsup", str(recipe), *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(simcse_hf.__file__).parents[1]), "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert SimCSE(tmp_path / "out", device="cpu").encode("a cat").shape == (32,)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["command"][:2] == ["simcse-hf train unsup", str(recipe)]
 
 
 def test_an_unknown_option_is_wrong_usage(capsys):
