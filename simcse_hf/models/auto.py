@@ -14,7 +14,9 @@ from transformers.models.auto.modeling_auto import (
 from ..ops.files import select_hub_arguments
 from .modeling import BertForCL, ContrastiveModel, RobertaForCL
 
-_NAMED_CLASSES: dict[type, type[ContrastiveModel]] = {cls.config_class: cls for cls in (BertForCL, RobertaForCL)}
+_NAMED_CLASSES: dict[type | None, type[ContrastiveModel]] = {
+    cls.config_class: cls for cls in (BertForCL, RobertaForCL)
+}
 
 
 @functools.cache
@@ -33,7 +35,7 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
     if config_class in _NAMED_CLASSES:
         return _NAMED_CLASSES[config_class]
     try:
-        base_class = AutoModel._model_mapping[config_class]
+        base_class: Any = AutoModel._model_mapping[config_class]
     except KeyError:
         raise ValueError(
             f"transformers' AutoModel has no encoder for {config_class.__name__}. Load a text encoder such as BERT."
@@ -71,7 +73,7 @@ class AutoModelForCL:
         config = kwargs.get("config")
         if not isinstance(config, PreTrainedConfig):
             config = AutoConfig.from_pretrained(config or name_or_path, **select_hub_arguments(kwargs))
-        return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)
+        return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)  # type: ignore[arg-type]  # hashable
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:
@@ -84,4 +86,4 @@ class AutoModelForCL:
         Returns:
             [`ContrastiveModel`]: The model, in training mode.
         """
-        return contrastive_class(type(config))(config, **settings)
+        return contrastive_class(type(config))(config, **settings)  # type: ignore[arg-type]  # hashable

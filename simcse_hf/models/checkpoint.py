@@ -3,18 +3,24 @@
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
-from .head import SentenceHead, load_dense, load_head
-from .objective import AUXILIARY_MODULES, OBJECTIVE_FILE, load_auxiliary_state, save_auxiliary_state
+from .head import DenseLayer, SentenceHead, load_dense, load_head
+from .objective import (
+    AUXILIARY_MODULES,
+    OBJECTIVE_FILE,
+    ModelWithObjective,
+    load_auxiliary_state,
+    save_auxiliary_state,
+)
 from .sentence_transformers import (
     DENSE_FOLDER,
     NAMES,
@@ -22,11 +28,6 @@ from .sentence_transformers import (
     read_sentence_transformers_settings,
     save_sentence_transformers_files,
 )
-
-if TYPE_CHECKING:
-    _Base = PreTrainedModel
-else:
-    _Base = object
 
 logger = logging.get_logger(__name__)
 
@@ -36,19 +37,14 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 OWN_LAYERS = ("sentence_head", "dense_layers")
 
 
-class ContrastiveCheckpoint(_Base):
+class ContrastiveCheckpoint(ModelWithObjective):
     """`save_pretrained` and `from_pretrained` of [`~modeling.ContrastiveModel`], on top of those of transformers."""
 
-    settings: ContrastiveSettings
     base_class: type[nn.Module]
-    has_own_pooler: bool
     sentence_head: SentenceHead
     dense_layers: nn.ModuleList
-    #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
-    head_source: str
-    _saved_section: dict[str, Any] | None
 
-    def save_pretrained(
+    def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
         self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
@@ -101,9 +97,9 @@ class ContrastiveCheckpoint(_Base):
         return super()._upload_modified_files(working_dir, *args, **kwargs)
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
         cls, name_or_path: str | os.PathLike, *args: Any, head: str = "auto", **kwargs: Any
-    ) -> Self | tuple[Self, dict[str, Any]]:
+    ) -> Self:
         """Load a model as transformers does, with the contrastive settings as further keyword arguments.
 
         Weights are loaded in float32 unless `dtype` is given.
@@ -140,7 +136,7 @@ class ContrastiveCheckpoint(_Base):
         wants_info = kwargs.pop("output_loading_info", False)
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
-        load = super().from_pretrained
+        load: Any = super().from_pretrained
         model, info = load(name_or_path, *args, output_loading_info=True, **kwargs)
         has_reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
         if has_reference_head:
@@ -232,7 +228,7 @@ class ContrastiveCheckpoint(_Base):
         if len(folders) < count:
             folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
         for layer, folder in zip(self.dense_layers, folders[len(folders) - count :], strict=True):
-            if not load_dense(layer.linear, name_or_path, folder, kwargs):
+            if not load_dense(cast(DenseLayer, layer).linear, name_or_path, folder, kwargs):
                 raise ValueError(
                     f"{name_or_path} lacks the weights of its dense layer {folder}. Download or save the model again."
                 )

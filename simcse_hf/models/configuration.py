@@ -86,7 +86,8 @@ class ContrastiveSettings:
 
     def _check_types(self) -> None:
         for setting in fields(self):
-            value, expected = getattr(self, setting.name), setting.type
+            value = getattr(self, setting.name)
+            expected: Any = setting.type
             # A bool is an int to Python, but `temperature=True` is a mistake.
             is_number = isinstance(value, int) and not isinstance(value, bool)
             if expected is float and is_number:

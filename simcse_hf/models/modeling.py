@@ -3,7 +3,7 @@
 import copy
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_atte
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
 from .head import DenseLayer, SentenceHead
-from .objective import AUXILIARY_MODULES, ModelWithObjective
+from .objective import AUXILIARY_MODULES
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
@@ -52,14 +52,14 @@ class ContrastiveOutput(ModelOutput):
             several.
     """
 
-    loss: torch.FloatTensor | None = None
-    sentence_embeddings: torch.FloatTensor | None = None
-    contrastive_loss: torch.FloatTensor | None = None
-    mlm_loss: torch.FloatTensor | None = None
-    parts: dict[str, torch.FloatTensor] | None = None
+    loss: torch.Tensor | None = None
+    sentence_embeddings: torch.Tensor | None = None
+    contrastive_loss: torch.Tensor | None = None
+    mlm_loss: torch.Tensor | None = None
+    parts: dict[str, torch.Tensor] | None = None
 
 
-class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
+class ContrastiveModel(ContrastiveCheckpoint):
     """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
@@ -143,12 +143,13 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
     @property
     def embedding_dim(self) -> int:
         """The size of an embedding: the encoder's hidden size, or the output of the last dense layer."""
-        return self.dense_layers[-1].linear.out_features if self.dense_layers else self.config.hidden_size
+        last = cast(DenseLayer, self.dense_layers[-1]) if self.dense_layers else None
+        return self.config.hidden_size if last is None else last.linear.out_features
 
     @property
     def contrastive_head(self) -> nn.Module:
         """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
-        return self.base_model.pooler if self.has_own_pooler else self.sentence_head
+        return cast(nn.Module, self.base_model.pooler) if self.has_own_pooler else self.sentence_head
 
     @property
     def runs_unpadded(self) -> bool:
@@ -274,8 +275,10 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
                 tells the Trainer that there is an `eval_loss`.)
             use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
                 embeddings of training, with the masked-LM loss.
-            inputs_embeds, output_attentions, output_hidden_states, return_dict (`Any`, *optional*): Accepted because
-                peft passes them. Only their defaults are supported.
+            inputs_embeds (`torch.Tensor`, *optional*): Not supported. peft passes it and the following, as `None`.
+            output_attentions (`bool`, *optional*): Not supported.
+            output_hidden_states (`bool`, *optional*): Not supported.
+            return_dict (`bool`, *optional*): `False` is not supported.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
@@ -307,26 +310,20 @@ class ContrastiveModel(ModelWithObjective, ContrastiveCheckpoint):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"relations": relations, "text_ids": text_ids}
         batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        embeddings, hidden_states = self._embed_views(batch, self.objective if return_loss else None)
-        if not return_loss:
+        objective = self.objective if return_loss else None
+        embeddings, hidden_states = self._embed_views(batch, objective)
+        if objective is None:
             return ContrastiveOutput(sentence_embeddings=embeddings)
         loss = contrastive_loss = mlm_loss = parts = None
-        if use_objective and embeddings.shape[1] >= self.objective.num_views:
-            contrastive_loss, parts = total_and_parts(
-                self.objective(EncodedBatch(embeddings, batch, self, hidden_states))
-            )
+        if use_objective and embeddings.shape[1] >= objective.num_views:
+            encoded = EncodedBatch(embeddings, batch, self, hidden_states)
+            contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
-        if mlm_input_ids is not None:
+        if mlm_input_ids is not None and mlm_targets is not None:
             mlm_loss = self._masked_lm_loss(mlm_input_ids, attention_mask, token_type_ids, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
-        return ContrastiveOutput(
-            loss=loss,
-            sentence_embeddings=embeddings,
-            contrastive_loss=contrastive_loss,
-            mlm_loss=mlm_loss,
-            parts=parts,
-        )
+        return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
 
     def _embed_views(
         self, batch: dict[str, torch.Tensor], objective: Objective | None

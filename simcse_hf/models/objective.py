@@ -11,10 +11,14 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..objectives import Objective, make_objective
+from ..objectives.masked_lm import StockMaskedLMHead
 from ..objectives.matryoshka import make_matryoshka
 from .configuration import ContrastiveSettings
 
-_Base = PreTrainedModel if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    _Base = PreTrainedModel
+else:
+    _Base = object
 
 logger = logging.get_logger(__name__)
 
@@ -36,12 +40,23 @@ class ModelWithObjective(_Base):
     second_encoder: Self | None
     unpadded: bool
     fast_dropout: bool
-    embedding_dim: int
-    contrastive_head: nn.Module
+    has_own_pooler: bool
     #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
     head_source: str
     _saved_section: dict[str, Any] | None
     _objective_file: str | None
+    _stock_mlm_head: StockMaskedLMHead
+
+    if TYPE_CHECKING:  # transformers and ContrastiveModel define these
+
+        @property
+        def base_model(self) -> PreTrainedModel: ...
+
+        @property
+        def embedding_dim(self) -> int: ...
+
+        @property
+        def contrastive_head(self) -> nn.Module: ...
 
     def prepare_objective(self) -> None:
         """Create what training needs beside the encoder: the objective, and the second encoder if there are two.
