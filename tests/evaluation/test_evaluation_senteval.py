@@ -41,6 +41,7 @@ TRANSFER_FIGURES = {  # fasttest: dev accuracy, test accuracy
     "TREC": (84.23, 90.2),
     "MRPC": (73.55, 71.71),
 }
+TEST_EXAMPLES = {"MR": 10662, "SUBJ": 10000, "TREC": 500, "MRPC": 1725}
 REGRESSOR_FIGURES = {  # dev Spearman; test Spearman, Pearson and mean squared error
     "STSBenchmark": (84.41, 80.58, 79.98, 0.961),
     "SICKRelatedness": (83.01, 79.56, 86.66, 0.254),
@@ -80,9 +81,10 @@ def test_the_average_is_over_the_tasks_that_have_data(sts):
 @pytest.mark.parametrize("task", TRANSFER_FIGURES)
 def test_figures_of_transfer_tasks_equal_sentevals(model, task):
     result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
-    assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=0.3)
+    tolerance = 0.005 + 100 / TEST_EXAMPLES[task]  # one example, which rounding may move across the boundary
+    assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=tolerance)
     if task == "MRPC":
-        assert result["f1"] == pytest.approx(80.43, abs=0.3)
+        assert result["f1"] == pytest.approx(80.43, abs=tolerance)
 
 
 @pytest.mark.slow
@@ -91,7 +93,6 @@ def test_figures_of_the_regressor_equal_sentevals(model, task):
     results = evaluate_tasks(model, DATA_DIR, (task,), Protocol(regressor=True), device="cpu").results
     result = results[task]["regressor"]
     test = result["test"]
-    assert [result["dev"]["spearman"], test["spearman"], test["pearson"]] == pytest.approx(
-        REGRESSOR_FIGURES[task][:3], abs=0.1
-    )
-    assert test["mse"] == pytest.approx(REGRESSOR_FIGURES[task][3], abs=0.003)
+    correlations = [result["dev"]["spearman"], test["spearman"], test["pearson"]]
+    assert correlations == pytest.approx(REGRESSOR_FIGURES[task][:3], abs=TOLERANCE)
+    assert test["mse"] == pytest.approx(REGRESSOR_FIGURES[task][3], abs=0.001)
