@@ -26,6 +26,8 @@ _TEXT_SUFFIXES = {".json", ".md", ".yaml", ".yml", ".txt", ".csv", ".log", ".py"
 class PushError(ValueError):
     """A push that failed. The local directory and the branch of the repository are unchanged."""
 
+    exit_status = 1  # of the command line: the input was right, and the run failed
+
 
 def files_to_push(directory: str | os.PathLike) -> list[str]:
     """List the files of a saved model that belong into a published one.

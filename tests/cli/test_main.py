@@ -148,6 +148,20 @@ def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("program: error: [Errno 21] Is a directory")
 
 
+def test_a_push_that_does_not_come_through_is_a_failed_run(tmp_path, capsys, monkeypatch):
+    from simcse_hf.publishing.hub import PushError
+
+    def fail(*_, **__):
+        raise PushError("org/name was not pushed: the connection failed")
+
+    monkeypatch.setattr("simcse_hf.publishing.hub.push_model", fail)
+    with pytest.raises(PushError):  # raised here, outside the package, so it would keep its traceback
+        main(["push", str(tmp_path), "org/name"])
+    monkeypatch.setattr("simcse_hf.cli.errors.PACKAGE", __file__)
+    assert main(["push", str(tmp_path), "org/name"]) == 1
+    assert capsys.readouterr().err == "simcse-hf push: error: org/name was not pushed: the connection failed\n"
+
+
 def test_an_interruption_ends_without_a_traceback(capsys):
     def interrupt():
         raise KeyboardInterrupt

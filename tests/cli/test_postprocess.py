@@ -107,10 +107,10 @@ def test_a_layer_norm_costs_one_dimension(pooler, fit):
 def test_records_what_it_was_fitted_on(fit):
     described = json.loads((fit("flow") / "postprocessing/postprocessing.json").read_text())
     assert described["method"] == "flow" and described["input_dim"] == described["output_dim"] == DIM
-    found = described["fit"]
-    assert (found["pooler"], found["file"], found["sentences"]) == ("avg_first_last", "sentences.txt", 150)
-    assert found["settings"] == {"blocks": 1, "width": 8, "epochs": 1, "batch_size": 50}
-    assert found["log_likelihood"][-1] > found["log_likelihood"][0] and found["max_length"] == 40
+    record = described["fit"]
+    assert (record["pooler"], record["file"], record["sentences"]) == ("avg_first_last", "sentences.txt", 150)
+    assert record["settings"] == {"blocks": 1, "width": 8, "epochs": 1, "batch_size": 50}
+    assert record["log_likelihood"][-1] > record["log_likelihood"][0] and record["max_length"] == 40
 
 
 def test_reduces_then_truncates_then_normalises(fit):
@@ -130,11 +130,11 @@ def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
     )
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     columns = ["premise", "hypothesis"]
-    found, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
+    transform, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
     assert record.sentences == 150 and record.columns == columns
     wanted = fit_whitening([model.encode(SENTENCES, normalize=False)])
     x = model.encode(TEXTS, normalize=False)
-    torch.testing.assert_close(found.transform(x).abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(transform.transform(x).abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
     with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
         fit_transform(model, "whitening", table, tmp_path / "out2", columns=["conclusion"])
 
@@ -177,8 +177,8 @@ def test_encode_applies_the_transform(method, fit, sentences, tmp_path, capsys):
     directory = fit(method)
     words = ["--model", str(directory), "--input", str(sentences), "--device", "cpu", "--output"]
     assert encode_main([*words, str(tmp_path / "vectors")]) == 0
-    found = np.concatenate(list(read_shards(tmp_path / "vectors")))
-    np.testing.assert_allclose(found, SimCSE(directory, device="cpu").encode(SENTENCES), rtol=0, atol=1e-5)
+    embeddings = np.concatenate(list(read_shards(tmp_path / "vectors")))
+    np.testing.assert_allclose(embeddings, SimCSE(directory, device="cpu").encode(SENTENCES), rtol=0, atol=1e-5)
     assert encode_main([*words, str(tmp_path / "plain"), "--no_postprocess"]) == 0
     plain = np.concatenate(list(read_shards(tmp_path / "plain")))
     np.testing.assert_allclose(plain, F.normalize(raw_vectors(directory), dim=1), rtol=0, atol=1e-5)
@@ -267,12 +267,12 @@ def test_sentence_transformers_refuses_a_flow(fit, tmp_path):
     directory = fit("flow")
     with pytest.raises(ValueError, match="simcse_hf.postprocessing.flow.Flow"):
         sentence_transformers.SentenceTransformer(str(directory), device="cpu")
-    with pytest.raises(ValueError, match="applies a flow, which sentence-transformers has no module for"):
+    with pytest.raises(ValueError, match="applies a flow, for which sentence-transformers has no module"):
         export_sentence_transformers(SimCSE(directory, device="cpu"), tmp_path / "exported")
 
 
 def test_refuses_to_export_to_onnx_without_the_transform(fit, tmp_path):
-    with pytest.raises(ValueError, match="applies a whitening, and the ONNX graph ends at the pooler"):
+    with pytest.raises(ValueError, match="applies a whitening, but the ONNX graph ends at the pooler"):
         export_onnx(SimCSE(fit("whitening"), device="cpu"), tmp_path / "exported")
 
 
@@ -295,8 +295,8 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
         output = tmp_path / f"few-{method}"
         words = ["--method", method, "--model", str(raw), "--sentences", str(few), "--output", str(output)]
         assert main(["postprocess", "fit", *words, "--pooler", "avg", "--device", "cpu"]) == 2
-        said = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "few.txt" in said and message in said and not output.exists()
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "few.txt" in error and message in error and not output.exists()
 
 
 def test_refuses_bad_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
@@ -312,11 +312,14 @@ def test_refuses_bad_settings_and_folders(raw, fit, sentences, tmp_path, capsys)
         fit_transform(SimCSE(fit("whitening"), device="cpu"), "whitening", sentences, tmp_path / "new")
     with pytest.raises(ValueError, match="no trained head"):
         fit("flow", pooler=None)
-    for words, said in ((["--method", "zca"], "invalid choice: 'zca'"), (["--method", "flow", "--dim", "3"], "--dim")):
+    for words, message in (
+        (["--method", "zca"], "invalid choice: 'zca'"),
+        (["--method", "flow", "--dim", "3"], "--dim"),
+    ):
         with pytest.raises(SystemExit) as ended:
             common = ["--model", str(raw), "--sentences", str(sentences), "--output", str(tmp_path / "new")]
             postprocess_main(["fit", *common, *words])
-        assert ended.value.code == 2 and said in capsys.readouterr().err
+        assert ended.value.code == 2 and message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
