@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig
 
 from ..models.configuration import SECTION, ContrastiveSettings
 from ..models.poolers import POOLER_TYPES
-from ..models.sentence_transformers import SentenceTransformersSettings
 from ..ops.files import HUB_ARGUMENTS
 
 
@@ -70,37 +69,25 @@ def section_pooler(config: PreTrainedConfig) -> str | None:
     return None if section is None else ContrastiveSettings.from_config(config).inference_pooler
 
 
-def inference_settings(
-    config: PreTrainedConfig, pooler_type: str | None, library: SentenceTransformersSettings
-) -> dict[str, Any]:
+def inference_settings(config: PreTrainedConfig, pooler_type: str | None) -> dict[str, Any]:
     """Choose the settings that load a checkpoint for inference.
 
     Args:
         config (`PreTrainedConfig`): The checkpoint's config.
         pooler_type (`str`, *optional*): The pooler that the user asked for.
-        library (`SentenceTransformersSettings`): What sentence-transformers' files say.
 
     Returns:
         `dict[str, Any]`: Keyword arguments of `AutoModelForCL.from_pretrained`.
 
     Raises:
-        ValueError: If the pooler is unknown, or the checkpoint has modules that cannot be reproduced here.
+        ValueError: If the pooler is unknown.
     """
-    section = getattr(config, SECTION, None)
     settings: dict[str, Any] = {"do_mlm": False}  # the masked-LM head serves training only
-    if pooler_type is None and section is None:
-        if library.unsupported:
-            raise ValueError(
-                f"{library.unsupported}. Load it with sentence_transformers, or give pooler_type to use its encoder "
-                "alone."
-            )
-        if library.dense_layers:
-            raise ValueError("sentence-transformers models with Dense modules cannot be loaded yet: give pooler_type.")
-        pooler_type = library.pooler_type
-    if pooler_type is not None:
-        if pooler_type not in POOLER_TYPES:
-            raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-        settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
-    elif section is not None:
-        settings["mlp_only_train"] = ContrastiveSettings.from_config(config).mlp_only_train
+    if pooler_type is None:
+        return settings
+    if pooler_type not in POOLER_TYPES:
+        raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
+    settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
+    if section_pooler(config) not in (None, pooler_type):
+        settings["dense_layers"] = []  # they were trained on the embeddings of the other pooler
     return settings

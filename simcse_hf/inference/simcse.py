@@ -1,6 +1,5 @@
 """The class `SimCSE`: a trained model for encoding, comparing and searching texts."""
 
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from transformers.utils import logging
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
-from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
 from ..search import SentenceIndex
@@ -79,14 +77,16 @@ class SimCSE:
             )
         if saved is not None and pooler_type is None and saved[1].pooler != section_pooler(config):
             pooler_type = saved[1].pooler  # without the transform too: no other file may name it
-        library = read_sentence_transformers_settings(name_or_path, **hub_arguments)
-        settings = inference_settings(config, pooler_type, library)
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
         self.model = AutoModelForCL.from_pretrained(
-            name_or_path, dtype=dtype or torch.float32, **settings, **hub_arguments
+            name_or_path,
+            dtype=dtype or torch.float32,
+            **inference_settings(config, pooler_type),
+            **hub_arguments,
         )
-        self.pooler_type = self.model.settings.inference_pooler
+        settings = self.model.settings
+        self.pooler_type = settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":
             raise ValueError(
                 f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
@@ -99,7 +99,7 @@ class SimCSE:
             check_max_length(max_length, config)
         limits = (
             max_positions(config),
-            library.max_seq_length,
+            settings.max_length,
             saved[1].max_length if saved else None,
             getattr(self.tokenizer, "model_max_length", None),
         )
@@ -108,11 +108,8 @@ class SimCSE:
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.index: SentenceIndex | None = None
-        self.prompts = {"query": "", "document": ""} | library.prompts
-        self.default_prompt_name = library.default_prompt_name
-        if self.default_prompt_name is not None:
-            self._prompt_named(self.default_prompt_name)
-        self._has_normalize_module = library.normalize
+        self.prompts = {"query": "", "document": ""} | settings.prompts
+        self.default_prompt_name = settings.default_prompt_name
 
     def __repr__(self) -> str:
         return (
@@ -123,7 +120,7 @@ class SimCSE:
     @property
     def dim(self) -> int:
         """Return the embedding size, after the whitening or flow if the model has one."""
-        return self.model.config.hidden_size if self.postprocessing is None else self.postprocessing.output_dim
+        return self.model.embedding_dim if self.postprocessing is None else self.postprocessing.output_dim
 
     def encode(
         self,
@@ -213,7 +210,7 @@ class SimCSE:
             embeddings = torch.zeros(0, self.dim)
         elif self.postprocessing is not None:
             embeddings = self.postprocessing.transform(embeddings)
-        if normalize_embeddings is False and self._has_normalize_module:
+        if normalize_embeddings is False and self.model.settings.normalize:
             embeddings = F.normalize(embeddings, dim=-1)
         embeddings = embeddings[:, :truncate_dim]
         if normalize if normalize_embeddings is None else normalize_embeddings:
@@ -310,6 +307,9 @@ class SimCSE:
             save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
         """
         directory = Path(save_directory).expanduser()
+        self.model.update_settings(
+            prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
+        )
         self.model.save_pretrained(directory)
         tokenizer_limit = self.tokenizer.model_max_length
         try:
@@ -319,11 +319,6 @@ class SimCSE:
             self.tokenizer.model_max_length = tokenizer_limit
         if self.postprocessing is not None and self.postprocessing_fit is not None:
             save_transform(directory, self.postprocessing, self.postprocessing_fit)
-        path = directory / "config_sentence_transformers.json"
-        if any(self.prompts.values()) or path.exists():
-            settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            settings |= {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
-            path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def push_to_hub(
         self,

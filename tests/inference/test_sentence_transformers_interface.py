@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import tiny_config
+from safetensors.torch import save_file
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE
@@ -156,6 +157,39 @@ def test_threads_get_the_embeddings_of_one_thread(directory):
         results = list(pool.map(lambda length: model.encode(TEXTS, max_length=length), lengths))
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "cls_token"])
+def test_dense_modules_and_every_pooling_give_the_embeddings_of_sentence_transformers(mode, directory, tmp_path):
+    """LaBSE is such a model: its embeddings have the size of the last Dense module."""
+    add_modules(directory)
+    pooling = {"word_embedding_dimension": 32} | {
+        f"pooling_mode_{name}": name == mode for name in ("mean_tokens", "max_tokens", "cls_token")
+    }
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    modules = json.loads((directory / "modules.json").read_text())
+    torch.manual_seed(0)
+    for number, (width, activation) in enumerate([(24, "torch.nn.modules.activation.Tanh"), (20, None)], start=3):
+        folder = directory / f"{number}_Dense"
+        folder.mkdir()
+        size = 32 if number == 3 else 24
+        config = {"in_features": size, "out_features": width, "bias": number == 3}
+        config["activation_function"] = activation or "torch.nn.modules.linear.Identity"
+        (folder / "config.json").write_text(json.dumps(config))
+        weights = {"linear.weight": torch.randn(width, size)} | (
+            {"linear.bias": torch.ones(width)} if number == 3 else {}
+        )
+        save_file(weights, folder / "model.safetensors")
+        modules.insert(-1, {"path": folder.name, "type": "sentence_transformers.models.Dense"})
+    modules = [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    ours, theirs = both(directory)
+    assert ours.dim == 20 and ours.encode([]).shape == (0, 20)
+    assert_close(ours.encode(TEXTS), theirs.encode(TEXTS))
+    ours.save_pretrained(tmp_path / "copy")
+    copy, their_copy = both(tmp_path / "copy")
+    assert_close(copy.encode(TEXTS), theirs.encode(TEXTS))
+    assert_close(their_copy.encode(TEXTS, prompt_name="query"), theirs.encode(TEXTS, prompt_name="query"))
 
 
 # --- methods ------------------------------------------------------------------------------------------------------

@@ -338,6 +338,8 @@ def as_sentence_transformer(directory, pooling, modules=("Transformer", "Pooling
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls_before_pooler"),
         ({"pooling_mode": "mean"}, "avg"),
         ({"pooling_mode": "cls"}, "cls_before_pooler"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode_max_tokens": True}, "max"),
     ],
 )
 def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_checkpoint):
@@ -351,12 +353,13 @@ def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_check
 
 
 @pytest.mark.parametrize(
-    "pooling", [{"pooling_mode": "max"}, {"pooling_mode_max_tokens": True}, {}, {"pooling_mode_mean_tokens": False}]
+    "pooling",
+    [{"pooling_mode": "lasttoken"}, {"pooling_mode_lasttoken": True}, {}, {"pooling_mode_mean_tokens": False}],
 )
 def test_a_pooling_that_is_not_ours_is_refused(pooling, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
-    with pytest.raises(ValueError, match="pools by .* give pooler_type"):
+    with pytest.raises(ValueError, match="pools by .* pass pooler_type"):
         SimCSE(directory)
     assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
 
@@ -370,8 +373,8 @@ def test_two_poolings_at_once_are_refused(save_checkpoint):
 
 def test_further_modules_are_refused(save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
-    as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
-    with pytest.raises(ValueError, match="Dense"):
+    as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
+    with pytest.raises(ValueError, match=r"Transformer \+ Pooling \+ LSTM.*pass pooler_type"):
         SimCSE(directory)
 
 
