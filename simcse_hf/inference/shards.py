@@ -279,11 +279,11 @@ def _describe_model(model: SimCSE) -> dict[str, Any]:
         if id(tensor) in unused:
             continue
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     if model.postprocessing is not None:
         for name, tensor in model.postprocessing.state_dict().items():
             digest.update(name.encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,

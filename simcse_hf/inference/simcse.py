@@ -94,7 +94,7 @@ class SimCSE:
             )
         self.tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub_arguments)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model.to(self.device).eval()
+        self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
         if max_length is not None:
             check_max_length(max_length, config)
         limits = (
@@ -294,7 +294,7 @@ class SimCSE:
     def to(self, device: str | torch.device) -> "SimCSE":
         """Move the model to a device, and return it."""
         self.device = torch.device(device)
-        self.model.to(self.device)
+        self.model.to(self.device)  # type: ignore[arg-type]
         return self
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:

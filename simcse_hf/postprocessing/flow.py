@@ -156,7 +156,7 @@ class Flow(VectorTransform):
     def inverse(self, z: torch.Tensor) -> torch.Tensor:
         """Return the x, of shape `(n, dim)`, that `forward` maps to `z`."""
         for layer in reversed(self.layers):
-            z = layer.inverse(z)
+            z = layer.inverse(z)  # type: ignore[operator]  # mypy takes a module's attribute for a tensor
         return z
 
     def log_likelihood(self, x: torch.Tensor) -> torch.Tensor:

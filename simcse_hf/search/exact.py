@@ -50,12 +50,10 @@ class ExactIndex(VectorIndex):
         return torch.cat(scores).numpy(), torch.cat(positions).numpy()
 
     def _search_batch(self, queries: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Search in two steps: float32 products select the candidates of a chunk, exact scores rank them.
-
-        How a matrix product rounds depends on the processor and on the place of a row in the matrix, so equal
-        embeddings may get float32 scores that differ in the last bits. Candidates are therefore all embeddings within
-        the rounding error of the `top_k`-th score, however many there are, and their exact scores decide.
-        """
+        # How a matrix product rounds depends on the processor and on the place of a row in the matrix, so equal
+        # embeddings may get float32 scores that differ in the last bits. The products therefore only select the
+        # candidates of a chunk: all embeddings within the rounding error of the top_k-th score, however many there
+        # are. Their exact scores rank them.
         tolerance = 2.0**-23 * (self.dim + 8)  # bounds the error of a float32 inner product of unit vectors
         rows = torch.empty(0, dtype=torch.long)
         positions, scores = rows, torch.empty(0)

@@ -137,10 +137,8 @@ class SentenceIndex:
         vectors: Iterable[np.ndarray] | None = None,
         show_progress: bool = False,
     ) -> None:
-        """Append sentences; arguments as in [`SentenceIndex.build`].
-
-        If a row far down a file is invalid, the sentences before it have been added.
-        """
+        """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
+        # If a row far down a file is invalid, the sentences of the windows before it have been added.
         texts = _texts(sentences, column)
         windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress) as bar:
