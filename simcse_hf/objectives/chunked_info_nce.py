@@ -19,17 +19,17 @@ class Candidates:
     """The role of each column in the row of logits of a query.
 
     Args:
-        own (`torch.Tensor`): The column of the positive of each of the m queries, of shape `(m,)`.
+        positive_column (`torch.Tensor`): The column of the positive of each of the m queries, of shape `(m,)`.
         left_out (`torch.Tensor`, *optional*): A column that does not count for the query, of shape `(m,)`. In NT-Xent
             it is the query itself.
         weighted (`torch.Tensor`, *optional*): Columns to whose logits `log_weight` is added, of shape `(m, k)`.
         log_weight (`float`, *optional*, defaults to `0.0`): The logarithm of their weight.
         query_ids (`torch.Tensor`, *optional*): Text ids of each query and of its positive, of shape `(m, 2)`.
         column_ids (`torch.Tensor`, *optional*): Text ids of the first columns. A column whose id equals one of the
-            query's ids is left out, except `own`. The columns after them have no id and always count.
+            query's ids is left out, except `positive_column`. The columns after them have no id and always count.
     """
 
-    own: torch.Tensor
+    positive_column: torch.Tensor
     left_out: torch.Tensor | None = None
     weighted: torch.Tensor | None = None
     log_weight: float = 0.0
@@ -54,7 +54,7 @@ class Candidates:
             with_ids = logits[:, : len(self.column_ids)]
             for ids in self.query_ids[rows].unbind(1):
                 with_ids.masked_fill_(ids[:, None] == self.column_ids, fill)
-        for excluded in (self.own, self.left_out):
+        for excluded in (self.positive_column, self.left_out):
             if excluded is not None:
                 logits.scatter_(1, excluded[rows, None], fill)
         return logits
@@ -68,7 +68,7 @@ def plain_loss(
     if cosine:
         queries, columns = F.normalize(queries, dim=-1), F.normalize(columns, dim=-1)
     logits = queries @ columns.T / temperature
-    positive = logits.gather(1, candidates.own[:, None])
+    positive = logits.gather(1, candidates.positive_column[:, None])
     # Not -inf: if every other candidate of a row is left out, its loss is 0, and its gradient is then 0 and not NaN.
     others = candidates.keep_others_(logits - positive, slice(None), torch.finfo(logits.dtype).min)
     return (F.softplus(torch.logsumexp(others, dim=1)) + 0.0 * positive[:, 0]).mean()
@@ -162,8 +162,8 @@ def _loss_and_gradients(
             torch.mm(chunk, block.T, out=part)
             if scale is not None:
                 part.mul_(scale)
-        own = candidates.own[rows, None]
-        positive = logits.gather(1, own)
+        positive_column = candidates.positive_column[rows, None]
+        positive = logits.gather(1, positive_column)
         candidates.keep_others_(logits, rows, float("-inf"))
         largest = logits.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == float("-inf"), 0.0)
@@ -175,7 +175,7 @@ def _loss_and_gradients(
             continue
         # The sum is at least 1, because the largest term is e^0, or 0 if no other candidate counts.
         factor = margin.sigmoid() / sums.clamp(min=1.0) / len(queries)
-        weights.scatter_(1, own, -sums)
+        weights.scatter_(1, positive_column, -sums)
         weighted_chunk = chunk * factor
         query_gradient = gradients[0][rows]
         for part, block, scale, gradient in zip(parts, blocks, column_scales, gradients[1:], strict=True):

@@ -145,7 +145,7 @@ class InfoNCE(nn.Module):
         # The columns of the logits are blocks: positives, then anchors if symmetric, hard negatives, extra negatives.
         # Two rows with two hard negatives each: p0 p1 | n00 n01 n10 n11. Row 1 has its positive in column 1 and its
         # own hard negatives in columns 2 + 1 * 2 + {0, 1} = 4 and 5.
-        own = first_positive + torch.arange(n, device=anchors.device)
+        positive_rows = first_positive + torch.arange(n, device=anchors.device)
         blocks = [positives]
         if all_anchors is not None and self.symmetric:
             blocks.append(all_anchors)
@@ -154,23 +154,27 @@ class InfoNCE(nn.Module):
             blocks.append(negatives.flatten(0, 1))
         weighted = None
         if per_row and self.hard_negative_weight:
-            weighted = num_views * total + own[:, None] * per_row + torch.arange(per_row, device=own.device)
+            weighted = (
+                num_views * total
+                + positive_rows[:, None] * per_row
+                + torch.arange(per_row, device=positive_rows.device)
+            )
         query_ids = column_ids = None
         if text_ids is not None:
-            query_ids = text_ids[own, :2]
+            query_ids = text_ids[positive_rows, :2]
             column_ids = torch.cat([*[text_ids[:, 1], text_ids[:, 0]][:num_views], text_ids[:, 2:].flatten()])
         if extra_negatives is not None:
             blocks.append(extra_negatives)
 
-        def mean_loss(queries: torch.Tensor, own: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
-            candidates = Candidates(own, left_out, weighted, self.hard_negative_weight, query_ids, column_ids)
+        def mean_loss(queries: torch.Tensor, columns: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
+            candidates = Candidates(columns, left_out, weighted, self.hard_negative_weight, query_ids, column_ids)
             return self._mean(queries, blocks, candidates)
 
         if not self.symmetric:
-            return mean_loss(anchors, own, None)
+            return mean_loss(anchors, positive_rows, None)
         # A query is a candidate of the others but not of itself: anchor i stands in column total + i.
-        forth = mean_loss(anchors, own, own + total)
-        back = mean_loss(positives[own], own + total, own)
+        forth = mean_loss(anchors, positive_rows, positive_rows + total)
+        back = mean_loss(positives[positive_rows], positive_rows + total, positive_rows)
         return (forth + back) / 2
 
     def of_columns(

@@ -123,17 +123,17 @@ def premise_candidates(
     rows = first + torch.arange(len(premises), device=relations.device)
     # argmax returns the first row of the batch with this premise, perhaps one of another process.
     is_anchor = same_premise.int().argmax(1) == rows
-    own = same_premise[:, row_of_hypothesis]
+    is_own = same_premise[:, row_of_hypothesis]
     relation = relations[present]
-    positives = own & (relation == ENTAILMENT)
+    positives = is_own & (relation == ENTAILMENT)
     is_anchor &= positives.any(1)
-    own, positives = own[is_anchor], positives[is_anchor]
+    is_own, positives = is_own[is_anchor], positives[is_anchor]
     return PremiseCandidates(
         premises[is_anchor],
         hypotheses[present],
         _draw(positives, max_positives),
         _draw(~positives, max_negatives),
-        torch.where(own, relation, CONTRADICTION),
+        torch.where(is_own, relation, CONTRADICTION),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a user is promised of NLI triplets: each entailed hypothesis once, with negatives of its own premise."""
+"""Tests of NLI triplets: each entailed hypothesis once, with negatives of its own premise."""
 
 import csv
 import gzip
@@ -58,7 +58,7 @@ def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out(capl
     assert "3 entailment pairs with fewer than 3 hard negative(s)" in caplog.text
 
 
-def test_neutral_hypotheses_as_negatives():
+def test_neutral_hypotheses_can_be_negatives():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=3, negatives=("contradiction", "neutral"))
     drawn = [{row[f"hard_neg_{i}"] for i in (1, 2, 3)} for row in data]
     assert drawn == [{"A dog sleeps.", "A dog sits.", "A dog is brown."}] * 2
@@ -76,7 +76,7 @@ def test_two_hard_negatives_of_two_labels_are_one_of_each():
 
 
 @pytest.mark.parametrize("label", ["neutral", "contradiction"])
-def test_other_labels_as_positives(label):
+def test_other_labels_can_be_positives(label):
     """SimCSE, Table 4: training on neutral or contradictory pairs."""
     data = build_nli_triplets(ROWS, positives=[label], hard_negatives_per_pair=0)
     assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS if pair[2] == label)
@@ -106,7 +106,7 @@ def test_labels_as_numbers_and_in_any_case(label):
     assert build_nli_triplets(rows).to_list() == build_nli_triplets(ROWS).to_list()
 
 
-def test_class_label_goes_by_its_own_names():
+def test_a_class_label_column_uses_its_own_names():
     names = ["contradiction", "neutral", "entailment"]
     features = Features({"premise": Value("string"), "hypothesis": Value("string"), "label": ClassLabel(names=names)})
     data = Dataset.from_list([row | {"label": names.index(row["label"])} for row in ROWS], features=features)
@@ -133,7 +133,7 @@ def test_duplicates_conflicts_and_empty_texts(caplog):
     assert "2 pairs with an empty text" in caplog.text and "1 hypotheses with two labels" in caplog.text
 
 
-def test_premises_of_one_wording_are_one_premise_in_its_first_spelling():
+def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
     rows = [
         {"premise": "A dog  runs", "hypothesis": "A dog moves.", "label": 0},
         {"premise": "a dog runs.", "hypothesis": "A dog stands.", "label": 2},
@@ -145,7 +145,7 @@ def test_premises_of_one_wording_are_one_premise_in_its_first_spelling():
     ]
 
 
-def test_snli_names_and_files(tmp_path):
+def test_snli_column_names_and_several_files(tmp_path):
     rows = [
         {"sentence1": a, "sentence2": b, "gold_label": label, "annotator_labels": [label]} for a, b, label in PAIRS
     ]
@@ -156,7 +156,7 @@ def test_snli_names_and_files(tmp_path):
     assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
 
 
-def test_bad_input_names_its_place(tmp_path):
+def test_invalid_input_is_refused_with_file_and_line(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("premise,hypothesis,label\na,b,neutral\na,c,contra\n")
     with pytest.raises(ValueError, match=r"x\.csv, line 3: unknown label 'contra'; expected entailment"):
@@ -182,7 +182,7 @@ def test_bad_input_names_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_command_writes_what_the_reader_reads(tmp_path, suffix, capsys):
+def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix, capsys):
     source = tmp_path / "pairs.jsonl"
     rows = [row | {"hypothesis": f'{row["hypothesis"]} "Yes, é", \n he said.'} for row in ROWS]
     source.write_text("\n".join(map(json.dumps, rows)))
@@ -194,7 +194,7 @@ def test_command_writes_what_the_reader_reads(tmp_path, suffix, capsys):
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_command_refuses_what_would_lose_something(tmp_path, capsys):
+def test_the_command_refuses_to_overwrite_a_file(tmp_path, capsys):
     source = tmp_path / "pairs.jsonl"
     source.write_text("\n".join(map(json.dumps, ROWS)))
     output = tmp_path / "triplets.csv"
@@ -214,7 +214,7 @@ def test_command_refuses_what_would_lose_something(tmp_path, capsys):
     assert output.read_text().startswith("sent0,sent1,hard_neg\n")
 
 
-def test_command_samples_pairs_with_other_positives(tmp_path):
+def test_the_command_samples_pairs_with_other_positives(tmp_path):
     source, output = tmp_path / "pairs.jsonl", tmp_path / "pairs.csv"
     source.write_text("\n".join(map(json.dumps, ROWS)))
     options = "--positives contradiction --hard_negatives_per_pair 0 --max_rows 2"

@@ -1,4 +1,4 @@
-"""What a user is promised of NLI rows: labelled pairs, or a premise with all of its hypotheses in one row."""
+"""Tests of NLI rows: labelled pairs, or a premise with all of its hypotheses in one row."""
 
 import json
 import logging
@@ -81,7 +81,7 @@ def test_files_and_datasets(tmp_path):
     assert build_nli_groups(dataset, sampling="premises").to_list() == GROUPS
 
 
-def test_bad_input_names_its_place(tmp_path):
+def test_invalid_input_is_refused_with_file_and_line(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("premise,hypothesis,label\na,b,neutral\na,c,contra\n")
     with pytest.raises(ValueError, match=r"x\.csv, line 3: unknown label 'contra'"):

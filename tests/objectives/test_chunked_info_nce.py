@@ -1,4 +1,4 @@
-"""What a user is promised of InfoNCE in chunks: the plain form's value and gradient, in less memory."""
+"""Tests of InfoNCE in chunks: the plain form's value and gradient, in less memory."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from simcse_hf.objectives import chunked_info_nce, info_nce
 from simcse_hf.objectives.info_nce import InfoNCE
 
 
-def test_large_batches_are_chunked_by_themselves(monkeypatch):
+def test_large_batches_are_computed_in_chunks_automatically(monkeypatch):
     """In float64, where torch's softplus is the less exact: above 20 it is the identity, which is off by 2e-9."""
     calls = []
     chunked = info_nce.chunked_loss
@@ -18,16 +18,16 @@ def test_large_batches_are_chunked_by_themselves(monkeypatch):
     monkeypatch.setattr(chunked_info_nce, "CHUNK_LOGITS", 2**20)
     inputs = draw(1100, 1, dim=4)
     large = InfoNCE(hard_negative_weight=0.3)(*inputs)
-    found = gradients(large, inputs)
+    results = gradients(large, inputs)
     assert calls == [1]
     monkeypatch.setattr(info_nce, "PLAIN_LOGITS", 2**62)
     plain = InfoNCE(hard_negative_weight=0.3)(*inputs)
     assert calls == [1] and large.item() == pytest.approx(plain.item(), rel=1e-12)
-    for ours, exact in zip(found, gradients(plain, inputs), strict=True):
+    for ours, exact in zip(results, gradients(plain, inputs), strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-8, atol=1e-12)
 
 
-def test_chunked_gradient_follows_what_comes_behind_the_loss(monkeypatch):
+def test_chunked_gradient_is_scaled_by_the_gradient_of_the_loss(monkeypatch):
     """Loss scaling, and a graph that is kept and gone through twice."""
     monkeypatch.setattr(info_nce, "PLAIN_LOGITS", 0)
     inputs = draw(5, 1)
@@ -38,17 +38,17 @@ def test_chunked_gradient_follows_what_comes_behind_the_loss(monkeypatch):
         torch.testing.assert_close(scaled, 1024 * plain)
 
 
-def test_chunked_gives_gradients_to_those_who_want_them(monkeypatch):
+def test_chunked_loss_gives_gradients_to_inputs_that_require_them(monkeypatch):
     monkeypatch.setattr(info_nce, "PLAIN_LOGITS", 0)
     anchors, positives, negatives = draw(5, 1)
-    wanted = torch.autograd.grad(InfoNCE()(anchors, positives, negatives), [anchors])[0]
+    expected = torch.autograd.grad(InfoNCE()(anchors, positives, negatives), [anchors])[0]
     loss = InfoNCE()(anchors, positives.detach(), negatives.detach())
-    torch.testing.assert_close(torch.autograd.grad(loss, [anchors])[0], wanted)
+    torch.testing.assert_close(torch.autograd.grad(loss, [anchors])[0], expected)
     with torch.no_grad():
         assert InfoNCE()(anchors, positives, negatives).item() == pytest.approx(loss.item(), rel=1e-12)
 
 
-def test_chunked_memory_grows_with_vectors_and_not_with_their_square():
+def test_chunked_memory_grows_linearly_with_the_number_of_embeddings():
     """All 8192 x 8192 logits are 268 MB in float32, and plain InfoNCE holds several of them."""
     status = Path("/proc/self/status")
     if not status.exists():

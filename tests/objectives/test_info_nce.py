@@ -1,4 +1,4 @@
-"""What a user is promised of InfoNCE: Eq. 1, 4, 5 and 8 of the paper to 1e-6, values and gradients, in any size."""
+"""Tests of InfoNCE: Eq. 1, 4, 5 and 8 of the paper to 1e-6, values and gradients, in any size."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_float32_equals_the_equations(temperature, k, form):
         assert (ours.double() - exact).norm() < 1e-6 / temperature * exact.norm()
 
 
-def test_of_equal_vectors_is_the_log_of_the_number_of_candidates(form):
+def test_loss_of_equal_embeddings_is_the_log_of_the_number_of_candidates(form):
     """A closed form: nothing to tell apart, n positives and n * k hard negatives."""
     same = torch.ones(4, 5)
     assert InfoNCE()(same, same).item() == pytest.approx(math.log(4), rel=1e-6)
@@ -96,7 +96,7 @@ def test_of_equal_vectors_is_the_log_of_the_number_of_candidates(form):
 
 
 @pytest.mark.parametrize("weight", [-1.5, -0.693, 0.0, 0.693, 2.0])
-def test_weight_is_the_log_of_alpha(weight):
+def test_hard_negative_weight_is_the_log_of_alpha(weight):
     inputs = draw(3, 2)
     by_weight = InfoNCE(hard_negative_weight=weight)(*inputs)
     by_alpha = InfoNCE(hard_negative_alpha=math.exp(weight))(*inputs)
@@ -107,7 +107,7 @@ def test_weight_is_the_log_of_alpha(weight):
 
 
 @pytest.mark.parametrize("alpha", [1.0, 100.0])
-def test_only_own_hard_negatives_are_weighted(alpha, form):
+def test_only_a_rows_own_hard_negatives_are_weighted(alpha, form):
     """A closed form: orthogonal anchors, each its own positive, and the next row's hard negative."""
     anchors = torch.eye(3)
     negatives = anchors.roll(1, 0)[:, None]
@@ -117,7 +117,7 @@ def test_only_own_hard_negatives_are_weighted(alpha, form):
 
 
 @pytest.mark.parametrize("first", [0, 2, 5])
-def test_first_positive_says_where_the_own_positives_stand(first, form):
+def test_first_positive_is_the_row_of_the_first_anchors_positive(first, form):
     anchors = draw(3, 0, seed=1)[0]
     _, positives, negatives = draw(8, 2, seed=2)
     inputs = [anchors, positives, negatives]
@@ -138,33 +138,33 @@ def test_gradient_stays_accurate_where_the_loss_is_nearly_zero(form):
     fast, exact = InfoNCE(0.05)(*inputs), InfoNCE(0.05)(*exact_inputs)
     assert 0 < exact.item() < 1e-7
     assert fast.item() == pytest.approx(exact.item(), rel=1e-5)
-    for ours, wanted in zip(gradients(fast, inputs), gradients(exact, exact_inputs), strict=True):
-        error = (ours.double() - wanted).norm() / wanted.norm()
-        assert wanted.norm() > 0 and error < 1e-5
+    for ours, expected in zip(gradients(fast, inputs), gradients(exact, exact_inputs), strict=True):
+        error = (ours.double() - expected).norm() / expected.norm()
+        assert expected.norm() > 0 and error < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_vectors_are_compared_in_float32(dtype, form):
+def test_half_precision_embeddings_are_compared_in_float32(dtype, form):
     inputs = draw(17, 2, dim=16, dtype=dtype)
     widened = [x.detach().float().requires_grad_() for x in inputs]
-    loss, wanted = InfoNCE()(*inputs), InfoNCE()(*widened)
-    assert loss.dtype == torch.float32 and loss.item() == wanted.item()
-    for ours, exact in zip(gradients(loss, inputs), gradients(wanted, widened), strict=True):
+    loss, expected = InfoNCE()(*inputs), InfoNCE()(*widened)
+    assert loss.dtype == torch.float32 and loss.item() == expected.item()
+    for ours, exact in zip(gradients(loss, inputs), gradients(expected, widened), strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, exact.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_does_not_reach_the_logits(dtype, form):
+def test_logits_are_not_computed_under_autocast(dtype, form):
     inputs = draw(17, 2, dim=16, dtype=dtype)
-    wanted = InfoNCE()(*inputs)
+    expected = InfoNCE()(*inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = InfoNCE()(*inputs)
-    assert loss.dtype == torch.float32 and loss.item() == wanted.item()
+    assert loss.dtype == torch.float32 and loss.item() == expected.item()
 
 
 @pytest.mark.parametrize("k", [None, 0])
-def test_a_single_pair_has_nothing_to_tell_apart(k, form):
+def test_a_single_pair_has_loss_and_gradient_0(k, form):
     anchors, positives, _ = draw(1, 0)
     negatives = None if k is None else torch.zeros(1, 0, 3, dtype=torch.float64)
     loss = InfoNCE()(anchors, positives, negatives)
@@ -173,14 +173,14 @@ def test_a_single_pair_has_nothing_to_tell_apart(k, form):
         assert (gradient == 0).all()
 
 
-def test_a_single_pair_with_hard_negatives_is_told_from_them(form):
+def test_a_single_pair_is_contrasted_with_its_hard_negatives(form):
     inputs = draw(1, 2)
     loss = InfoNCE(hard_negative_alpha=2.0)(*inputs)
     assert loss.item() == pytest.approx(slow_loss(*inputs, 0.05, 2.0, "cosine").item(), rel=1e-9)
     assert loss.item() > 0
 
 
-def test_a_broken_vector_gives_a_broken_loss(form):
+def test_an_embedding_with_nan_gives_a_loss_of_nan(form):
     """NaN must reach the loss, where the Trainer can see it, even in a batch of one."""
     for n in (1, 3):
         anchors, positives, _ = draw(n, 0)
@@ -189,7 +189,7 @@ def test_a_broken_vector_gives_a_broken_loss(form):
         assert math.isnan(InfoNCE()(anchors, broken).item())
 
 
-def test_length_of_a_vector_matters_for_dot_only():
+def test_the_norm_of_an_embedding_matters_for_the_dot_product_only():
     anchors, positives, negatives = (x.detach() for x in draw(3, 1))
     assert InfoNCE()(anchors * 7, positives, negatives).item() == pytest.approx(
         InfoNCE()(anchors, positives, negatives).item()
@@ -211,12 +211,12 @@ def test_length_of_a_vector_matters_for_dot_only():
         ({"hard_negative_alpha": 2.0, "hard_negative_weight": 0.7}, "not both"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
+def test_invalid_arguments_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         InfoNCE(**arguments)
 
 
-def test_log_weight_of_no_alpha_is_the_weight():
+def test_log_weight_without_alpha_is_the_weight():
     assert log_weight(0.3, None) == 0.3
     assert log_weight(0.0, 1.0) == 0.0
 
@@ -292,11 +292,11 @@ def test_a_hard_negative_equal_to_the_positive_is_left_out(form):
     anchors, positives, negatives = draw(3, 1)
     ids = torch.tensor([[0, 1, 1], [2, 3, 4], [5, 6, 7]])
     loss = InfoNCE()(anchors[:1], positives, negatives, text_ids=ids)
-    wanted = InfoNCE()(anchors[:1], positives, extra_negatives=negatives[1:, 0])
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-12)
+    expected = InfoNCE()(anchors[:1], positives, extra_negatives=negatives[1:, 0])
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_where_everything_else_is_left_out_loss_and_gradient_are_zero(form):
+def test_loss_and_gradient_are_0_if_all_other_candidates_are_left_out(form):
     anchors, positives, negatives = inputs = draw(4, 1)
     loss = InfoNCE()(*inputs, text_ids=torch.full((4, 3), 8))
     assert loss.item() == 0.0
@@ -304,7 +304,7 @@ def test_where_everything_else_is_left_out_loss_and_gradient_are_zero(form):
         assert (gradient == 0).all()
 
 
-def test_64_bit_ids_are_compared_whole(form):
+def test_text_ids_are_compared_in_all_64_bits(form):
     anchors, positives, _ = draw(2, 0)
     far = torch.tensor([[2**62, 2**62 + 1], [2**62 + 2, 2**62 + 3]])
     assert InfoNCE()(anchors, positives, text_ids=far).item() == InfoNCE()(anchors, positives).item()
@@ -322,7 +322,7 @@ def test_symmetric_over_parts_of_the_batch_is_the_mean_of_the_parts(form):
         torch.testing.assert_close(ours, exact)
 
 
-def test_symmetric_does_not_care_which_side_is_the_anchor(form):
+def test_symmetric_loss_stays_the_same_if_anchors_and_positives_are_swapped(form):
     anchors, positives, negatives = draw(5, 2)
     loss = InfoNCE(symmetric=True)
     assert loss(anchors, positives).item() == pytest.approx(loss(positives, anchors).item(), rel=1e-12)
@@ -331,12 +331,12 @@ def test_symmetric_does_not_care_which_side_is_the_anchor(form):
     assert loss(anchors, positives, negatives).item() == pytest.approx(swapped, rel=1e-12)
 
 
-def test_zero_vectors_have_the_gradient_of_normalisation(form):
+def test_zero_embeddings_have_the_gradient_of_normalization(form):
     """What is absent from a batch may stand there as zeros."""
     anchors, positives, _ = draw(4, 0)
     zeros = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    found = gradients(InfoNCE()(anchors, positives, extra_negatives=zeros), [anchors, positives])
-    assert all(gradient.isfinite().all() for gradient in found)
+    results = gradients(InfoNCE()(anchors, positives, extra_negatives=zeros), [anchors, positives])
+    assert all(gradient.isfinite().all() for gradient in results)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_zero_vectors_have_the_gradient_of_normalisation(form):
         ({"all_anchors": torch.ones(3, 2)}, "4 positives and 3 anchors: symmetric needs all_anchors"),
     ],
 )
-def test_rows_that_do_not_fit_are_named(change, message):
+def test_shapes_that_do_not_fit_are_refused_by_name(change, message):
     with pytest.raises(ValueError, match=message):
         InfoNCE(symmetric="all_anchors" in change)(torch.ones(4, 2), torch.ones(4, 2), **change)
 

@@ -1,4 +1,4 @@
-"""What a user is promised of the auxiliary loss: BERT's masking on fresh copies, and the stock head, pretrained."""
+"""Tests of the auxiliary loss: BERT's masking on fresh copies, and the stock head, pretrained."""
 
 import pytest
 import torch
@@ -36,14 +36,14 @@ def test_targets_are_the_original_ids_and_nothing_else_changes(masker):
     assert torch.equal(masked[~chosen], ids[~chosen])
 
 
-def test_special_tokens_and_padding_are_never_chosen(masker):
+def test_special_tokens_and_padding_are_never_masked(masker):
     ids = random_batch(50, 2, length=20)["input_ids"]
     masked, targets = mask_tokens(ids, masker(0.99))
     special = ids <= MASK
     assert special.any() and (targets[special] == IGNORED).all() and torch.equal(masked[special], ids[special])
 
 
-def test_works_on_a_fresh_copy(masker):
+def test_masking_does_not_change_its_input(masker):
     """The contrastive inputs of the same step must stay unmasked."""
     ids = random_batch(50, 2)["input_ids"]
     before = ids.clone()
@@ -51,13 +51,13 @@ def test_works_on_a_fresh_copy(masker):
     assert torch.equal(ids, before) and not torch.equal(masked, ids)
 
 
-def test_copies_of_a_sentence_are_masked_independently(masker):
+def test_views_of_a_sentence_are_masked_independently(masker):
     ids = random_batch(50, 1, length=20)["input_ids"].expand(-1, 2, -1).contiguous()
     _, targets = mask_tokens(ids, masker(0.5))
     assert not torch.equal(targets[:, 0], targets[:, 1])
 
 
-def test_draws_from_torchs_generator(masker):
+def test_masks_follow_torchs_random_seed(masker):
     """So that a resumed run, which restores that generator, sees the masks of an uninterrupted one."""
     ids = random_batch(20, 2)["input_ids"]
     state = torch.get_rng_state()
@@ -85,7 +85,7 @@ def test_head_is_the_stock_one(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_model_carries_the_encoder_once(family):
+def test_the_model_has_the_encoder_only_once(family):
     """What do_mlm adds are the stock head's parameters, and the decoder is the embedding table itself."""
     config = tiny_config(family)
     plain, with_mlm = (AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm) for do_mlm in (False, True))

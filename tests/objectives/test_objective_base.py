@@ -1,4 +1,4 @@
-"""What a user is promised of objectives: any class can be one, and its state lives and dies with training."""
+"""Tests of objectives: any class can be one, and its state lives and dies with training."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def distance():
     del OBJECTIVES["distance"]
 
 
-def test_a_registered_class_trains_and_its_parts_are_named(distance):
+def test_a_registered_objective_trains_and_its_losses_have_names(distance):
     model = BertForCL(tiny_config(), objective="distance", objective_options={"scale": 2.0})
     output = model(**random_batch(4, 2))
     assert output.parts.keys() == {"near_loss", "weight_loss"}
@@ -44,13 +44,13 @@ def test_a_registered_class_trains_and_its_parts_are_named(distance):
     assert model.objective.map.weight.grad is not None and model.objective.scale == 2.0
 
 
-def test_settings_of_the_model_reach_constructors_that_name_them(distance):
+def test_a_constructor_receives_the_model_settings_that_it_has_arguments_for(distance):
     made = make_objective("distance", 8, {"temperature": 0.5, "similarity": "dot"}, {})
     assert (made.temperature, made.scale) == (0.5, 1.0)
     assert make_objective("distance", 8, {"temperature": 0.5}, {"temperature": 0.1}).temperature == 0.1
 
 
-def test_wrong_names_and_options_are_refused_with_what_there_is(distance):
+def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
     with pytest.raises(ValueError, match="objective must be one of simcse, .*distance, got 'simsce'"):
         make_objective("simsce", 8, {}, {})
     with pytest.raises(ValueError, match="objective 'distance' has no option size; its options are: scale, temp"):
@@ -59,7 +59,7 @@ def test_wrong_names_and_options_are_refused_with_what_there_is(distance):
         register("distance", Objective)
 
 
-def test_an_objectives_weights_are_in_a_file_of_their_own_and_come_back(distance, save_checkpoint):
+def test_the_weights_of_an_objective_are_saved_in_a_file_of_their_own_and_restored(distance, save_checkpoint):
     model = BertForCL(tiny_config(), objective="distance")
     batch = random_batch(4, 2)
     model.eval()
@@ -71,7 +71,7 @@ def test_an_objectives_weights_are_in_a_file_of_their_own_and_come_back(distance
     assert AutoModelForCL.from_pretrained(directory).eval()(**batch).loss.item() == loss
 
 
-def test_another_objective_starts_anew(distance, save_checkpoint):
+def test_a_change_of_objective_discards_the_saved_one(distance, save_checkpoint):
     model = BertForCL(tiny_config(), objective="distance")
     model.prepare_objective()
     directory = save_checkpoint(model)
@@ -81,7 +81,7 @@ def test_another_objective_starts_anew(distance, save_checkpoint):
     assert not (directory / OBJECTIVE_FILE).exists()
 
 
-def test_two_encoders_are_independent_and_the_first_is_the_model(save_checkpoint):
+def test_two_encoders_are_independent_and_the_first_is_saved_as_the_model(save_checkpoint):
     model = BertForCL(tiny_config(dropout=0.0), encoders=2)
     batch = random_batch(4, 3)
     same = model(**batch).sentence_embeddings
@@ -121,7 +121,7 @@ def test_objectives_that_need_the_encoder_do_not_claim_to_support_gradcache(name
     assert not OBJECTIVES[name].supports_gradcache
 
 
-def test_an_objective_that_asks_for_a_missing_model_is_told_to_give_up_gradcache():
+def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache():
     batch = EncodedBatch(torch.ones(2, 2, 3))
     with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):
         batch.model.embed(torch.ones(2, 4))

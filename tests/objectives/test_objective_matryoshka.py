@@ -1,4 +1,4 @@
-"""What a user is promised of Matryoshka: the same objective at every width, summed, and nothing done twice."""
+"""Tests of Matryoshka: the same objective at every width, summed, and nothing done twice."""
 
 import pytest
 import torch
@@ -34,11 +34,11 @@ def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
     parts = objective(EncodedBatch(vectors))
     widths = sorted({dim, *dims}, reverse=True)
     assert list(parts) == [f"loss_{width}" for width in widths]
-    wanted = {width: slow_info_nce(vectors, width, temperature) for width in widths}
+    expected = {width: slow_info_nce(vectors, width, temperature) for width in widths}
     for width in widths:
-        assert parts[f"loss_{width}"].item() == pytest.approx(wanted[width].item(), rel=1e-10)
-    found, exact = (torch.autograd.grad(sum(x.values()), vectors)[0] for x in (parts, wanted))
-    torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-12)
+        assert parts[f"loss_{width}"].item() == pytest.approx(expected[width].item(), rel=1e-10)
+    results, exact = (torch.autograd.grad(sum(x.values()), vectors)[0] for x in (parts, expected))
+    torch.testing.assert_close(results, exact, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", WITH_OWN_PARAMETERS)
@@ -57,7 +57,7 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
-def test_what_the_wrapped_objective_asks_for_is_passed_on(name):
+def test_the_requirements_of_the_wrapped_objective_are_kept(name):
     plain, wrapped = make_objective(name, 8, {}, {}), make_matryoshka(name, 8, [2], {}, {})
     for asked in ("encoders", "num_views", "needs_hidden_states", "needs_text_ids"):
         assert getattr(wrapped, asked) == getattr(plain, asked)
@@ -71,7 +71,7 @@ def esimcse(dims, steps=3, optimise=True):
     model.objective = make_matryoshka("esimcse", 32, dims, model.settings.to_dict(), options)
     model.objective.attach(model)
     model.double().train()
-    calls, found = [], []
+    calls, results = [], []
     model.objective.objectives[0].momentum_encoder.base_model.register_forward_hook(lambda *_: calls.append(1))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     for step in range(steps):
@@ -81,17 +81,17 @@ def esimcse(dims, steps=3, optimise=True):
         output = model(**batch)
         with torch.no_grad():
             vectors = model.bert(**flat(batch)).pooler_output.view(4, 2, -1)
-        found.append((output.parts, vectors, before))
+        results.append((output.parts, vectors, before))
         output.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model, found, len(calls)
+    return model, results, len(calls)
 
 
-def test_a_momentum_encoder_is_one_whatever_the_widths():
-    model, found, calls = esimcse([8, 16])
-    assert len(model.objective.objectives) == 1 and calls == len(found)
-    for step, (parts, vectors, queue) in enumerate(found):
+def test_all_widths_share_one_momentum_encoder():
+    model, results, calls = esimcse([8, 16])
+    assert len(model.objective.objectives) == 1 and calls == len(results)
+    for step, (parts, vectors, queue) in enumerate(results):
         assert len(queue) == min(4 * step, 7)
         for width in (32, 16, 8):
             total = 0.0
@@ -122,11 +122,11 @@ def one_process(rank, processes):
     return train_share(*parts(), rank, processes)
 
 
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_give_the_gradient_of_one(tmp_path):
     assert_same(in_processes(one_process, tmp_path), *parts())
 
 
-def test_dims_are_sorted_under_the_full_width():
+def test_widths_are_sorted_and_the_full_size_is_added():
     assert matryoshka_dims([64, 256], 768) == [768, 256, 64]
     assert matryoshka_dims([64, 768], 768) == [768, 64]
 
@@ -135,12 +135,12 @@ def test_dims_are_sorted_under_the_full_width():
     "dims, named",
     [([0], "0"), ([769], "769"), ([64.0], "64.0"), (["64"], "'64'"), ([True], "True"), ([8, 8], "twice")],
 )
-def test_a_width_that_cannot_be_is_named(dims, named):
+def test_an_invalid_width_is_refused_by_name(dims, named):
     with pytest.raises(ValueError, match=f"matryoshka_dims.*{named}"):
         matryoshka_dims(dims, 768)
 
 
-def test_objectives_must_fit_the_widths():
+def test_objectives_that_do_not_fit_the_widths_are_refused():
     with pytest.raises(ValueError, match=r"need objectives of dim \[8, 4\]"):
         Matryoshka([make_objective("softmax", 8, {}, {})] * 2, [8, 4])
     with pytest.raises(ValueError, match=r"need objectives of dim \[8\]"):
@@ -149,7 +149,7 @@ def test_objectives_must_fit_the_widths():
         Matryoshka([make_objective("simcse", 4, {}, {}), make_objective("simcse", 8, {}, {})], [4, 8])
 
 
-def test_checks_are_those_of_the_wrapped_objective():
+def test_the_training_data_is_checked_by_the_wrapped_objective():
     objective = make_matryoshka("esimcse", 8, [4], {}, {"queue_size": 8})
     with pytest.raises(ValueError, match="queue_size"):
         objective.check(TrainingRows(1, 9))
@@ -157,7 +157,7 @@ def test_checks_are_those_of_the_wrapped_objective():
         make_matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
 
 
-def test_the_setting_makes_it_and_training_logs_a_loss_a_width(tmp_path):
+def test_the_setting_matryoshka_dims_trains_with_one_loss_per_width(tmp_path):
     model = BertForCL(tiny_config(), objective="esimcse", matryoshka_dims=[8, 16])
     output = model.train()(**random_batch(4, 2))
     assert list(output.parts) == ["loss_32", "loss_16", "loss_8"]

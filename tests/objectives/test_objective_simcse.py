@@ -1,4 +1,4 @@
-"""What a user is promised of objective simcse: InfoNCE of a row's columns over all processes, equal texts left out."""
+"""Tests of objective simcse: InfoNCE of a row's columns over all processes, equal texts left out."""
 
 import math
 
@@ -62,15 +62,15 @@ def slow(case, vectors, text_ids):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals_its_terms(case):
+def test_loss_equals_the_equations_term_by_term(case):
     vectors, text_ids = case_batch(case)
     assert step(case, vectors, text_ids)[0].item() == pytest.approx(slow(case, vectors, text_ids), rel=1e-9)
 
 
 def test_settings_and_options_reach_the_loss():
     vectors, text_ids = case_batch("hard negatives")
-    wanted = InfoNCE(0.1, hard_negative_weight=0.6)(vectors[:, 0], vectors[:, 1], vectors[:, 2:])
-    assert step("hard negatives", vectors, text_ids)[0].item() == wanted.item()
+    expected = InfoNCE(0.1, hard_negative_weight=0.6)(vectors[:, 0], vectors[:, 1], vectors[:, 2:])
+    assert step("hard negatives", vectors, text_ids)[0].item() == expected.item()
     assert not make_objective("simcse", DIM, SETTINGS, {}).needs_text_ids
     assert make_objective("simcse", DIM, SETTINGS, {"mask_duplicates": True}).needs_text_ids
 
@@ -81,20 +81,20 @@ def share_of(rank, processes):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     return in_processes(share_of, tmp_path_factory.mktemp("processes"), PROCESSES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_are_one(case, found):
+def test_two_processes_give_the_gradient_of_one(case, results):
     """The mean of the losses, and the gradients of each process's own vectors over the number of processes."""
     loss, gradient = step(case, *case_batch(case))
-    assert sum(of_rank[case][0].item() for of_rank in found) / PROCESSES == pytest.approx(loss.item(), rel=1e-12)
-    together = torch.cat([of_rank[case][1] for of_rank in found]) / PROCESSES
+    assert sum(of_rank[case][0].item() for of_rank in results) / PROCESSES == pytest.approx(loss.item(), rel=1e-12)
+    together = torch.cat([of_rank[case][1] for of_rank in results]) / PROCESSES
     torch.testing.assert_close(together, gradient)
 
 
-def test_evaluation_stays_with_its_own_rows():
+def test_evaluation_uses_the_rows_of_its_own_process():
     vectors, _ = case_batch("pairs")
     objective = make_objective("simcse", DIM, SETTINGS, {}).eval()
     assert objective(EncodedBatch(vectors)).item() == InfoNCE(0.1)(vectors[:, 0], vectors[:, 1]).item()
@@ -130,7 +130,7 @@ def test_a_repeated_sentence_is_no_false_negative(tokenizer):
     assert masked == pytest.approx(sum(alone) / 4, rel=1e-9)
 
 
-def test_contradiction_and_neutral_as_hard_negatives(tokenizer):
+def test_a_row_may_have_a_contradiction_and_a_neutral_hypothesis_as_hard_negatives(tokenizer):
     """Table 7: the negatives of a row are drawn from both labels, and k of them are k candidates."""
     pairs = []
     for premise in ("the cat sat on a mat", "a dog ran in the house"):
@@ -145,15 +145,15 @@ def test_contradiction_and_neutral_as_hard_negatives(tokenizer):
     loss = make_objective("simcse", DIM, SETTINGS, {})(EncodedBatch(vectors, batch)).item()
     assert vectors.shape == (2, 4, DIM)
     cosine = torch.nn.functional.cosine_similarity
-    wanted = 0.0
+    expected = 0.0
     for i in range(2):
         terms = 0.0
         for j in range(2):
             for column in (1, 2, 3):
                 alpha = math.exp(0.6) if i == j and column > 1 else 1.0
                 terms += alpha * math.exp(cosine(vectors[i, 0], vectors[j, column], dim=0).item() / 0.1)
-        wanted += math.log(terms) - cosine(vectors[i, 0], vectors[i, 1], dim=0).item() / 0.1
-    assert loss == pytest.approx(wanted / 2, rel=1e-9)
+        expected += math.log(terms) - cosine(vectors[i, 0], vectors[i, 1], dim=0).item() / 0.1
+    assert loss == pytest.approx(expected / 2, rel=1e-9)
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -185,6 +185,6 @@ def test_masking_duplicates_without_ids_is_refused():
 
 
 @pytest.mark.parametrize("name", ["symmetric", "mask_duplicates"])
-def test_an_option_of_the_wrong_kind_is_named(name):
+def test_an_option_of_the_wrong_type_is_refused_by_name(name):
     with pytest.raises(ValueError, match=f"{name} must be true or false, got 'no'"):
         make_objective("simcse", DIM, {}, {name: "no"})

@@ -1,4 +1,4 @@
-"""What a user is promised of the classifier: Eq. 1 of arXiv:2106.04791 over all pairs of a batch of uneven rows."""
+"""Tests of the classifier: Eq. 1 of arXiv:2106.04791 over all pairs of a batch of uneven rows."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_equals_the_equation(name, dim, hidden_dim):
     assert gradients[0][0].abs().max() > 0
 
 
-def test_what_is_no_sentence_has_no_part():
+def test_padding_of_short_rows_does_not_affect_the_loss():
     rows, objective = ROWS["ragged"], Softmax(4).double()
     batch, other = embedded(rows, 4), embedded(rows, 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
@@ -72,7 +72,7 @@ def test_the_relation_of_a_pair_can_be_learned():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_vectors_are_scored_in_full(dtype):
+def test_half_precision_embeddings_are_classified_in_float32(dtype):
     batch, objective = embedded(ROWS["ragged"], 4, dtype), Softmax(4)
     exact = slow_loss(objective.double(), ROWS["ragged"], batch.vectors.double()).item()
     with torch.autocast("cpu", torch.bfloat16):
@@ -80,7 +80,7 @@ def test_half_precision_vectors_are_scored_in_full(dtype):
     assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, abs=1e-5)
 
 
-def test_a_classifier_in_half_precision_takes_full_vectors():
+def test_a_half_precision_classifier_accepts_float32_embeddings():
     loss = Softmax(4).bfloat16()(embedded(ROWS["ragged"], 4, torch.float32))
     assert loss.dtype == torch.float32 and loss.isfinite()
 
@@ -111,7 +111,7 @@ def test_rows_are_checked_before_training():
         objective.check(training_rows([[], [1]]))
 
 
-def test_rows_are_named_by_their_place_after_a_selection():
+def test_errors_count_rows_after_a_selection():
     rows = training_rows([[0], [1, 7], [2]])
     rows.dataset = rows.dataset.select([2, 1])
     with pytest.raises(ValueError, match=r"training row 2 has the relations \[1, 7\]"):
@@ -119,7 +119,7 @@ def test_rows_are_named_by_their_place_after_a_selection():
 
 
 @pytest.mark.parametrize("hidden_dim", [0, -1, 2.5])
-def test_a_hidden_width_that_cannot_be(hidden_dim):
+def test_an_invalid_hidden_width_is_refused(hidden_dim):
     with pytest.raises(ValueError, match=f"hidden_dim must be an integer above 0, got {hidden_dim}"):
         Softmax(4, hidden_dim)
 

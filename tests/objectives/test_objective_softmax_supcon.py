@@ -1,4 +1,4 @@
-"""What a user is promised of Eq. 3 of arXiv:2106.04791; and of it and its two terms over several processes."""
+"""Tests of Eq. 3 of arXiv:2106.04791; and of it and its two terms over several processes."""
 
 import pytest
 import torch
@@ -63,38 +63,38 @@ def rows_of(rank, rows):
 
 def results_of(rank, processes):
     """Of each objective and batch: loss, gradients, and the loss in evaluation mode."""
-    found = {}
+    results = {}
     for name in OBJECTIVES:
         for batch, rows in BATCHES.items():
             mine = rows_of(rank, rows)
             in_evaluation = Encoder(name).eval()(*mine).item()
-            found[name, batch] = *step(DistributedDataParallel(Encoder(name)), *mine), in_evaluation
-    return found
+            results[name, batch] = *step(DistributedDataParallel(Encoder(name)), *mine), in_evaluation
+    return results
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """`found[rank][objective, batch]`."""
+def results(tmp_path_factory):
+    """`results[rank][objective, batch]`."""
     return in_processes(results_of, tmp_path_factory.mktemp("processes"), PROCESSES)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_two_processes_are_one_with_the_whole_batch(name, batch, found):
+def test_two_processes_give_the_loss_and_gradient_of_one(name, batch, results):
     whole = embedded(BATCHES[batch], DIM)
     loss, gradients = step(Encoder(name), whole.vectors.detach(), *whole.inputs.values())
     assert (loss == 0) == (name.startswith("supcon") and batch == "no positive at all")
-    losses = [of_rank[name, batch][0] for of_rank in found]
+    losses = [of_rank[name, batch][0] for of_rank in results]
     assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9)
-    for of_rank in found:
+    for of_rank in results:
         for parameter, gradient in gradients.items():
             torch.testing.assert_close(of_rank[name, batch][1][parameter], gradient, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_evaluation_compares_a_process_with_its_own_rows_only(name, batch, found):
-    for rank, of_rank in enumerate(found):
+def test_evaluation_uses_the_rows_of_its_own_process(name, batch, results):
+    for rank, of_rank in enumerate(results):
         alone = Encoder(name).eval()(*rows_of(rank, BATCHES[batch])).item()
         assert of_rank[name, batch][2] == pytest.approx(alone, rel=1e-12)
 
@@ -111,11 +111,11 @@ def test_the_parts_are_the_two_losses_weighted(name, supcon_weight):
     softmax.load_state_dict(objective.softmax.state_dict())
     batch = embedded(ROWS[name], DIM)
     parts = objective(batch)
-    wanted = {
+    expected = {
         "softmax_loss": (1 - supcon_weight) * softmax(batch).item(),
         "supcon_loss": supcon_weight * SupCon(DIM, **options)(batch).item(),
     }
-    assert {part: value.item() for part, value in parts.items()} == pytest.approx(wanted)
+    assert {part: value.item() for part, value in parts.items()} == pytest.approx(expected)
 
 
 def test_the_default_weight_is_that_of_the_best_model():
@@ -132,6 +132,6 @@ def test_rows_are_checked_for_both():
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
-def test_a_weight_outside_its_range(weight):
+def test_a_weight_outside_its_range_is_refused(weight):
     with pytest.raises(ValueError, match=f"supcon_weight must be from 0 to 1, got {weight}"):
         SoftmaxSupCon(DIM, supcon_weight=weight)

@@ -1,4 +1,4 @@
-"""What a user is promised of the supervised contrastive loss: Eq. 2 of arXiv:2106.04791, values and gradients."""
+"""Tests of the supervised contrastive loss: Eq. 2 of arXiv:2106.04791, values and gradients."""
 
 import math
 
@@ -60,15 +60,15 @@ def test_a_case_by_hand():
     """Two premises in the plane; the second has no positive and counts only by its hypothesis."""
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
     batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
-    wanted = math.log(math.e + 1 + 1 / math.e) - 1
-    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
+    expected = math.log(math.e + 1 + 1 / math.e) - 1
+    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_two_positives_are_averaged_and_stand_in_each_others_denominator():
+def test_two_positives_are_averaged_and_are_in_each_others_denominator():
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]])
     batch = encoded(vectors, [[0, 0]], [7])
-    wanted = math.log(math.e + 1) - 1 / 2
-    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(wanted, abs=1e-6)
+    expected = math.log(math.e + 1) - 1 / 2
+    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_neutral_and_contradictory_hypotheses_are_negatives_alike():
@@ -76,7 +76,7 @@ def test_neutral_and_contradictory_hypotheses_are_negatives_alike():
     assert torch.equal(SupCon(4)(batch), SupCon(4)(other))
 
 
-def test_cosine_ignores_lengths_and_the_dot_product_does_not():
+def test_the_cosine_ignores_norms_and_the_dot_product_does_not():
     batch, longer = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4, scale=3.0)
     cosine = SupCon(4, similarity="cosine")
     assert cosine(batch).item() == pytest.approx(cosine(longer).item(), rel=1e-9)
@@ -84,7 +84,7 @@ def test_cosine_ignores_lengths_and_the_dot_product_does_not():
     assert abs(losses[0] - losses[1]) > 0.1
 
 
-def test_what_is_no_sentence_has_no_part():
+def test_padding_of_short_rows_does_not_affect_the_loss():
     batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_vectors_are_compared_in_full(dtype):
+def test_half_precision_embeddings_are_compared_in_float32(dtype):
     batch = embedded(ROWS["ragged"], 4, dtype)
     exact = slow_loss(ROWS["ragged"], batch.vectors.double(), 0.05, "cosine").item()
     with torch.autocast("cpu", torch.bfloat16):
@@ -216,6 +216,6 @@ def test_rows_are_checked_before_training():
         ({"max_negatives": 2.5}, "max_negatives must be an integer above 0, or unset for all, got 2.5"),
     ],
 )
-def test_options_that_cannot_be(options, message):
+def test_invalid_options_are_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         SupCon(4, **options)
