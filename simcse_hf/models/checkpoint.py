@@ -163,7 +163,8 @@ class ContrastiveCheckpoint(ModelWithObjective):
             logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
         if model._saved_section is not None:
             model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
-        return (model, info) if wants_info else model
+        loaded: Any = (model, info) if wants_info else model
+        return loaded
 
     @torch.no_grad()
     def reset_head(self) -> None:

@@ -13,7 +13,7 @@ from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput
 
 from ..objectives import EncodedBatch, Objective
-from ..objectives.base import total_and_parts
+from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
@@ -316,7 +316,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             return ContrastiveOutput(sentence_embeddings=embeddings)
         loss = contrastive_loss = mlm_loss = parts = None
         if use_objective and embeddings.shape[1] >= objective.num_views:
-            encoded = EncodedBatch(embeddings, batch, self, hidden_states)
+            encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states)
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
         if mlm_input_ids is not None and mlm_targets is not None:

