@@ -35,6 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from simcse_hf import SimCSE
+from simcse_hf.training import checks
 
 from .contestants import Contestant, Ours, Peer, encode_peer
 from .harness import Report, machine, markdown, matmul_rate
@@ -129,7 +130,7 @@ class Compiled(Ours):
         # torch_compile=True would change accelerate's state, which all trainers of a process share.
         options = {"mode": "reduce-overhead"} if torch.cuda.is_available() else {"backend": "aot_eager"}
         self.model.compile(dynamic=False, **options)
-        self.trainer._check_dropout = lambda: None  # its batch is of another shape: a graph of its own
+        checks.check_dropout = lambda trainer: None  # its batch is of another shape: a graph of its own
 
 
 CONTESTANTS = {

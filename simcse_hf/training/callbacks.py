@@ -1,34 +1,49 @@
 """Callbacks of contrastive training: similarity evaluation on a dev set, and the parts of the loss."""
 
 import os
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from ..data.view_dataset import SeededDataset
 from ..evaluation.geometry import alignment, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..inference.batches import encode_token_ids, tokenize_texts
-from ..models.configuration import max_positions
+from ..models.configuration import ContrastiveSettings, max_positions
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
 
-POSITIVE_SHARE = 0.8  # of the highest score: STS-B pairs scored above 4 of 5 (paper, footnote 3)
+# Pairs scored above this share of the highest score count as positives: above 4 of 5 in STS-B (SimCSE, footnote 3).
+POSITIVE_SHARE = 0.8
+
+
+def default_prompt(settings: ContrastiveSettings) -> str:
+    """Return the prompt that the model puts before a text when none is named; often empty."""
+    name = getattr(settings, "default_prompt_name", None)
+    return settings.prompts[name] if name is not None else ""
 
 
 class SimilarityEvalCallback(TrainerCallback):
-    """Evaluates on a dev set of scored pairs at every evaluation of the Trainer.
+    """Evaluate on a dev set of scored pairs at every evaluation of the Trainer.
 
     `SimCSETrainer` calls [`evaluate`] and adds the result to its metrics before they are logged, so that
-    `eval_stsb_spearman` can choose the best checkpoint and stop early like any other metric. Each distinct text of the
-    set is tokenised once and encoded once an evaluation, at full length.
+    `eval_stsb_spearman` can select the best checkpoint and stop early like any other metric. Each distinct text is
+    tokenised once, encoded once per evaluation, and not truncated to `max_seq_length`.
 
     Args:
-        dev_set: a file (`sts-dev.csv` of SentEval, or any table of sentence1, sentence2, score) or pairs.
-        name: of the set in the metrics.
-        token_budget: tokens of a padded batch; None: the default of [`SimCSE.encode`].
+        dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
+            table with the columns sentence1, sentence2, score.
+        name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
+        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
     """
 
     def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
@@ -46,81 +61,103 @@ class SimilarityEvalCallback(TrainerCallback):
 
     @property
     def num_texts(self) -> int:
-        """Distinct texts of the set."""
+        """Number of distinct texts."""
         return len(self._texts)
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step >= state.max_steps and args.eval_strategy != "no":
-            control.should_evaluate = True  # the last weights count, whether or not eval_steps divides the steps
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
+        if state.global_step >= state.max_steps and args.eval_strategy == "steps":
+            control.should_evaluate = True
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-        """Spearman's correlation (x 100) of cosine and score, alignment of the pairs scored above 80% of the highest
-        score, and uniformity of all texts.
+        """Compute Spearman's correlation of cosine and score, alignment, and uniformity.
+
+        Alignment is taken over the pairs scored above 80% of the highest score, uniformity over all texts.
 
         Args:
-            model: a contrastive model, as wrapped for training or not.
-            tokenizer: that of the model.
+            model (`nn.Module`): A contrastive model, as wrapped for training or not.
+            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
         Returns:
-            `{name}_spearman`, `{name}_alignment` (where there are such pairs), `{name}_uniformity`.
+            `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs, and
+            `{name}_uniformity`.
 
         Raises:
-            ValueError: the vectors are not finite, or all equal.
+            ValueError: If embeddings are not finite, or all equal.
         """
         if self._token_ids is None:
             inner = model.module if hasattr(model, "module") else model
-            self._token_ids = tokenize_texts(
-                tokenizer, self._texts, max_positions(inner.config), inner.settings.templates
-            )
-        vectors = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
-        first, second = vectors[self._first], vectors[self._second]
+            prompt = default_prompt(inner.settings)
+            texts = [prompt + text for text in self._texts]
+            self._token_ids = tokenize_texts(tokenizer, texts, max_positions(inner.config), inner.settings.templates)
+        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
+        first, second = embeddings[self._first], embeddings[self._second]
         metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}
         if self._positive.any():
             metrics[f"{self.name}_alignment"] = alignment(first[self._positive], second[self._positive])
-        metrics[f"{self.name}_uniformity"] = uniformity(vectors)
+        metrics[f"{self.name}_uniformity"] = uniformity(embeddings)
         return metrics
 
 
 class DatasetEpoch(TrainerCallback):
-    """Tells a data set whose rows are drawn anew every epoch which epoch begins."""
+    """Tell a data set whose rows are drawn anew in every epoch which epoch begins."""
 
     def __init__(self, dataset: SeededDataset):
         self.dataset = dataset
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.dataset.set_epoch(int(state.epoch + 1e-6))  # a fraction inside an epoch, after a resume
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the epoch; after a resume, `state.epoch` is a fraction inside the epoch."""
+        self.dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
 class LossTracker(TrainerCallback):
-    """Sums the parts of the loss on their device and hands out their means when the Trainer logs.
+    """Sum the parts of the loss on their device, and give their means when the Trainer logs.
 
-    Before anything is logged, evaluated or saved, a loss that is not finite ends the run: no checkpoint with broken
-    weights is written, and `save_total_limit` cannot push out a good one for it.
+    A loss that is not finite ends the run before anything is logged, evaluated or saved. So no checkpoint with broken
+    weights is written, and `save_total_limit` cannot delete a good one for it.
     """
 
     PARTS = ("contrastive_loss", "mlm_loss")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
         self._steps = 0
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Forget the sums of an earlier run, which may have ended with a broken loss."""
+        self._sums, self._steps = {}, 0
+
     def add(self, output: ContrastiveOutput) -> None:
-        """Takes the parts of one forward pass in; no value is fetched from the device."""
+        """Add the parts of one forward pass, without waiting for the device."""
         self._steps += 1
-        found = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
-        for part, value in found.items():
-            self._sums[part] = self._sums.get(part, 0.0) + value.detach()
+        parts = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
+        for part, value in parts.items():
+            total = self._sums.get(part)
+            self._sums[part] = value.detach() if total is None else total + value.detach()
 
     def means(self) -> dict[str, float]:
-        """Mean of each part since the last call, over all processes, each of which must call."""
+        """Return the mean of each part since the last call, over all processes, each of which must call."""
         steps = self._steps * world()[1]
         means = {part: (sum_over_processes(total) / steps).item() for part, total in self._sums.items()}
         self._sums, self._steps = {}, 0
         return means
 
-    def on_step_end(self, args, state, control, **kwargs):
-        cheap = args.device.type == "cpu"  # elsewhere a look at the value would stall the device every step
-        if cheap or control.should_log or control.should_evaluate or control.should_save:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """End the run if a part of the loss is not finite.
+
+        Raises:
+            FloatingPointError: If a part of the loss is NaN or infinite.
+        """
+        is_cheap = args.device.type == "cpu"  # Elsewhere, reading the value makes the host wait for the device.
+        if is_cheap or control.should_log or control.should_evaluate or control.should_save:
             for part, total in self._sums.items():
                 if not torch.isfinite(total):
                     raise FloatingPointError(

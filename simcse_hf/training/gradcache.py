@@ -1,4 +1,4 @@
-"""GradCache: batches of any size in the encoder memory of a part of one."""
+"""GradCache: train with batches of any size in the encoder memory of a small chunk."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,22 +17,27 @@ _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 
 
 class CachedBatch:
-    """A training batch whose vectors are all there, and whose graph is there for a chunk at a time.
+    """A training batch with all its embeddings, which keeps the graph of one chunk at a time.
 
-    Gao et al. 2021 (arXiv:2101.06983), section 3: the chunks are encoded without graph, the objective of all vectors
-    gives the gradient of each, and then every chunk is encoded again, with graph, and its gradient carried on into the
-    encoder. Each chunk has a random seed of its own, set before both of its passes, so both meet the same dropout
-    masks. The gradient is the one of the whole batch under those masks.
+    Gao et al. 2021 (arXiv:2101.06983), section 3. With a batch of 4 rows and chunks of 2:
 
-    `output` holds the losses. Its `loss` is the objective's, and its backward leaves the gradient in the vectors and
-    in the objective's parameters; [`backward`] then carries it on. The masked-LM loss is that of [`backward`] too.
+    1. Encode rows 0-1 and rows 2-3 without a graph.
+    2. Compute the objective of all 4 embeddings; its backward pass gives the gradient of each embedding.
+    3. Encode rows 0-1 again, with a graph, and carry their gradients on into the encoder; then rows 2-3.
+
+    Each chunk has its own random seed, set before both of its passes, so that both draw the same dropout masks. The
+    gradient is that of the whole batch under those masks.
+
+    `output.loss` is the objective's loss. Its backward pass is step 2; [`backward`] is step 3, which also computes the
+    masked-LM loss.
 
     Args:
-        model: the contrastive model, in training mode.
-        inputs: of its `forward`, (batch, ...) each.
-        chunk_size: rows of the batch in an encoder pass.
-        trim: cut the padding that no text of a chunk needs.
-        autocast: makes the context of mixed precision for the objective; the model's forward has its own.
+        model (`ContrastiveModel`): The model, in training mode.
+        inputs (`dict[str, torch.Tensor]`): The inputs of its forward pass, of shape `(batch, ...)`.
+        chunk_size (`int`): Rows in an encoder pass.
+        trim (`bool`, *optional*, defaults to `True`): Cut the padding that no text of a chunk needs.
+        autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
+            pass has its own.
     """
 
     def __init__(
@@ -45,20 +50,20 @@ class CachedBatch:
     ):
         self.model = model
         self.chunks = _split(inputs, chunk_size, trim)
-        # Drawn from the run's generator, which the chunks' own streams then leave alone: a resumed run draws the same.
+        # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
-        with torch.no_grad(), own_random_state(model.device):
-            found = []
+        with torch.no_grad(), preserve_random_state(model.device):
+            embeddings = []
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
-                alone = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                found.append(model(**alone, use_objective=False).sentence_embeddings)
-        self.vectors = torch.cat(found).requires_grad_()
-        seen = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
+                without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
+                embeddings.append(model(**without_mlm, use_objective=False).sentence_embeddings)
+        self.embeddings = torch.cat(embeddings).requires_grad_()
+        visible = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
         with autocast():
-            loss, parts = total_and_parts(model.objective(EncodedBatch(self.vectors, seen)))
+            loss, parts = total_and_parts(model.objective(EncodedBatch(self.embeddings, visible)))
         self.output = ContrastiveOutput(
-            loss=loss, sentence_embeddings=self.vectors.detach(), contrastive_loss=loss, parts=parts
+            loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
         )
 
     def backward(
@@ -67,47 +72,54 @@ class CachedBatch:
         no_sync: Callable[[], AbstractContextManager] = nullcontext,
         mlm_factor: float | torch.Tensor = 1.0,
     ) -> ContrastiveOutput:
-        """Carries the vectors' gradient on into the encoder, after that of `output.loss` was taken.
+        """Carry the embeddings' gradient on into the encoder, after the backward pass of `output.loss`.
 
         Args:
-            wrapped: the model as it is called in training (by DistributedDataParallel); default: the model itself.
-            no_sync: makes the context in which processes keep their gradients to themselves: for all chunks but the
-                last, whose backward exchanges what was gathered.
-            mlm_factor: what the masked-LM loss is multiplied by, beside its weight, before its gradient is taken: what
-                the gradient of `output.loss` was scaled with.
+            wrapped (`nn.Module`, *optional*): The model as it is called in training (by DistributedDataParallel); by
+                default the model itself.
+            no_sync (`Callable`, *optional*): Makes the context in which processes keep their gradients to themselves.
+                It is used for all chunks but the last, whose backward pass exchanges the accumulated gradients.
+            mlm_factor (`float` or `torch.Tensor`, *optional*, defaults to `1.0`): Factor on the gradient of the
+                masked-LM loss: what the gradient of `output.loss` was scaled with.
 
         Returns:
-            `output` with the masked-LM loss, if there is one, in it and in its `loss`, detached.
+            `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
         """
-        shares = self._mlm_shares()
-        mlm_loss = None if shares is None else self.vectors.new_zeros((), dtype=torch.float32)
-        gradients = self.vectors.grad.split([len(chunk["input_ids"]) for chunk in self.chunks])
+        mlm_weights = self._mlm_weights()
+        mlm_loss = None if mlm_weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
+        gradients = self.embeddings.grad.split([len(chunk["input_ids"]) for chunk in self.chunks])
         last = len(self.chunks) - 1
-        with own_random_state(self.model.device):
+        with preserve_random_state(self.model.device):
             for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
                 torch.manual_seed(seed)
                 with nullcontext() if i == last else no_sync():
-                    found = (self.model if wrapped is None else wrapped)(**chunk, use_objective=False)
-                    surrogate = (found.sentence_embeddings.to(gradient.dtype) * gradient).sum()
-                    if shares is not None:
-                        share = shares[i] * found.mlm_loss
-                        mlm_loss += share.detach()
-                        surrogate = surrogate + mlm_factor * self.model.settings.mlm_weight * share
+                    output = (self.model if wrapped is None else wrapped)(**chunk, use_objective=False)
+                    # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
+                    # is the chain rule.
+                    surrogate = (output.sentence_embeddings.to(gradient.dtype) * gradient).sum()
+                    if mlm_weights is not None:
+                        weighted = mlm_weights[i] * output.mlm_loss
+                        mlm_loss += weighted.detach()
+                        surrogate = surrogate + mlm_factor * self.model.settings.mlm_weight * weighted
                     if i == last and world()[1] > 1:
-                        # Their gradient is there, but processes exchange it when a backward comes past.
+                        # DistributedDataParallel exchanges a gradient when a backward pass reaches its parameter. The
+                        # objective's parameters already have theirs, so this pass adds 0 to it.
                         trained = [p for p in self.model.objective.parameters() if p.requires_grad]
                         surrogate = surrogate + sum(0.0 * parameter.sum() for parameter in trained)
                     surrogate.backward()
-        self.vectors.grad = None
-        output = self.output
-        output["loss"] = output.loss.detach()
+        self.embeddings.grad = None
+        result = self.output
+        result["loss"] = result.loss.detach()
         if mlm_loss is not None:
-            output["mlm_loss"] = mlm_loss
-            output["loss"] = output.loss + self.model.settings.mlm_weight * mlm_loss
-        return output
+            result["mlm_loss"] = mlm_loss
+            result["loss"] = result.loss + self.model.settings.mlm_weight * mlm_loss
+        return result
 
-    def _mlm_shares(self) -> torch.Tensor | None:
-        """By what the mean over the masked tokens of each chunk counts in the mean over those of the batch."""
+    def _mlm_weights(self) -> torch.Tensor | None:
+        """Return the weight of each chunk's mean over masked tokens in the mean over those of the batch.
+
+        Chunks with 1 and 3 masked tokens weigh 1/4 and 3/4.
+        """
         if "mlm_targets" not in self.chunks[0]:
             return None
         counts = sum_over_processes(torch.stack([(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]))
@@ -115,26 +127,30 @@ class CachedBatch:
 
 
 def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
-    """Called before the first step.
+    """Refuse an objective or a way of training that needs the graph of the whole batch.
+
+    Args:
+        objective (`Objective`): The objective of the run.
+        args (`TrainingArguments`): The training arguments.
 
     Raises:
-        ValueError: an objective or a way of training that needs the whole batch's graph.
+        ValueError: If the objective or the arguments do not work with GradCache.
     """
     name = type(objective).__name__
     if objective.needs_hidden_states:
         raise ValueError(
-            f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept over the chunks: "
+            f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept across chunks: "
             "unset gradcache_chunk_size"
         )
     if not objective.supports_gradcache:
         raise ValueError(
-            f"gradcache_chunk_size: {name} makes encoder passes of its own over the whole batch: "
-            "unset gradcache_chunk_size"
+            f"gradcache_chunk_size: {name} makes encoder passes of its own over the whole batch "
+            "(supports_gradcache is False): unset gradcache_chunk_size"
         )
     if args.torch_compile:
         raise ValueError(
-            "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, and compiled code draws "
-            "others with a graph than without: unset torch_compile or gradcache_chunk_size"
+            "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, but compiled code draws "
+            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size"
         )
     if args.deepspeed or args.fsdp:
         raise ValueError(
@@ -144,6 +160,10 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
 
 
 def _split(inputs: dict[str, torch.Tensor], chunk_size: int, trim: bool) -> list[dict[str, torch.Tensor]]:
+    """Split a batch into chunks, and with `trim` cut each to its longest text.
+
+    Texts of 3, 5, 4 and 2 tokens, padded to 5, make chunks of two rows that are 5 and 4 tokens long.
+    """
     length = inputs["input_ids"].shape[-1]
     split = {name: x.split(chunk_size) for name, x in inputs.items()}
     chunks = [dict(zip(split, parts, strict=True)) for parts in zip(*split.values(), strict=True)]
@@ -151,13 +171,13 @@ def _split(inputs: dict[str, torch.Tensor], chunk_size: int, trim: bool) -> list
         return chunks
     longest = torch.stack([chunk["attention_mask"].sum(-1).amax() for chunk in chunks]).tolist()
     return [
-        {name: x[..., :kept] if x.dim() == 3 and x.shape[-1] == length else x for name, x in chunk.items()}
-        for chunk, kept in zip(chunks, longest, strict=True)
+        {name: x[..., :size] if x.dim() == 3 and x.shape[-1] == length else x for name, x in chunk.items()}
+        for chunk, size in zip(chunks, longest, strict=True)
     ]
 
 
-def own_random_state(device: torch.device) -> AbstractContextManager:
-    """In here seeds may be set: the generators go on afterwards as if nothing had been drawn."""
+def preserve_random_state(device: torch.device) -> AbstractContextManager:
+    """Save the random state and restore it on exit."""
     if device.type == "cpu":
         return torch.random.fork_rng(devices=[])
     return torch.random.fork_rng(devices=[device], device_type=device.type)

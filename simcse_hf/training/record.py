@@ -1,9 +1,10 @@
-"""What a training run was: its start, data, arguments, hardware and dev figures, from the Trainer that ran it."""
+"""Describe a training run for `results.json` and the model card: its model, data, arguments and hardware."""
 
 import os
 import platform
 from dataclasses import MISSING, fields
 from enum import Enum
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
@@ -13,7 +14,7 @@ from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 from ..models.configuration import ContrastiveSettings
 
-# Arguments that decide where a run writes and what it tells, not what it learns.
+# Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
 _NOT_HYPERPARAMETERS = (
     "output_dir",
     "run_name",
@@ -36,29 +37,30 @@ _NOT_HYPERPARAMETERS = (
     "include_",
 )
 
-_LOOKED_AT = 8  # rows, to tell single sentences in several templates from pairs
+# Number of rows that are compared to tell single sentences in several templates from pairs.
+_COMPARED_ROWS = 8
 
 
-def describe_run(trainer: Trainer) -> dict:
-    """What stands in `results.json` and in the card about how a model came about.
+def describe_run(trainer: Trainer) -> dict[str, Any]:
+    """Describe how a model was trained.
 
     Args:
-        trainer: after training.
+        trainer (`Trainer`): The trainer, after training.
 
     Returns:
-        `base_model`, `train_rows`, `num_sentences` (columns of token ids), `rows` (what they hold: a name in
-        `methods.ROWS`), `view` (`name`, `rate` and `both` of single sentences' views), `arguments` (those that differ
-        from their default), `steps`, `epochs`, `train_loss` (None before the end of training), `processes`,
+        `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold: a name
+        in `methods.ROWS`), `view` (`name`, `rate` and `both`, for single sentences), `arguments` (those that differ
+        from their default), `steps`, `epochs`, `train_loss` (`None` before the end of training), `processes`,
         `hardware`, `seed`.
     """
     rows = trainer.train_dataset
-    kind = kind_of_rows(trainer)
+    row_type = describe_rows(trainer)
     return {
         "base_model": trainer.model.name_or_path or None,
         "train_rows": None if rows is None else len(rows),
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
-        "rows": kind,
-        "view": _view(trainer) if kind == "sentences" else None,
+        "rows": row_type,
+        "view": _view(trainer) if row_type == "sentences" else None,
         "arguments": changed_arguments(trainer.args),
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
@@ -69,10 +71,10 @@ def describe_run(trainer: Trainer) -> dict:
     }
 
 
-def kind_of_rows(trainer: Trainer) -> str | None:
-    """What a training row holds, a name in `methods.ROWS`; None without rows.
+def describe_rows(trainer: Trainer) -> str | None:
+    """Return what a training row holds: a name in `methods.ROWS`, or `None` without rows.
 
-    Its number of columns does not tell: a single sentence is two where a view of it or a second template is drawn.
+    The number of columns does not tell. A single sentence has two if a view of it or a second template is used.
     """
     rows, settings = trainer.train_dataset, trainer.model.settings
     if rows is None or len(rows) == 0:
@@ -88,14 +90,14 @@ def kind_of_rows(trainer: Trainer) -> str | None:
     width = len(rows[0]["input_ids"])
     if width == 1 or (
         width == len(settings.templates)
-        and all(_is_one_text(rows[i]["input_ids"], settings) for i in range(min(_LOOKED_AT, len(rows))))
+        and all(_is_one_text(rows[i]["input_ids"], settings) for i in range(min(_COMPARED_ROWS, len(rows))))
     ):
         return "sentences"
     return "pairs" if width == 2 else "hard negatives"
 
 
 def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> bool:
-    """Whether the token ids between the templates are those of one text, which a longer template may have cut."""
+    """Return whether the ids between the templates are those of one text, which a longer template may truncate."""
     texts = [
         ids[before : len(ids) - after] for ids, (before, after) in zip(columns, settings.template_edges, strict=True)
     ]
@@ -103,39 +105,39 @@ def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> boo
     return all(text[:shortest] == texts[0][:shortest] for text in texts)
 
 
-def _view(trainer: Trainer) -> dict | None:
-    """How the positives of single sentences come about; None for an objective without positives."""
+def _view(trainer: Trainer) -> dict[str, Any] | None:
+    """Describe the positives of single sentences; `None` for an objective without positives."""
     args, rows = trainer.args, trainer.train_dataset
     if trainer.model.objective.num_views == 1:
         return None
     if not isinstance(rows, ViewDataset):
         return {"name": args.view, "rate": None, "both": False}
-    name = args.view if args.view in DATASET_VIEWS else type(rows.view).__name__  # a data set of the caller's
+    name = args.view if args.view in DATASET_VIEWS else type(rows.view).__name__  # The caller made the data set.
     rate = masked_lm_rate(name, args.view_rate) if name in MASKED_LM_VIEWS else vars(rows.view).get("rate")
     return {"name": name, "rate": rate, "both": rows.both}
 
 
-def changed_arguments(args: TrainingArguments) -> dict:
-    """The hyper-parameters among `args` that differ from their default, as JSON knows them."""
-    found = {}
+def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
+    """Return the hyper-parameters that differ from their default, in types that JSON can hold."""
+    changed = {}
     for field in fields(args):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         value, default = (_plain(x) for x in (getattr(args, field.name), default))
         if not field.init or field.name.startswith(_NOT_HYPERPARAMETERS) or default is MISSING:
             continue
         if value is not None and value != default and (value or default):
-            found[field.name] = value
-    return found
+            changed[field.name] = value
+    return changed
 
 
 def hardware(device: torch.device) -> str:
-    """The processor of a process, in words."""
+    """Return the name of the processor that a process runs on."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     return value if isinstance(value, (str, int, float, bool, list, dict, type(MISSING))) else None

@@ -1,11 +1,13 @@
-"""Training texts of any form become the rows that the collator takes."""
+"""Turn the caller's training and evaluation data into the rows that the collator takes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from ..data.columns import resolve_dataset_columns
 from ..data.tokenize import tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
@@ -13,33 +15,92 @@ from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
 if TYPE_CHECKING:
     from .training_args import SimCSETrainingArguments
 
+_HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
+
+
+def as_text_dataset(data: Any, name: str) -> Dataset | SeededDataset:
+    """Check the type of a data set, and choose and order its text columns by their names.
+
+    Args:
+        data (`Any`): A `datasets.Dataset` of texts or of token ids, a `SeededDataset`, or a list of texts or of rows.
+        name (`str`): The argument's name, for messages.
+
+    Returns:
+        `Dataset` or `SeededDataset`: Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives; or
+        rows of token ids.
+
+    Raises:
+        TypeError: If the data is of a type that contrastive training cannot use.
+        ValueError: If the columns are unclear or hold no texts.
+    """
+    if isinstance(data, DatasetDict):
+        splits = ", ".join(map(repr, data))
+        raise TypeError(f"{name} is a DatasetDict: pass one of its splits ({splits}), such as data['train']")
+    if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
+        raise TypeError(
+            f"{name} is an IterableDataset, which has no length and no order to shuffle: read it into a "
+            "datasets.Dataset (Dataset.from_generator keeps it on disk)"
+        )
+    if isinstance(data, list):
+        if not data or not isinstance(data[0], (str, dict)):
+            kind = f"a list of {type(data[0]).__name__}" if data else "an empty list"
+            raise TypeError(f"{name} is {kind}: {_HOW}")
+        data = Dataset.from_list(data) if isinstance(data[0], dict) else Dataset.from_dict({"sent0": data})
+    if isinstance(data, SeededDataset):
+        return data
+    if not isinstance(data, Dataset):
+        raise TypeError(f"{name} is a {type(data).__name__}: {_HOW}")
+    if "input_ids" in data.column_names:
+        return _nested_token_ids(data)
+    return resolve_dataset_columns(data, name=name)
+
+
+def _nested_token_ids(data: Dataset) -> Dataset:
+    """Return rows of sentences, each a list of token ids; a flat row of token ids is one sentence."""
+    inner = getattr(data.features["input_ids"], "feature", None)
+    if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
+        return data
+    return data.select_columns(["input_ids"]).map(
+        lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, batched=True
+    )
+
 
 def training_rows(
-    dataset: Dataset | SeededDataset,
+    data: Any,
     tokenizer: PreTrainedTokenizerBase,
     args: "SimCSETrainingArguments",
     templates: Sequence[str] = (),
+    prompt: str = "",
 ) -> Dataset | SeededDataset:
-    """Rows of token ids: tokenised once, or, for an augmentation, anew whenever a row is read.
+    """Tokenise training data once or, for an augmentation, whenever a row is read.
 
     Args:
-        dataset: texts, or token ids, which are left as they are.
-        tokenizer: adds its special tokens.
-        args: for `max_seq_length`, the view, its rate, and the seed that views are drawn from.
-        templates: see `tokenize_dataset`.
+        data (`Any`): What [`as_text_dataset`] takes.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        args (`SimCSETrainingArguments`): Gives `max_seq_length`, the view, its rate, and the seed of views.
+        templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
+        prompt (`str`, *optional*): Put before each text, as sentence-transformers does.
+
+    Returns:
+        `Dataset` or `SeededDataset`: Rows of token ids.
 
     Raises:
-        ValueError: an augmentation for rows that are no single sentences, or together with templates.
+        TypeError: If the data is of a type that contrastive training cannot use.
+        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt.
     """
     if args.view not in DATASET_VIEWS:
-        return tokenized_rows(dataset, tokenizer, args, templates)
+        return tokenized_rows(data, tokenizer, args, templates, prompt, "train_dataset")
+    dataset = as_text_dataset(data, "train_dataset")
     if dataset.column_names != ["sent0"]:
         raise ValueError(
-            f"view {args.view} makes the positive of single sentences, in a column sent0; the training rows hold "
+            f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows hold "
             f"{', '.join(dataset.column_names)}"
         )
-    if templates:
-        raise ValueError(f"view {args.view} changes texts, and templates make the views here: use view identity")
+    if templates or prompt:
+        raise ValueError(
+            f"view {args.view} would change the words of the {'templates' if templates else 'prompt'} too: use view "
+            "identity, or a model without them"
+        )
     return ViewDataset(
         dataset,
         tokenizer,
@@ -73,12 +134,40 @@ def padded_length(
 
 
 def tokenized_rows(
-    dataset: Dataset | SeededDataset,
+    data: Any,
     tokenizer: PreTrainedTokenizerBase,
     args: "SimCSETrainingArguments",
     templates: Sequence[str] = (),
+    prompt: str = "",
+    name: str = "eval_dataset",
 ) -> Dataset | SeededDataset:
-    """Rows of token ids, of texts as they stand."""
+    """Tokenise texts without augmenting them.
+
+    Args:
+        data (`Any`): What [`as_text_dataset`] takes; token ids are left as they are.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        args (`SimCSETrainingArguments`): Gives `max_seq_length`.
+        templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
+        prompt (`str`, *optional*): Put before each text.
+        name (`str`, *optional*, defaults to `"eval_dataset"`): The argument's name, for messages.
+
+    Returns:
+        `Dataset` or `SeededDataset`: Rows of token ids.
+
+    Raises:
+        TypeError: If the data is of a type that contrastive training cannot use.
+        ValueError: If the columns are unclear or hold no texts.
+    """
+    dataset = as_text_dataset(data, name)
     if "input_ids" in dataset.column_names:
         return dataset
+    if prompt:
+        dataset = dataset.map(_put_before, batched=True, fn_kwargs={"prompt": prompt})
     return tokenize_dataset(dataset, tokenizer, args.max_seq_length, args.preprocessing_num_workers, templates)
+
+
+def _put_before(rows: dict[str, list[Any]], prompt: str) -> dict[str, list[Any]]:
+    """Put a prompt before each text of a batch of rows; `texts` holds a list of texts in each row."""
+    if "texts" in rows:
+        return {**rows, "texts": [[prompt + text for text in texts] for texts in rows["texts"]]}
+    return {column: [prompt + text for text in texts] for column, texts in rows.items()}

@@ -56,7 +56,10 @@ class ModelArguments:
     mlp_only_train: bool = field(
         default=False, metadata={"help": "Use the dense + tanh head during training only (pooler cls)."}
     )
-    temp: float = field(default=0.05, metadata={"help": "Temperature of the contrastive softmax."})
+    temp: float | None = field(
+        default=None,
+        metadata={"help": "Temperature of the contrastive softmax; default: 0.05, or 1 with --similarity dot."},
+    )
     similarity: str = field(
         default="cosine", metadata={"help": "Similarity of two embeddings: cosine or dot.", "choices": SIMILARITIES}
     )
@@ -88,10 +91,6 @@ class ModelArguments:
     dropout: float | None = field(
         default=None,
         metadata={"help": "Set every dropout rate of the encoder (Table 3); default: its config's rates."},
-    )
-    allow_zero_dropout: bool = field(
-        default=False,
-        metadata={"help": "Allow --dropout 0, under which both views of a sentence are equal (Table 3, p = 0)."},
     )
 
     def settings(self) -> dict[str, Any]:
@@ -236,9 +235,6 @@ def parse_arguments(
     final = values | explicit
     if final.get("pooler_type", "cls") != "cls" and "mlp_only_train" not in explicit:
         values["mlp_only_train"] = False  # The head belongs to the pooler cls.
-    if final.get("similarity") == "dot" and "temp" not in explicit and "temp" not in papers:
-        values["temp"] = 1.0
-        logger.info("--similarity dot: the default temperature is 1 (SimCSE, Table D.1); --temp sets another.")
     if "eval_steps" in explicit and "save_steps" not in explicit:
         values["save_steps"] = final["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
     if final.get("dev_file") is None:

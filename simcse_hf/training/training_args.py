@@ -1,6 +1,7 @@
-"""Arguments of a contrastive training run."""
+"""The arguments of a contrastive training run."""
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from transformers import TrainingArguments
 
@@ -11,80 +12,108 @@ from ..data.views import VIEWS
 class SimCSETrainingArguments(TrainingArguments):
     """transformers' TrainingArguments with what contrastive training adds.
 
-    Defaults that differ: `remove_unused_columns=False` (the collator chooses), `ddp_find_unused_parameters=False`
-    (every trainable parameter is used), `dataloader_pin_memory` off on CPUs and `accelerator_config.non_blocking` on
-    where memory is pinned, `logging_nan_inf_filter=False` (it hides a broken loss, which ends a run here, and makes
-    the host wait for the device every step), and `metric_for_best_model`, where a best model is asked for and there is
-    a dev set, is its Spearman correlation.
+    Defaults that differ from transformers': `remove_unused_columns=False` (the collator selects what it needs),
+    `ddp_find_unused_parameters=False` (every trainable parameter is used), `dataloader_pin_memory` off on CPUs and
+    `accelerator_config.non_blocking` on where memory is pinned, and `logging_nan_inf_filter=False` (the filter hides a
+    broken loss, which ends a run here, and makes the host wait for the device in every step). With
+    `load_best_model_at_end` and a dev set, `metric_for_best_model` is its Spearman correlation by default.
 
     Args:
-        max_seq_length (`int`, *optional*, defaults to 32):
-            Tokens a text is cut to, special tokens included.
+        max_seq_length (`int`, *optional*, defaults to `32`):
+            Longer texts are truncated to this number of tokens, special tokens included.
         pad_to_max_length (`bool`, *optional*, defaults to `False`):
             Pad every batch to `max_seq_length` instead of its longest text.
         view (`str`, *optional*):
-            How the positive of a single sentence comes about: `"identity"` (the sentence again, under another dropout
-            mask), `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of the paper), a discrete augmentation
-            (Table 1; see `simcse_hf.data.views`), or a later sentence of the document (Table 2). Default: that of the
-            objective, `"identity"` for most.
+            How the positive of a single sentence is made: `"identity"` (the sentence again, under another dropout
+            mask), `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of SimCSE), a discrete augmentation
+            (Table 1; see `simcse_hf.data.views`), or a later sentence of the document (Table 2). The default is the
+            objective's, `"identity"` for most.
         view_rate (`float`, *optional*):
-            Share of the words that an augmentation changes; default: that of the view.
+            Share of the words that an augmentation changes. The default is the view's.
         view_both (`bool`, *optional*, defaults to `False`):
             Augment the anchor too, as non-contrastive training does.
         view_model (`str`, *optional*):
-            Masked language model of the views `"mlm"` and `"crop+mlm"`; default: the one that training starts from.
-        mlm_probability (`float`, *optional*, defaults to 0.15):
+            Masked language model of the views `"mlm"` and `"crop+mlm"`. The default is the starting model.
+        mlm_probability (`float`, *optional*, defaults to `0.15`):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
         gradcache_chunk_size (`int`, *optional*):
-            Rows of the batch that are in the encoder at a time: with it a batch may have any size, at the price of a
-            second forward pass (see [`CachedBatch`]). Default: the whole batch, in one pass.
+            Rows of the batch that are in the encoder at a time. A batch may then have any size, at the price of a
+            second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
+        allow_zero_dropout (`bool`, *optional*, defaults to `False`):
+            Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
         preprocessing_num_workers (`int`, *optional*):
-            Processes to tokenise with.
+            Number of processes that tokenise.
+        remove_unused_columns (`bool`, *optional*, defaults to `False`):
+            See transformers.
+        logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
+            See transformers.
+        ddp_find_unused_parameters (`bool`, *optional*, defaults to `False`):
+            See transformers.
     """
 
-    max_seq_length: int = field(default=32, metadata={"help": "Tokens a text is cut to, special tokens included."})
+    max_seq_length: int = field(default=32, metadata={"help": "Longer texts are truncated to so many tokens."})
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad every batch to max_seq_length instead of its longest text."}
     )
     view: str | None = field(
         default=None,
         metadata={
-            "help": "Positive of a single sentence: identity (another dropout mask), fixed_mask (the same mask), an "
-            "augmentation, or a later sentence of the document. Default: that of the objective.",
+            "help": "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
+            "same mask), an augmentation, or a later sentence of the document; default: the objective's.",
             "choices": VIEWS,
         },
     )
     view_rate: float | None = field(
-        default=None, metadata={"help": "Share of the words an augmentation changes; default: that of the view."}
+        default=None, metadata={"help": "Share of the words that an augmentation changes; default: the view's."}
     )
     view_both: bool = field(default=False, metadata={"help": "Augment the anchor too, not only the positive."})
     view_model: str | None = field(
-        default=None, metadata={"help": "Masked language model of the views mlm and crop+mlm; default: the start."}
+        default=None,
+        metadata={"help": "Masked language model of the views mlm and crop+mlm; default: the starting model."},
     )
     mlm_probability: float = field(
         default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
     )
     gradcache_chunk_size: int | None = field(
         default=None,
-        metadata={"help": "Rows in the encoder at a time: batches of any size for a second forward pass (GradCache)."},
+        metadata={"help": "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."},
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes to tokenise with."})
+    allow_zero_dropout: bool = field(
+        default=False,
+        metadata={"help": "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."},
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Number of processes that tokenise."}
+    )
     remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Remove columns the model's forward does not know."}
+        default=False, metadata={"help": "Remove columns that the model's forward pass does not take."}
     )
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave losses that are not finite out of the log; here they end the run."}
+        default=False, metadata={"help": "Leave losses that are not finite out of the log instead of ending the run."}
     )
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
     )
 
-    def __getstate__(self) -> dict:
-        """Without the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
         return {**self.__dict__, "hub_token": None}
 
-    def __post_init__(self):
-        chosen = self.accelerator_config is not None
+    def copy(self) -> Self:
+        """Return a copy that may be changed, with the access token."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __post_init__(self) -> None:
+        """Check the values and set the defaults that depend on the device.
+
+        Raises:
+            ValueError: If a value cannot work.
+        """
+        has_accelerator_config = self.accelerator_config is not None
+        #: Whether the trainer may replace `metric_for_best_model`: transformers sets it to "loss" below.
+        self.best_metric_is_default = self.load_best_model_at_end and self.metric_for_best_model is None
         super().__post_init__()
         if self.view is not None and self.view not in VIEWS:
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
@@ -94,12 +123,17 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError(f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}")
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive "
+                "objectives have no labels: leave it out"
+            )
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
         if self.device.type == "cpu":
-            self.dataloader_pin_memory = False  # there is no device to copy to
-        elif self.dataloader_pin_memory and not chosen:
-            self.accelerator_config.non_blocking = True  # or every batch waits for the step before it
+            self.dataloader_pin_memory = False  # There is no device to copy to.
+        elif self.dataloader_pin_memory and not has_accelerator_config:
+            self.accelerator_config.non_blocking = True  # Otherwise each batch waits for the previous step.
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "

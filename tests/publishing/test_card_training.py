@@ -15,7 +15,7 @@ from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
 from simcse_hf.publishing.papers import PAPERS, bibtex_of
-from simcse_hf.training.record import describe_run, kind_of_rows
+from simcse_hf.training.record import describe_rows, describe_run
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
@@ -200,7 +200,7 @@ def test_a_long_sentence_truncated_by_its_templates_is_a_single_sentence(length,
     model = AutoModelForCL.from_config(tiny_config(), objective="promptbert", pooler_type="mask", templates=templates)
     args = SimCSETrainingArguments(output_dir=str(tmp_path), max_seq_length=length + 1, use_cpu=True)
     rows = Dataset.from_dict({"sent0": [" ".join(WORDS)] * 3})
-    assert kind_of_rows(SimCSETrainer(model, args, rows, processing_class=tokenizer)) == "sentences"
+    assert describe_rows(SimCSETrainer(model, args, rows, processing_class=tokenizer)) == "sentences"
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,12 @@ def test_another_pooler_switches_off_the_head_that_only_the_defaults_asked_for(t
 
 def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --similarity dot".split()
-    assert parse_arguments(line)[0].temp == 1.0
-    assert parse_arguments([*line, "--temp", "0.5"])[0].temp == 0.5
+    for words, temperature in (([], 1.0), (["--temp", "0.5"], 0.5), (["--similarity", "cosine"], 0.05)):
+        settings = parse_arguments([*line, *words])[0].settings()
+        assert (
+            ContrastiveSettings(temperature=settings["temperature"], similarity=settings["similarity"]).temperature
+            == temperature
+        )
 
 
 def test_an_unknown_argument_ends_with_usage(tmp_path, capsys):

@@ -25,6 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.training.checks import check_run, check_sharding
 
 WORDS = VOCABULARY[5:25]
 
@@ -82,10 +83,11 @@ def assert_same_weights(one, other):
 
 
 @pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
-def test_an_optimizer_step_is_one_encoder_pass_and_one_for_mlm(tmp_path, tokenizer, do_mlm, passes):
+def test_an_optimizer_step_is_one_encoder_pass_and_one_for_mlm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
     model = model_of(do_mlm=do_mlm)
     trainer = SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)
-    trainer._check_dropout = lambda: None  # the check before the run is a pass of its own
+    # The check before the run makes a pass of its own.
+    monkeypatch.setattr("simcse_hf.training.checks.check_dropout", lambda trainer: None)
     seen = []
     model.base_model.register_forward_hook(lambda *_: seen.append(1))
     trainer.train()
@@ -356,7 +358,7 @@ def test_what_runs_with_padding_is_checked_with_padding(tmp_path, tokenizer, dro
 def test_attention_that_keeps_its_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
     model = model_of(model_type)
     model.unpadded = unpadded
-    SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)._check_run()
+    check_run(SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer))
 
 
 @pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.0), (1, False, 0.0), (2, False, 0.1)])
@@ -380,7 +382,7 @@ def test_pairs_train_without_dropout(tmp_path, tokenizer):
 def test_the_dropout_check_leaves_the_random_state_alone(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path), texts(32), processing_class=tokenizer)
     before = torch.get_rng_state()
-    trainer._check_run()
+    check_run(trainer)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -415,10 +417,10 @@ def test_a_length_beyond_the_positions_is_refused(tmp_path, tokenizer):
     "rows, changes, message",
     [
         (32, {"gradient_accumulation_steps": 2}, "adds no negatives"),
-        (33, {}, "1 row an epoch has no negatives"),
+        (33, {}, "1 row in an epoch has no negatives"),
     ],
 )
-def test_what_weakens_a_run_is_said(tmp_path, tokenizer, caplog, rows, changes, message):
+def test_warns_about_rows_without_negatives(tmp_path, tokenizer, caplog, rows, changes, message):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, **changes), texts(rows), processing_class=tokenizer)
     with caplog.at_level(logging.WARNING, "simcse_hf"):
         trainer.train()
@@ -431,18 +433,18 @@ def test_masked_lm_with_shards_is_refused_before_it_fails(tmp_path, tokenizer, m
     for version, refused in ((1, False), (2, True)):
         plugin = SimpleNamespace(fsdp_version=version)
         monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
-        with pytest.raises(ValueError, match="do_mlm does not go with FSDP2") if refused else nullcontext():
-            trainer._check_sharding()
+        with pytest.raises(ValueError, match="do_mlm does not work with FSDP2") if refused else nullcontext():
+            check_sharding(trainer)
 
 
-def test_shards_that_accelerate_leaves_aside_are_told(tmp_path, tokenizer, caplog, monkeypatch):
+def test_warns_when_accelerate_ignores_fsdp(tmp_path, tokenizer, caplog, monkeypatch):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, max_steps=1), texts(32), processing_class=tokenizer)
     with caplog.at_level(logging.WARNING, "simcse_hf"):
         trainer.train()
         assert "FSDP" not in caplog.text
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
         trainer.train()
-    assert "each process holds the whole model" in caplog.text
+    assert "Accelerate ignores it on this device: each process holds the whole model" in caplog.text
 
 
 def test_fixed_mask_trains_and_stands_in_the_config(tmp_path, tokenizer):

@@ -1,0 +1,242 @@
+"""Checks before the first step: refuse runs that cannot learn, and warn about those that learn too little."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import TrainerCallback
+from transformers.utils import logging
+
+from ..objectives import TrainingRows
+from .callbacks import SimilarityEvalCallback
+from .gradcache import check_gradcache, preserve_random_state
+from .training_args import SimCSETrainingArguments
+
+if TYPE_CHECKING:
+    from .trainer import SimCSETrainer
+
+logger = logging.get_logger(__name__)
+
+
+def check_args_type(args: Any) -> None:
+    """Refuse arguments of another class, which lack the settings of contrastive training.
+
+    Args:
+        args (`Any`): What the caller gave as `args`.
+
+    Raises:
+        TypeError: If `args` is no `SimCSETrainingArguments`.
+    """
+    if not isinstance(args, SimCSETrainingArguments):
+        raise TypeError(
+            f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with the "
+            "same values, for example SimCSETrainingArguments(output_dir=..., max_seq_length=32)"
+        )
+
+
+def check_model_type(model: Any) -> None:
+    """Refuse a model without a contrastive head and objective.
+
+    Args:
+        model (`Any`): What the caller gave as `model`; a PEFT wrapper of a contrastive model is accepted.
+
+    Raises:
+        TypeError: If the model is no contrastive model.
+    """
+    if not hasattr(model, "prepare_objective"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
+            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
+        )
+
+
+def check_dev_set_names(callbacks: list[Any]) -> None:
+    """Refuse two dev sets whose metrics would overwrite each other.
+
+    Args:
+        callbacks (`list[Any]`): All callbacks of a trainer.
+
+    Raises:
+        ValueError: If two dev sets have the same name.
+    """
+    names = [callback.name for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"two dev sets are named {repeated[0]!r}, so their metrics would overwrite each other: name them with "
+            "SimilarityEvalCallback(file, name=...)"
+        )
+
+
+def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: list[TrainerCallback]) -> None:
+    """Refuse to choose the best model by a loss that is never computed.
+
+    Args:
+        args (`SimCSETrainingArguments`): The training arguments.
+        eval_dataset (`Any`): The caller's `eval_dataset`, which gives `eval_loss`.
+        evals (`list[TrainerCallback]`): The dev sets.
+
+    Raises:
+        ValueError: If `metric_for_best_model` is the loss, and only dev sets are evaluated.
+    """
+    by_loss = args.metric_for_best_model in ("loss", "eval_loss")
+    if args.load_best_model_at_end and by_loss and eval_dataset is None and evals:
+        raise ValueError(
+            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets of scored pairs: pass "
+            "eval_dataset=..., or leave metric_for_best_model out to use the dev set's Spearman correlation"
+        )
+
+
+def check_run(trainer: "SimCSETrainer") -> None:
+    """Check the rows, the batch, the objective and the sharding of a run.
+
+    Args:
+        trainer (`SimCSETrainer`): The trainer that is about to train.
+
+    Raises:
+        ValueError: If the run cannot train, or could not learn anything.
+    """
+    args, rows = trainer.args, trainer.train_dataset
+    if rows is None or len(rows) == 0:
+        raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
+    num_sentences = len(rows[0]["input_ids"])
+    objective = trainer.model.objective
+    objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
+    if args.gradcache_chunk_size is not None:
+        check_gradcache(objective, args)
+    check_sharding(trainer)
+    check_batches(args, len(rows), num_sentences)
+    if num_sentences == 1 and objective.num_views > 1 and args.view == "identity":
+        check_dropout(trainer)
+    if num_sentences > 1 and args.view == "fixed_mask":
+        raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
+
+
+def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) -> None:
+    """Check that the rows fill the batches, and say what weakens them.
+
+    Args:
+        args (`SimCSETrainingArguments`): The training arguments.
+        rows (`int`): Number of training rows.
+        num_sentences (`int`): Number of texts in a row.
+
+    Raises:
+        ValueError: If there are fewer rows than a batch needs.
+    """
+    batch = args.train_batch_size * args.world_size
+    if args.dataloader_drop_last and rows < batch:
+        raise ValueError(
+            f"train_dataset has {rows} rows, fewer than one batch of {batch}, and dataloader_drop_last drops it: "
+            "lower per_device_train_batch_size or unset dataloader_drop_last"
+        )
+    if args.world_size > 1 and rows < batch:
+        raise ValueError(
+            f"train_dataset has {rows} rows, fewer than the batch of {batch} over {args.world_size} processes: "
+            "Accelerate would repeat rows to fill it, and a repeated text would be its own negative. Lower "
+            "per_device_train_batch_size or use fewer processes"
+        )
+    if not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
+        logger.warning(
+            f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch has no "
+            "negatives and teaches nothing. dataloader_drop_last=True leaves it out."
+        )
+    if args.gradient_accumulation_steps > 1:
+        logger.warning(
+            f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward pass "
+            f"contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size adds some."
+        )
+
+
+def check_sharding(trainer: "SimCSETrainer") -> None:
+    """Check that FSDP can shard the model, and warn if Accelerate ignores FSDP.
+
+    Args:
+        trainer (`SimCSETrainer`): The trainer that is about to train.
+
+    Raises:
+        ValueError: If FSDP2 is combined with the masked-LM loss.
+    """
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", None) == 2 and trainer.model.settings.do_mlm:
+        raise ValueError(
+            "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and FSDP2 "
+            "would put the two into different groups. Train without do_mlm, or with DistributedDataParallel "
+            "(examples/accelerate_configs/multi_gpu.yaml)."
+        )
+    if not trainer.is_fsdp_enabled and os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        logger.warning(
+            "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
+        )
+
+
+def check_dropout(trainer: "SimCSETrainer") -> None:
+    """Check that the two views of a sentence differ, by all the dropout that the config asks for.
+
+    With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config says,
+    another method would be trained without notice: some attention kernels accept a dropout rate and ignore it.
+
+    Args:
+        trainer (`SimCSETrainer`): The trainer that is about to train.
+
+    Raises:
+        ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
+    """
+    config = trainer.model.config
+    if _views_are_equal(trainer):
+        names = sorted(n for n in config.to_dict() if "dropout" in n and "classifier" not in n)
+        rates = ", ".join(f"{name} = {getattr(config, name)}" for name in names) or "no such setting"
+        problem = (
+            "both views of a sentence have the same embedding: without effective dropout there is nothing to learn "
+            f"from (SimCSE, Table 3). The encoder has {rates}; its attention implementation is "
+            f"{config._attn_implementation}."
+        )
+        if trainer.args.allow_zero_dropout:
+            logger.warning(f"allow_zero_dropout: {problem}")
+            return
+        raise ValueError(
+            f"{problem} Set dropout above 0 when loading, for example from_pretrained(..., hidden_dropout_prob=0.1) "
+            "for BERT, or attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT (--dropout 0.1 "
+            "on the command line); or train on pairs. To run Table 3's row p = 0, set allow_zero_dropout."
+        )
+    rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name}
+    attention_rates = {name: rate for name, rate in rates.items() if "attention" in name and rate}
+    if attention_rates and _views_are_equal(trainer, only_attention_dropout=True):
+        requested = ", ".join(f"{name} = {rate}" for name, rate in attention_rates.items())
+        zero = ", ".join(f"{name}=0.0" for name in attention_rates)
+        raise ValueError(
+            f"the attention implementation {config._attn_implementation} drops no attention weights, although the "
+            f"config says {requested}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load "
+            'the model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention '
+            f"dropout (from_pretrained(..., {zero})); or train on pairs."
+        )
+
+
+@torch.no_grad()
+def _views_are_equal(trainer: "SimCSETrainer", only_attention_dropout: bool = False) -> bool:
+    """Return whether the first text's views have one embedding in a training step.
+
+    With `only_attention_dropout`, all other dropout is switched off.
+    """
+    model = trainer.model
+    batch = trainer.data_collator([trainer.train_dataset[0]] * 8)  # At low rates, one text may be spared by chance.
+    ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
+    hooks = []
+    if only_attention_dropout:  # Attention weights have an axis of heads, and so four axes; other states have fewer.
+        hooks = [
+            module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
+            for module in model.modules()
+            if isinstance(module, nn.Dropout)
+        ]
+    training, unpadded = model.training, model.unpadded
+    if trainer.args.torch_compile or trainer.args.gradient_checkpointing:  # Training will pad, once they are set up.
+        model.unpadded = False
+    try:
+        with preserve_random_state(model.device), trainer.compute_loss_context_manager():
+            embeddings = model.train()(ids, mask, return_loss=False).sentence_embeddings
+    finally:
+        model.train(training)
+        model.unpadded = unpadded
+        for hook in hooks:
+            hook.remove()
+    return torch.equal(embeddings[:, 0], embeddings[:, 1])

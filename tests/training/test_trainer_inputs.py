@@ -1,0 +1,278 @@
+"""What the Trainer accepts as model, arguments, data sets and callbacks, and what it says about the rest."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import tiny_config
+from datasets import Dataset, DatasetDict
+from test_trainer import arguments, assert_same_weights, best_model_arguments, model_of, pairs, texts, weights
+from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingArguments
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.training.checks import check_batches
+
+
+def make(tmp_path, tokenizer, train_dataset=None, model=None, **kwargs):
+    changes = kwargs.pop("changes", {})
+    return SimCSETrainer(
+        model or model_of(),
+        arguments(tmp_path, **changes),
+        texts(32) if train_dataset is None else train_dataset,
+        processing_class=tokenizer,
+        **kwargs,
+    )
+
+
+def ids_of(trainer, row=0):
+    return trainer.train_dataset[row]["input_ids"]
+
+
+# --- training data ---
+
+
+@pytest.mark.parametrize(
+    "row, order",
+    [
+        ({"anchor": "a cat", "negative": "a dog", "positive": "the cat"}, ("anchor", "positive", "negative")),
+        ({"hard_neg": "a dog", "sent0": "a cat", "sent1": "the cat"}, ("sent0", "sent1", "hard_neg")),
+        ({"id": 3, "text": "a cat"}, ("text",)),
+        ({"label": 1, "sentence1": "a cat", "sentence2": "the cat"}, ("sentence1", "sentence2")),
+    ],
+)
+def test_columns_play_the_part_that_their_names_say(tmp_path, tokenizer, row, order):
+    trainer = make(tmp_path, tokenizer, Dataset.from_list([row] * 9))
+    assert ids_of(trainer) == [tokenizer(row[name])["input_ids"] for name in order]
+
+
+def test_lists_of_texts_and_of_rows_are_training_data(tmp_path, tokenizer):
+    assert ids_of(make(tmp_path, tokenizer, ["a cat", "a dog"])) == [tokenizer("a cat")["input_ids"]]
+    rows = [{"anchor": "a cat", "positive": "the cat"}] * 4
+    assert len(ids_of(make(tmp_path, tokenizer, rows))) == 2
+
+
+def test_flat_token_ids_are_single_sentences(tmp_path, tokenizer):
+    tokenized = texts(16).map(lambda rows: tokenizer(rows["sent0"]), batched=True, remove_columns="sent0")
+    trainer = make(tmp_path, tokenizer, tokenized, eval_dataset=tokenized)
+    assert ids_of(trainer) == [tokenized[0]["input_ids"]]
+    assert trainer.train().global_step == 4
+
+
+class _Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"text": "a cat"}
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (DatasetDict(train=texts(8)), r"train_dataset is a DatasetDict: pass one of its splits \('train'\)"),
+        (texts(8).to_iterable_dataset(), "train_dataset is an IterableDataset"),
+        (_Rows(), "train_dataset is a _Rows: pass a datasets.Dataset"),
+        ([("a cat", "a dog")], "train_dataset is a list of tuple"),
+        ([], "train_dataset is an empty list"),
+    ],
+)
+def test_data_of_other_types_is_refused_with_what_to_pass(tmp_path, tokenizer, data, message):
+    with pytest.raises(TypeError, match=message):
+        make(tmp_path, tokenizer, data)
+
+
+def test_columns_of_no_text_are_named(tmp_path, tokenizer):
+    rows = Dataset.from_dict({"sent0": ["a cat"] * 4, "sent1": [1, 2, 3, 4]})
+    with pytest.raises(ValueError, match="train_dataset.*sent1"):
+        make(tmp_path, tokenizer, rows)
+
+
+# --- model and arguments ---
+
+
+def test_another_model_and_other_arguments_are_refused(tmp_path, tokenizer):
+    with pytest.raises(TypeError, match="model is a BertModel.*AutoModelForCL.from_pretrained"):
+        SimCSETrainer(BertModel(tiny_config()), arguments(tmp_path), texts(8), processing_class=tokenizer)
+    plain = TrainingArguments(str(tmp_path), use_cpu=True)
+    with pytest.raises(TypeError, match="args is a TrainingArguments.*SimCSETrainingArguments"):
+        SimCSETrainer(model_of(), plain, texts(8), processing_class=tokenizer)
+    with pytest.raises(ValueError, match="either a model or model_init"):
+        SimCSETrainer(None, arguments(tmp_path), texts(8), processing_class=tokenizer)
+
+
+def test_the_callers_arguments_stay_as_they_are(tmp_path, tokenizer):
+    args = best_model_arguments(tmp_path, max_steps=2)
+    args.hub_token = "hf_secret"
+    before = dict(vars(args))
+    trainer = SimCSETrainer(model_of(), args, texts(32), dev_set=pairs(), processing_class=tokenizer)
+    assert vars(args) == before and args.view is None
+    assert trainer.args.view == "identity" and trainer.args.metric_for_best_model == "stsb_spearman"
+    assert trainer.args.hub_token == "hf_secret"
+
+
+def test_an_explicit_metric_for_the_best_model_is_kept_or_refused(tmp_path, tokenizer):
+    args = best_model_arguments(tmp_path, max_steps=2)
+    by_loss = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_steps": 2, "save_steps": 2}
+    by_loss |= {"eval_strategy": "steps", "save_strategy": "steps"}
+    trainer = make(tmp_path, tokenizer, changes=by_loss, dev_set=pairs(), eval_dataset=texts(8, 2))
+    assert trainer.args.metric_for_best_model == "loss" and not trainer.args.greater_is_better
+    with pytest.raises(ValueError, match="metric_for_best_model='loss' needs an eval_dataset"):
+        make(tmp_path, tokenizer, changes=by_loss, dev_set=pairs())
+    assert args.best_metric_is_default
+
+
+def test_the_seed_decides_a_fresh_head(tmp_path, save_checkpoint):
+    start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
+    heads = []
+    for seed, noise in ((1, 0), (1, 5), (2, 0)):
+        torch.manual_seed(noise)
+        trainer = SimCSETrainer(start, arguments(tmp_path, seed=seed), texts(8))
+        heads.append(trainer.model.contrastive_head.dense.weight.clone())
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_label_smoothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="label_smoothing_factor = 0.1 has no effect"):
+        arguments(tmp_path, label_smoothing_factor=0.1)
+
+
+@pytest.mark.parametrize("takes_trial", [False, True])
+def test_model_init_makes_the_model_of_each_trial(tmp_path, tokenizer, takes_trial):
+    calls = []
+
+    def model_init(*trial):
+        calls.append(trial)
+        return model_of(pooler_type="avg")
+
+    init = (lambda trial: model_init(trial)) if takes_trial else (lambda: model_init())
+    trainer = SimCSETrainer(
+        None, arguments(tmp_path, max_steps=1), texts(32), processing_class=tokenizer, model_init=init
+    )
+    assert trainer.train().global_step == 1
+    assert trainer.model.settings.max_seq_length == 32 and trainer.model.settings.pooler_type == "avg"
+    assert trainer.call_model_init(SimpleNamespace(params={})).objective is not None
+    assert len(calls) >= 2
+
+
+def test_a_custom_collator_need_not_make_an_attention_mask(tmp_path, tokenizer):
+    default = make(tmp_path, tokenizer).data_collator
+    runs = []
+    for changes in ({}, {"gradcache_chunk_size": 4}):
+        for collator in (default, lambda rows: {"input_ids": default(rows)["input_ids"]}):
+            model = model_of(dropout=0.0)
+            trainer = make(tmp_path, tokenizer, texts(32, 2), model, changes=changes, data_collator=collator)
+            trainer.train()
+            runs.append(weights(model))
+        assert_same_weights(runs[-2], runs[-1])
+
+
+def test_zero_dropout_needs_to_be_allowed(tmp_path, tokenizer, caplog):
+    with pytest.raises(ValueError, match="set allow_zero_dropout"):
+        make(tmp_path, tokenizer, model=model_of(dropout=0.0)).train()
+    trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0), changes={"allow_zero_dropout": True})
+    with caplog.at_level(logging.WARNING, "simcse_hf"):
+        assert trainer.train().global_step == 4
+    assert "both views of a sentence have the same embedding" in caplog.text
+
+
+# --- evaluation ---
+
+
+def test_predict_and_evaluate_use_the_data_set_they_are_given(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), changes={"per_device_eval_batch_size": 4})
+    assert "eval_loss" not in trainer.evaluate()
+    rows = texts(8, 2, seed=5)
+    metrics = trainer.evaluate(rows)
+    assert metrics["eval_loss"] > 0 and "eval_stsb_spearman" in metrics
+    assert trainer.evaluate(texts(8, 2, seed=6))["eval_loss"] != metrics["eval_loss"]
+    prediction = trainer.predict(rows)
+    assert prediction.metrics["test_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6)
+    assert not any("stsb" in name for name in prediction.metrics)
+
+
+def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
+    evaluations = {"a": texts(8, 2, seed=5), "b": texts(8, 2, seed=6)}
+    trainer = make(tmp_path, tokenizer, eval_dataset=evaluations, dev_set=pairs())
+    metrics = trainer.evaluate()
+    assert metrics["eval_a_loss"] != metrics["eval_b_loss"]
+    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
+
+
+def test_dev_sets_need_different_names(tmp_path, tokenizer):
+    callbacks = [SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())]
+    with pytest.raises(ValueError, match="two dev sets are named 'stsb'"):
+        make(tmp_path, tokenizer, callbacks=callbacks)
+    trainer = make(tmp_path, tokenizer, callbacks=callbacks[:1])
+    with pytest.raises(ValueError, match="two dev sets are named 'stsb'"):
+        trainer.add_callback(callbacks[1])
+
+
+def test_a_dev_set_added_later_is_evaluated(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer)
+    trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
+    assert "eval_later_spearman" in trainer.evaluate()
+
+
+def test_each_epoch_is_evaluated_once(tmp_path, tokenizer):
+    changes = {"eval_strategy": "epoch", "max_steps": -1, "num_train_epochs": 2}
+    trainer = make(tmp_path, tokenizer, texts(16), changes=changes, dev_set=pairs())
+    trainer.train()
+    steps = [entry["step"] for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
+    assert steps == [2, 4]
+
+
+# --- runs ---
+
+
+def test_training_again_after_a_broken_loss_starts_with_clean_sums(tmp_path, tokenizer):
+    class BreakOnce(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 1 and not self.__dict__.setdefault("is_done", False):
+                self.is_done = True
+                with torch.no_grad():
+                    model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
+
+    trainer = make(tmp_path, tokenizer, callbacks=[BreakOnce()])
+    sound = weights(trainer.model)
+    with pytest.raises(FloatingPointError):
+        trainer.train()
+    trainer.model.load_state_dict(sound)
+    assert trainer.train().global_step == 4
+
+
+def test_resuming_a_finished_run_takes_no_further_step(tmp_path, tokenizer):
+    changes = {"save_strategy": "steps", "save_steps": 4}
+    first = make(tmp_path, tokenizer, changes=changes)
+    first.train()
+    again = make(tmp_path, tokenizer, changes=changes)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    assert again.state.global_step == 4
+    assert_same_weights(weights(first.model), weights(again.model))
+
+
+def test_fewer_rows_than_a_batch_of_all_processes_are_refused():
+    args = SimpleNamespace(train_batch_size=8, world_size=2, dataloader_drop_last=False, gradient_accumulation_steps=1)
+    with pytest.raises(ValueError, match="15 rows, fewer than the batch of 16 over 2 processes"):
+        check_batches(args, rows=15, num_sentences=1)
+    check_batches(args, rows=16, num_sentences=1)
+
+
+def test_a_starting_model_by_name_keeps_its_prompt_in_training_and_evaluation(tmp_path, tokenizer):
+    """The embedding of a text is that of prompt + text in both."""
+    model = model_of()
+    if not hasattr(model.settings, "default_prompt_name"):
+        pytest.skip("settings have no prompts yet")
+    model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
+    trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
+    assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
+    scored = ScoredPairs("stsb", ["a dog", "a man"], ["a bird", "a mat"], [1.0, 2.0])
+    with_prompt = ScoredPairs(
+        "stsb", ["the cat a dog", "the cat a man"], ["the cat a bird", "the cat a mat"], [1.0, 2.0]
+    )
+    plain = AutoModelForCL.from_config(model.config, prompts={}, default_prompt_name=None)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert SimilarityEvalCallback(scored).evaluate(model, tokenizer) == SimilarityEvalCallback(with_prompt).evaluate(
+        plain, tokenizer
+    )
