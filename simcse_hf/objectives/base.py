@@ -178,6 +178,19 @@ class Objective(nn.Module):
             ValueError: If the objective cannot use the rows or the batch size. The message says what to change.
         """
 
+    def mlm_columns(self, num_sentences: int) -> list[int] | None:
+        """Say where the auxiliary masked-LM loss is taken, for models with `do_mlm`.
+
+        Args:
+            num_sentences (`int`): Sentences in a row.
+
+        Returns:
+            `list[int]` or `None`: Columns that are masked before the objective's own encoder pass, whose hidden states
+                then give the masked-LM loss. The objective sets `needs_hidden_states` in that case. `None` stands for
+                a second pass over all columns with their tokens masked, as in SimCSE.
+        """
+        return None
+
     def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
         """Compute the loss.
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import EncodedBatch, Objective, TrainingRows
+from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 
@@ -19,7 +19,9 @@ class DeCLUTR(Objective):
 
         1/(2N) sum_i -log ( e^{s(v_i, v_p(i))} / sum_{k != i} e^{s(v_i, v_k)} )
 
-    The paper adds the masked-LM loss of the anchors, unweighted: give the model `do_mlm=True` and `mlm_weight=1.0`.
+    The paper adds the masked-LM loss, unweighted: give the model `do_mlm=True` and `mlm_weight=1.0`. As in the
+    authors' code, the anchors are then masked, their embeddings come from the masked text, and the masked-LM loss is
+    taken from the same encoder pass. Positives are never masked.
 
     The columns of a row are an anchor and its positives, `anchors` times over. Further anchors of the same document
     are the paper's hard negatives.
@@ -76,6 +78,14 @@ class DeCLUTR(Objective):
         self.temperature = temperature
         self.anchors = anchors
         self.positives = positives
+
+    def attach(self, model: Encoder) -> None:
+        """Ask for the hidden states of the anchors if the model has a masked-LM loss."""
+        self.needs_hidden_states = bool(model.settings.do_mlm)
+
+    def mlm_columns(self, num_sentences: int) -> list[int]:
+        """Mask the anchors, before the encoder pass that embeds them; see [`Objective.mlm_columns`]."""
+        return list(range(0, num_sentences, num_sentences // self.anchors))
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""

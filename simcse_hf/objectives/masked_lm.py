@@ -2,6 +2,7 @@
 
 import copy
 import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,32 @@ def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
     special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids))
     masked, targets = masker.torch_mask_tokens(flat.clone(), special_tokens_mask=special)
     return masked.view_as(input_ids).to(input_ids.device), targets.view_as(input_ids).to(input_ids.device)
+
+
+def mask_batch(
+    inputs: Mapping[str, torch.Tensor],
+    masker: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+    columns: Sequence[int] | None,
+) -> dict[str, torch.Tensor]:
+    """Add what the auxiliary masked-LM loss needs to a batch.
+
+    Args:
+        inputs (`Mapping[str, torch.Tensor]`): The batch, whose `input_ids` have the shape
+            `(batch, num_sentences, length)`.
+        masker (`Callable`): Returns masked ids and targets of token ids, as [`mask_tokens`] does.
+        columns (`Sequence[int]`, *optional*): See [`Objective.mlm_columns`].
+
+    Returns:
+        `dict[str, torch.Tensor]`: The batch. Without `columns` it has `mlm_input_ids` and `mlm_targets` of all
+            columns. With `columns`, their `input_ids` are masked, and `mlm_targets` is -100 in the other columns.
+    """
+    ids = inputs["input_ids"]
+    if columns is None:
+        masked, targets = masker(ids)
+        return {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
+    masked, targets = ids.clone(), torch.full_like(ids, IGNORED)
+    masked[:, columns], targets[:, columns] = masker(ids[:, columns])
+    return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
 
 def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -47,11 +47,16 @@ class Matryoshka(Objective):
         """Attach every wrapped objective; see [`Objective.attach`]."""
         for objective in self._objectives():
             objective.attach(model)
+        self.needs_hidden_states = self._objectives()[0].needs_hidden_states
 
     def check(self, rows: TrainingRows) -> None:
         """Check the training data as the wrapped objective does; see [`Objective.check`]."""
         for objective in self._objectives():
             objective.check(rows)
+
+    def mlm_columns(self, num_sentences: int) -> list[int] | None:
+        """Mask the columns that the wrapped objective masks; see [`Objective.mlm_columns`]."""
+        return self._objectives()[0].mlm_columns(num_sentences)
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute the loss of every width.

@@ -114,7 +114,8 @@ def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveMo
         self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Return the mean cross-entropy at the masked positions of inputs of shape `(batch, length)`."""
-        return {"loss": self._masked_lm_loss(input_ids, attention_mask, None, labels)}
+        hidden_states = self._hidden_states(input_ids[:, None], attention_mask[:, None], None)
+        return {"loss": self._masked_lm_loss(hidden_states, labels)}
 
     name = model_class.__name__.replace("ForCL", "ForPretraining")
     return type(name, (model_class,), {"forward": forward})

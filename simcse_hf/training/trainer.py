@@ -25,6 +25,7 @@ from ..models.configuration import check_max_length
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import objective_class
+from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback, default_prompt
@@ -219,7 +220,8 @@ class SimCSETrainer(Trainer):
             ]
             inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.masker is not None and training:
-            inputs["mlm_input_ids"], inputs["mlm_targets"] = self.masker(inputs["input_ids"])
+            columns = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
+            inputs = mask_batch(inputs, self.masker, columns)
         return inputs
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:

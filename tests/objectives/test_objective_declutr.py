@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from conftest import CLS, MASK, SEP, flat, random_batch, tiny_config
 from process_helpers import in_processes
 
+from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.declutr import DeCLUTR
+from simcse_hf.objectives.masked_lm import mask_batch
 
 CASES = [(1, 1, 2), (1, 2, 3), (2, 2, 6), (3, 1, 6)]  # anchors, positives, columns
 
@@ -118,3 +121,61 @@ def test_invalid_options_are_refused():
     for name in ("anchors", "positives", "max_span", "min_span"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             DeCLUTR(5, **{name: 0})
+
+
+# --- the masked-LM loss of the anchors ---
+
+
+def model_of(anchors=2, **settings):
+    torch.manual_seed(3)
+    settings |= {"objective": "declutr", "objective_options": {"anchors": anchors}}
+    config = tiny_config(dropout=0.0, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, pooler_type="avg", do_mlm=True, mlm_weight=1.0, **settings)
+    model.prepare_objective()
+    return model.double().train()
+
+
+def masking_every_third_token(ids):
+    chosen = (torch.arange(ids.shape[-1]) % 3 == 1) & (ids > MASK)
+    return torch.where(chosen, MASK, ids), torch.where(chosen, ids, -100)
+
+
+@pytest.mark.parametrize("matryoshka_dims", [[], [16]])
+@pytest.mark.parametrize("anchors, columns", [(1, 3), (2, 4)])
+def test_anchors_are_masked_and_give_both_losses_from_one_pass(anchors, columns, matryoshka_dims):
+    model, batch = model_of(anchors, matryoshka_dims=matryoshka_dims), random_batch(4, columns)
+    masked = mask_batch(batch, masking_every_third_token, model.objective.mlm_columns(columns))
+    for column in range(columns):
+        is_anchor = column % (columns // anchors) == 0
+        assert bool((masked["input_ids"][:, column] == MASK).any()) == is_anchor
+        assert bool((masked["mlm_targets"][:, column] != -100).any()) == is_anchor
+    passes = []
+    model.bert.encoder.register_forward_hook(lambda *_: passes.append(1))
+    output = model(**masked)
+    assert len(passes) == 1
+    # The reference encodes the masked anchors and the positives with the stock encoder.
+    inputs = {"input_ids": masked["input_ids"], "attention_mask": batch["attention_mask"]}
+    hidden = model.bert(**flat(inputs)).last_hidden_state.view(4, columns, 9, 32)
+    mask = batch["attention_mask"][..., None]
+    vectors = (hidden * mask).sum(2) / mask.sum(2)
+    widths = [32, *matryoshka_dims]
+    expected = sum(reference(vectors[..., :width], anchors, 0.05) for width in widths)
+    torch.testing.assert_close(output.contrastive_loss, expected)
+    targets = masked["mlm_targets"]
+    logits = model._stock_mlm_head.logits(hidden[targets != -100])
+    masked_lm = torch.nn.functional.cross_entropy(logits, targets[targets != -100])
+    assert output.mlm_loss.item() == pytest.approx(masked_lm.item(), rel=1e-5)  # its logits are in float32
+    assert output.loss.item() == pytest.approx((expected + masked_lm).item(), rel=1e-5)
+
+
+def test_without_a_masked_lm_head_no_hidden_states_are_kept():
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", objective="declutr")
+    model.prepare_objective()
+    assert not model.objective.needs_hidden_states
+    targets = torch.full((2, 2, 4), -100)
+    ids = torch.tensor([[[CLS, 7, 8, SEP]] * 2] * 2)
+    with pytest.raises(ValueError, match="Load it with do_mlm=True"):
+        model(ids, mlm_targets=targets)
+    simcse = AutoModelForCL.from_config(tiny_config(), do_mlm=True)
+    with pytest.raises(ValueError, match="objective 'simcse' keeps no hidden states.*Give mlm_input_ids"):
+        simcse(ids, mlm_targets=targets)
