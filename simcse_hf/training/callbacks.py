@@ -28,7 +28,7 @@ POSITIVE_SHARE = 0.8
 
 def default_prompt(settings: ContrastiveSettings) -> str:
     """Return the prompt that the model puts before a text when none is named; often empty."""
-    name = getattr(settings, "default_prompt_name", None)
+    name = settings.default_prompt_name
     return settings.prompts[name] if name is not None else ""
 
 

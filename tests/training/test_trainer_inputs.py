@@ -262,8 +262,6 @@ def test_fewer_rows_than_a_batch_of_all_processes_are_refused():
 def test_a_starting_model_by_name_keeps_its_prompt_in_training_and_evaluation(tmp_path, tokenizer):
     """The embedding of a text is that of prompt + text in both."""
     model = model_of()
-    if not hasattr(model.settings, "default_prompt_name"):
-        pytest.skip("settings have no prompts yet")
     model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
     trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
     assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
