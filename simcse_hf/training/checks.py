@@ -1,20 +1,17 @@
 """Checks before the first step: refuse runs that cannot learn, and warn about those that learn too little."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..objectives import TrainingRows
 from .callbacks import SimilarityEvalCallback
 from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
-
-if TYPE_CHECKING:
-    from .trainer import SimCSETrainer
 
 logger = logging.get_logger(__name__)
 
@@ -88,11 +85,11 @@ def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: l
         )
 
 
-def check_run(trainer: "SimCSETrainer") -> None:
+def check_run(trainer: Trainer) -> None:
     """Check the rows, the batch, the objective and the sharding of a run.
 
     Args:
-        trainer (`SimCSETrainer`): The trainer that is about to train.
+        trainer (`Trainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If the run cannot train, or could not learn anything.
@@ -148,11 +145,11 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) 
         )
 
 
-def check_sharding(trainer: "SimCSETrainer") -> None:
+def check_sharding(trainer: Trainer) -> None:
     """Check that FSDP can shard the model, and warn if Accelerate ignores FSDP.
 
     Args:
-        trainer (`SimCSETrainer`): The trainer that is about to train.
+        trainer (`Trainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If FSDP2 is combined with the masked-LM loss.
@@ -170,14 +167,14 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
         )
 
 
-def check_dropout(trainer: "SimCSETrainer") -> None:
+def check_dropout(trainer: Trainer) -> None:
     """Check that the two views of a sentence differ, by all the dropout that the config asks for.
 
     With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config says,
     another method would be trained without notice: some attention kernels accept a dropout rate and ignore it.
 
     Args:
-        trainer (`SimCSETrainer`): The trainer that is about to train.
+        trainer (`Trainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
@@ -213,7 +210,7 @@ def check_dropout(trainer: "SimCSETrainer") -> None:
 
 
 @torch.no_grad()
-def _views_are_equal(trainer: "SimCSETrainer", only_attention_dropout: bool = False) -> bool:
+def _views_are_equal(trainer: Trainer, only_attention_dropout: bool = False) -> bool:
     """Return whether the first text's views have one embedding in a training step.
 
     With `only_attention_dropout`, all other dropout is switched off.

@@ -5,28 +5,26 @@ import platform
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import accelerate
 import datasets
 import torch
 import transformers
+from transformers import Trainer
 
 from .. import __version__
 from .output_dir import RESULTS
 from .record import describe_run
 
-if TYPE_CHECKING:
-    from .trainer import SimCSETrainer
-
 HUB_TOKEN_PATTERN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
-def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> dict[str, Any]:
+def write_results(trainer: Trainer, train_texts: str | None = None) -> dict[str, Any]:
     """Write `results.json` into `output_dir` after training, and print a summary.
 
     Args:
-        trainer (`SimCSETrainer`): After `train()`.
+        trainer (`Trainer`): After `train()`.
         train_texts (`str`, *optional*): Name of the training texts, for the record.
 
     Returns:
@@ -57,7 +55,7 @@ def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> d
     return results
 
 
-def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
+def _dev_results(trainer: Trainer) -> dict[str, Any]:
     if not trainer.similarity_evals:
         return {"dev_set": None, "initial": None, "best": None, "final": None}
     name = f"{trainer.similarity_evals[0].name}_spearman"

@@ -1,7 +1,7 @@
 """Turn the caller's training and evaluation data into the rows that the collator takes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
@@ -11,9 +11,7 @@ from ..data.columns import resolve_dataset_columns
 from ..data.tokenize import tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
-
-if TYPE_CHECKING:
-    from .training_args import SimCSETrainingArguments
+from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
 
@@ -68,7 +66,7 @@ def _nested_token_ids(data: Dataset) -> Dataset:
 def training_rows(
     data: Any,
     tokenizer: PreTrainedTokenizerBase,
-    args: "SimCSETrainingArguments",
+    args: SimCSETrainingArguments,
     templates: Sequence[str] = (),
     prompt: str = "",
 ) -> Dataset | SeededDataset:
@@ -114,7 +112,7 @@ def training_rows(
 
 def padded_length(
     dataset: Dataset | SeededDataset | None,
-    args: "SimCSETrainingArguments",
+    args: SimCSETrainingArguments,
     template_edges: Sequence[Sequence[int]] = (),
 ) -> int:
     """Return the largest number of tokens of a training text, which `pad_to_max_length` pads to.
@@ -136,7 +134,7 @@ def padded_length(
 def tokenized_rows(
     data: Any,
     tokenizer: PreTrainedTokenizerBase,
-    args: "SimCSETrainingArguments",
+    args: SimCSETrainingArguments,
     templates: Sequence[str] = (),
     prompt: str = "",
     name: str = "eval_dataset",
