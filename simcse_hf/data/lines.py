@@ -22,7 +22,7 @@ def open_binary(path: Path) -> BinaryIO:
     """
     if path.suffix.lower() == ".gz":
         # gzip's own line iterator is several times slower.
-        return BufferedReader(gzip.open(path, "rb"), 2**20)  # type: ignore[arg-type]  # GzipFile is raw enough
+        return BufferedReader(gzip.open(path, "rb"), 2**20)
     return open(path, "rb")
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -104,7 +104,7 @@ def load_text_dataset(
     if isinstance(source, Dataset):
         dataset = resolve_dataset_columns(source, columns, name=name, expected_columns=expected_columns)
         return dataset if max_rows is None else dataset.select(range(min(max_rows, len(dataset))))
-    tables = [open_table(path, delimiter) for path in paths] if paths else [MemoryTable(source)]
+    tables = [open_table(path, delimiter) for path in paths] if paths else [MemoryTable(cast(Sequence[Any], source))]
     resolved, width = _resolve(tables, columns, expected_columns)
     if not paths:
         reports: list[RowReport] = []
@@ -153,7 +153,8 @@ def _resolve(
     tables: Sequence[TextTable], columns: Sequence[str] | None, expected_columns: int | None
 ) -> tuple[list[list[str]], int]:
     """Resolve the columns of each table and count the texts of a row, which must be the same in all of them."""
-    resolved, widths = [], []
+    resolved: list[list[str]] = []
+    widths: list[int] = []
     for table in tables:
         _warn_of_missing_header(table)
         if isinstance(table, JsonFile):

@@ -10,7 +10,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .templates import read_template
+from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
 
@@ -55,6 +55,7 @@ def tokenize_dataset(
         )
     parsed = [read_template(template, tokenizer) for template in templates]
     # One entry for each sentence of a tokenised row: a column of texts and the template that it goes into.
+    plan: list[tuple[str, Template | None]]
     if parsed and len(columns) == 1:
         plan = [(columns[0], template) for template in parsed]
     else:
@@ -112,10 +113,8 @@ def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:
 def _fingerprint(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, templates: Sequence[str]
 ) -> str:
-    """Hash what decides the token ids, so that `map` finds its earlier result and no stale one.
-
-    The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
-    """
+    """Hash what decides the token ids, so that `map` finds its earlier result and no stale one."""
+    # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
     tokenizer("", truncation=True, max_length=max_seq_length)
     # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects, so it is hashed whole.
     rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)

@@ -112,14 +112,14 @@ class ViewDataset(SeededDataset):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rngs = [self.random_of(index) for index in indices]
-        pairs = [[text, text] for text in self.texts[list(indices)]["sent0"]]
+        pairs: list[list[str]] = [[text, text] for text in self.texts[list(indices)]["sent0"]]
         branches = (0, 1) if self.both else (1,)
         if isinstance(self.view, TextView):
             for pair, rng in zip(pairs, rngs, strict=True):
                 for branch in branches:
                     pair[branch] = self.view(pair[branch], rng)
         ids = self._tokenize([text for pair in pairs for text in pair])
-        rows = [{"input_ids": [ids[i], ids[i + 1]]} for i in range(0, len(ids), 2)]
+        rows: list[dict[str, Any]] = [{"input_ids": [ids[i], ids[i + 1]]} for i in range(0, len(ids), 2)]
         for row, rng in zip(rows, rngs, strict=True):
             if isinstance(self.view, TokenView):
                 for branch in branches:

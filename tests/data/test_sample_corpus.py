@@ -1,4 +1,4 @@
-"""The sample corpus: same seed, same text; scores follow from the slots; no meaning is in two splits."""
+"""Equal seeds give equal text, scores follow from the meanings, and no meaning is in two splits."""
 
 import csv
 import random
@@ -29,16 +29,16 @@ def past_tense_stems(verb: str) -> tuple[str, ...]:
 def parse(sentence: str) -> Meaning:
     """Reads the meaning back from the words, without the code that chose them."""
     text = f" {sentence.lower().removesuffix('.')} "
-    found = {}
+    slots = {}
     for slot, values in VALUES.items():
         for concept in (*values, *{PARENT[value] for value in values if value in PARENT}):
             forms = FORMS[concept]
             if slot == "action":
                 forms = [form for verb in forms for form in past_tense_stems(verb) if form]
             if any(f" {form.lower()} " in text for form in forms):
-                assert slot not in found, (sentence, slot)
-                found[slot] = concept
-    return Meaning(**found)
+                assert slot not in slots, (sentence, slot)
+                slots[slot] = concept
+    return Meaning(**slots)
 
 
 def word_overlap(first: str, second: str) -> float:
@@ -47,7 +47,7 @@ def word_overlap(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("make", [sentences, scored_pairs, triplets])
-def test_the_seed_decides_and_items_are_distinct(make):
+def test_equal_seeds_give_equal_items_and_all_are_distinct(make):
     items = make(300, seed=1)
     assert items == make(300, seed=1)
     assert items != make(300, seed=2)
@@ -73,7 +73,7 @@ def test_the_grammar_has_over_a_hundred_thousand_sentences():
         ("at noon", "at dusk", 0),
     ],
 )
-def test_credit_of_a_slot(first, second, credit):
+def test_credit_falls_by_a_third_for_each_step_between_two_values(first, second, credit):
     assert slot_credit(first, second) == pytest.approx(credit)
 
 
@@ -90,12 +90,12 @@ def test_score_is_the_mean_credit_of_the_filled_slots_times_five():
         assert 0 <= score(first, second) <= 5 * (first == second) + 5 * (first != second)
 
 
-def test_written_scores_are_those_of_the_words():
-    for first, second, given in scored_pairs(300, seed=3):
-        assert given == pytest.approx(score(parse(first), parse(second)), abs=1e-3)
+def test_scores_can_be_computed_from_the_words():
+    for first, second, written in scored_pairs(300, seed=3):
+        assert written == pytest.approx(score(parse(first), parse(second)), abs=1e-3)
 
 
-def test_scores_cover_the_range_and_word_overlap_does_not_give_them():
+def test_scores_cover_the_range_and_are_not_given_by_word_overlap():
     pairs = scored_pairs(1000, seed=42)
     scores = [score for *_, score in pairs]
     assert all(sum(low <= score <= low + 1 for score in scores) >= 50 for low in range(5))
@@ -103,7 +103,7 @@ def test_scores_cover_the_range_and_word_overlap_does_not_give_them():
     assert 0.55 < floor < 0.75
 
 
-def test_entailed_says_no_more_and_contradictory_differs_in_one_slot():
+def test_entailed_sentences_say_no_more_and_contradictory_ones_differ_in_one_slot():
     for texts in triplets(300, seed=4):
         premise, entailed, contradictory = (parse(text).slots() for text in texts)
         for slot, value in entailed.items():
@@ -130,7 +130,7 @@ def test_no_meaning_is_in_two_splits(tmp_path):
     assert all(split_of(meaning) == split for split, members in meanings.items() for meaning in members)
 
 
-def test_files_have_the_promised_headers_and_the_same_bytes_again(tmp_path):
+def test_files_have_their_headers_and_the_same_bytes_again(tmp_path):
     sizes = {"num_sentences": 50, "num_triplets": 40, "num_pairs": 30}
     first, again = (write_sample_corpus(tmp_path / name, seed=5, **sizes) for name in ("a", "b"))
     for field in fields(first):
@@ -143,7 +143,7 @@ def test_files_have_the_promised_headers_and_the_same_bytes_again(tmp_path):
         assert lines[0] == "sentence1\tsentence2\tscore" and len(lines) == 31
 
 
-def test_impossible_requests_are_refused():
+def test_refuses_an_unknown_split_and_no_items():
     with pytest.raises(ValueError, match="n must be at least 1, not 0"):
         sentences(0, seed=1)
     with pytest.raises(ValueError, match="train, dev, test, not 'validation'"):

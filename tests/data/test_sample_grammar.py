@@ -1,4 +1,4 @@
-"""The sample grammar: a meaning is wordable in many ways, a wording says nothing but its meaning."""
+"""A meaning has many wordings, and each wording says nothing but its meaning."""
 
 import random
 
@@ -24,7 +24,7 @@ def test_no_word_belongs_to_two_concepts():
     assert all(len(synonyms) >= 2 for synonyms in FORMS.values())
 
 
-def test_the_meaning_can_be_read_off_every_wording():
+def test_every_wording_shows_its_meaning():
     rng = random.Random(0)
     past = {"buy": "bought", "lose": "lost", "misplace": "misplaced", "drop": "dropped", "study": "studied"}
     for verb, form in past.items():
@@ -37,7 +37,7 @@ def test_the_meaning_can_be_read_off_every_wording():
             assert sum(f" {form} " in sentence for form in content_words(concept)) == 1
 
 
-def test_synonyms_and_orders_are_all_drawn():
+def test_draws_all_synonyms_and_orders():
     rng = random.Random(0)
     sentences = {realise(FULL, rng) for _ in range(3000)}
     assert all(any(f" {form}" in sentence for sentence in sentences) for form in FORMS["doctor"])
@@ -53,7 +53,7 @@ def test_a_sentence_is_capitalised_and_ends_in_a_full_stop():
         assert sentence[0].isupper() and sentence.endswith(".") and "  " not in sentence and "None" not in sentence
 
 
-def test_every_value_of_every_slot_is_drawn_and_trades_keep_their_objects():
+def test_draws_every_value_and_objects_fit_their_agents():
     rng = random.Random(0)
     meanings = [sample_meaning(rng) for _ in range(5000)]
     for slot, values in VALUES.items():
@@ -72,7 +72,7 @@ def test_opposites_are_mutual():
 @pytest.mark.parametrize(
     ("slot", "value"), [("agent", "hospital"), ("action", None), ("object", "physician"), ("time", "doctor")]
 )
-def test_a_value_that_is_no_concept_of_its_slot_is_refused(slot, value):
+def test_refuses_a_concept_of_another_slot(slot, value):
     values = {"agent": "doctor", "action": "lose", "object": "pill"} | {slot: value}
     with pytest.raises(ValueError, match=f"{slot}={value!r}"):
         Meaning(**values)

@@ -1,4 +1,4 @@
-"""A generated corpus, so that the examples and the tests run offline."""
+"""A generated corpus with which examples and tests run offline."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ __all__ = ["SampleCorpus", "sample_files", "write_sample_corpus"]
 
 
 def sample_files(directory: str | Path) -> tuple[SampleCorpus, Path]:
-    """Where `python -m simcse_hf.training.sample_encoder DIRECTORY` puts the corpus and the encoder."""
+    """Return the files of the corpus and the folder of the encoder that `simcse_hf.training.sample_encoder` writes."""
     return SampleCorpus.in_directory(Path(directory, "corpus")), Path(directory, "encoder")

@@ -1,34 +1,29 @@
-"""The sample corpus: training sentences, triplets and graded pairs whose scores follow from what the sentences say."""
+"""The sample corpus: training sentences, triplets, and pairs whose scores follow from what the sentences say."""
 
 import csv
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 from .grammar import OPPOSITE, PARENT, VALUES, Meaning, realise, sample_meaning
 from .lexicon import DOMAINS
 
-Split = Literal["train", "dev", "test"]
 SPLITS = ("train", "dev", "test")
 Item = TypeVar("Item")
-
-CHANCE_OF_SAME_MEANING = 0.1
-CHANCE_OF_SAME_DOMAIN = 0.25
-MAX_DRAWS_PER_ITEM = 1000
 
 
 @dataclass(frozen=True)
 class SampleCorpus:
-    """Where `write_sample_corpus` put its files.
+    """The files of the sample corpus.
 
-    Attributes:
-        train_sentences (`Path`): one sentence a line, for unsupervised training and masked language modelling.
-        train_triplets (`Path`): csv with the header ``sent0,sent1,hard_neg``, for supervised training.
-        dev (`Path`): tsv with the header ``sentence1 sentence2 score``, scores from 0 to 5.
-        test (`Path`): the same, over other meanings.
+    Args:
+        train_sentences (`Path`): One sentence on each line, for unsupervised training and masked language modelling.
+        train_triplets (`Path`): A csv file with the header `sent0,sent1,hard_neg`, for supervised training.
+        dev (`Path`): A tsv file with the header `sentence1 sentence2 score` and scores from 0 to 5.
+        test (`Path`): The same, with other meanings.
     """
 
     train_sentences: Path
@@ -38,60 +33,59 @@ class SampleCorpus:
 
     @classmethod
     def in_directory(cls, directory: Path) -> "SampleCorpus":
+        """Return the files of a corpus in a directory."""
         return cls(
-            train_sentences=directory / "train_sentences.txt",
-            train_triplets=directory / "train_triplets.csv",
-            dev=directory / "dev.tsv",
-            test=directory / "test.tsv",
+            *(directory / name for name in ("train_sentences.txt", "train_triplets.csv", "dev.tsv", "test.tsv"))
         )
 
 
-def split_of(meaning: Meaning) -> Split:
-    """The one split that a meaning belongs to, whatever the seed: 80 % train, 10 % dev, 10 % test by its digest."""
-    key = "|".join(str(value) for value in meaning.slots().values())
+def split_of(meaning: Meaning) -> str:
+    """Return the only split that a meaning belongs to, whatever the seed: 80% train, 10% dev, 10% test by its hash."""
+    key = "|".join(map(str, meaning.slots().values()))
     bucket = hashlib.sha256(key.encode()).digest()[0] / 256
     return "train" if bucket < 0.8 else "dev" if bucket < 0.9 else "test"
 
 
 def slot_credit(first: str | None, second: str | None) -> float:
-    """How far two values of one slot agree: 1 - (steps between them) / 3, never below 0.
+    """Score how far two values of a slot agree: 1 - (steps between them) / 3, but never below 0.
 
-    One step leads from a value to its hypernym (doctor -> health worker), and from a value to nothing said; so two
-    kinds of one hypernym are two steps apart, and values that share none get no credit.
+    A step leads from a value to its hypernym (doctor -> clinician) or from a value to an empty slot. So two values
+    with the same hypernym are two steps apart, and values that share none get no credit.
+
+    Args:
+        first (`str`, *optional*): A value.
+        second (`str`, *optional*): Another value of the slot.
+
+    Returns:
+        `float`: The credit, from 0 to 1.
     """
     if first == second:
         return 1.0
     if first is None or second is None or PARENT.get(first) == second or PARENT.get(second) == first:
         return 2 / 3
-    if first in PARENT and PARENT[first] == PARENT.get(second):
-        return 1 / 3
-    return 0.0
+    return 1 / 3 if first in PARENT and PARENT[first] == PARENT.get(second) else 0.0
 
 
 def score(first: Meaning, second: Meaning) -> float:
-    """The similarity of two meanings, from 0 (nothing shared) to 5 (the same).
+    """Score the similarity of two meanings: five times the mean credit of the slots that at least one of them fills.
 
-    Five times the mean of `slot_credit` over the slots that at least one of the two fills. The wording plays no part.
-    So "The young doctor lost the pill" and "The medic misplaced the tablet at noon" agree in action and object
-    (credit 1 each), in the agent up to one step (2/3), and fill attribute and time on one side only (2/3 each):
-    5 * (1 + 1 + 2/3 + 2/3 + 2/3) / 5 = 4.
+    "The young doctor lost the pill" and "The medic misplaced the tablet at noon" agree in action and object (credit 1
+    each) and up to one step in the agent (2/3), and each fills one slot alone (2/3): 5 * (1 + 1 + 3 * 2/3) / 5 = 4.
+
+    Args:
+        first (`Meaning`): A meaning.
+        second (`Meaning`): Another meaning.
+
+    Returns:
+        `float`: From 0 (nothing shared) to 5 (the same).
     """
     pairs = zip(first.slots().values(), second.slots().values(), strict=True)
     credits = [slot_credit(left, right) for left, right in pairs if left is not None or right is not None]
     return 5 * sum(credits) / len(credits)
 
 
-def sentences(n: int, seed: int, split: Split = "train") -> list[str]:
-    """Draws `n` distinct sentences.
-
-    Args:
-        n (`int`): how many.
-        seed (`int`): the same seed gives the same list.
-        split (`str`): whose meanings to draw from.
-
-    Raises:
-        ValueError: if `n` or `split` is out of range, or the grammar has too few sentences.
-    """
+def sentences(n: int, seed: int, split: str = "train") -> list[str]:
+    """Draw `n` distinct sentences of a split."""
     rng = random.Random(seed)
 
     def draw() -> str | None:
@@ -101,21 +95,20 @@ def sentences(n: int, seed: int, split: Split = "train") -> list[str]:
     return _distinct(draw, n, split)
 
 
-def scored_pairs(n: int, seed: int, split: Split = "dev") -> list[tuple[str, str, float]]:
-    """Draws `n` distinct pairs `(sentence1, sentence2, score)`, the score from 0 to 5 as `score` defines it.
+def scored_pairs(n: int, seed: int, split: str = "dev") -> list[tuple[str, str, float]]:
+    """Draw `n` distinct pairs of sentences of a split with their scores from 0 to 5.
 
-    The second meaning is drawn anew and takes over each slot of the first with a chance that is itself drawn for the
-    pair, so that the scores spread over the whole range. The two are put into words independently: synonyms and order
-    differ, so that counting shared words does not give the score (the Jaccard overlap of the words has a Spearman
-    correlation of about 0.64 with it, the floor for an encoder that knows the synonyms).
+    The second meaning takes over each slot of the first with a probability that is drawn for the pair, so that scores
+    cover the whole range. Both are worded independently, so counting shared words does not give the score: its
+    Spearman correlation is about 0.64, the floor for an encoder that knows the synonyms.
 
     Args:
-        n (`int`): how many.
-        seed (`int`): the same seed gives the same list.
-        split (`str`): whose meanings to draw from; both meanings of a pair belong to it.
+        n (`int`): The number of pairs.
+        seed (`int`): The seed.
+        split (`str`, *optional*, defaults to `"dev"`): The split of both meanings.
 
-    Raises:
-        ValueError: if `n` or `split` is out of range, or the grammar has too few pairs.
+    Returns:
+        `list[tuple[str, str, float]]`: The pairs and their scores.
     """
     rng = random.Random(seed)
 
@@ -125,35 +118,20 @@ def scored_pairs(n: int, seed: int, split: Split = "dev") -> list[tuple[str, str
         if split_of(first) != split:
             return None
         second = first
-        if rng.random() >= CHANCE_OF_SAME_MEANING:
+        if rng.random() >= 0.1:
             kept = rng.random()
-            # Redrawn until it lies in the split: else nine pairs in ten would be lost, all but those of one meaning.
+            # Drawing again until the meaning is in the split keeps nine pairs in ten that would otherwise be lost.
             while second == first or split_of(second) != split:
                 fresh = sample_meaning(rng, domain if rng.random() < 0.25 else None)
-                second = replace(
-                    fresh, **{slot: value for slot, value in first.slots().items() if rng.random() < kept}
-                )
+                second = _change(fresh, {slot: value for slot, value in first.slots().items() if rng.random() < kept})
         pair = realise(first, rng), realise(second, rng)
         return None if pair[0] == pair[1] else (*pair, round(score(first, second), 3))
 
     return _distinct(draw, n, split)
 
 
-def triplets(n: int, seed: int, split: Split = "train") -> list[tuple[str, str, str]]:
-    """Draws `n` distinct triplets `(premise, entailed, contradictory)`, all three worded independently.
-
-    The entailed sentence says the same or less: up to two optional slots are left out, or the agent or the object is
-    replaced by its hypernym, or only the wording changes. The contradictory one is the premise with one slot made
-    incompatible: the opposite action or attribute, or another agent or object of the same hypernym, place or time.
-
-    Args:
-        n (`int`): how many.
-        seed (`int`): the same seed gives the same list.
-        split (`str`): whose meanings to draw from; all three meanings belong to it.
-
-    Raises:
-        ValueError: if `n` or `split` is out of range, or the grammar has too few triplets.
-    """
+def triplets(n: int, seed: int, split: str = "train") -> list[tuple[str, str, str]]:
+    """Draw `n` distinct triplets of a premise, an entailed and a contradictory sentence of a split."""
     rng = random.Random(seed)
 
     def draw() -> tuple[str, str, str] | None:
@@ -168,37 +146,37 @@ def triplets(n: int, seed: int, split: Split = "train") -> list[tuple[str, str, 
     return _distinct(draw, n, split)
 
 
+def _change(meaning: Meaning, values: dict[str, Any]) -> Meaning:
+    return replace(meaning, **values)
+
+
 def _weaken(meaning: Meaning, rng: random.Random) -> Meaning:
-    """A meaning that `meaning` entails: the same, or with one or two slots less specific."""
-    steps: list[dict[str, str | None]] = [
-        {slot: PARENT[value]} for slot, value in meaning.slots().items() if value in PARENT
+    """Make up to two slots less specific: replace agent or object by its hypernym, or empty an optional slot."""
+    steps: list[tuple[str, str | None]] = [
+        (slot, PARENT[value]) for slot, value in meaning.slots().items() if value in PARENT
     ]
-    steps += [{slot: None} for slot in ("attribute", "place", "time") if getattr(meaning, slot) is not None]
-    changes: dict[str, str | None] = {}
-    for step in rng.sample(steps, min(len(steps), rng.choice((0, 1, 1, 2)))):
-        changes |= step
-    return replace(meaning, **changes)
+    steps += [(slot, None) for slot in ("attribute", "place", "time") if getattr(meaning, slot) is not None]
+    return _change(meaning, dict(rng.sample(steps, min(len(steps), rng.choice((0, 1, 1, 2))))))
 
 
 def _contradict(meaning: Meaning, rng: random.Random) -> Meaning:
-    """`meaning` with one filled slot made incompatible; a hypernym is no such slot, for it excludes little."""
-    slots = [slot for slot, value in meaning.slots().items() if value in VALUES[slot]]
-    slot = rng.choice(slots)
+    """Make one slot incompatible: the opposite, or another value with the same hypernym."""
+    slot = rng.choice([slot for slot, value in meaning.slots().items() if value in VALUES[slot]])
     value = getattr(meaning, slot)
     if value in OPPOSITE:
-        return replace(meaning, **{slot: OPPOSITE[value]})
+        return _change(meaning, {slot: OPPOSITE[value]})
     siblings = [other for other in VALUES[slot] if other != value and PARENT.get(other) == PARENT.get(value)]
-    return replace(meaning, **{slot: rng.choice(siblings)})
+    return _change(meaning, {slot: rng.choice(siblings)})
 
 
 def _distinct(draw: Callable[[], Item | None], n: int, split: str) -> list[Item]:
-    """Calls `draw` until it has given `n` distinct items; None is a draw that does not count."""
+    """Call `draw` until it has given `n` distinct items. `None` does not count."""
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}.")
     if n < 1:
         raise ValueError(f"n must be at least 1, not {n}.")
     items: dict[Item, None] = {}
-    for _ in range(MAX_DRAWS_PER_ITEM * n):
+    for _ in range(1000 * n):
         item = draw()
         if item is not None:
             items[item] = None
@@ -216,28 +194,28 @@ def write_sample_corpus(
     num_triplets: int = 10_000,
     num_pairs: int = 1_000,
 ) -> SampleCorpus:
-    """Writes the sample corpus: no meaning of one split occurs in another.
+    """Write the sample corpus. No meaning of one split occurs in another, and equal arguments give equal bytes.
 
     Args:
-        directory (`str` or `Path`): made when absent; files of an earlier call are overwritten.
-        seed (`int`): the same arguments give the same bytes.
-        num_sentences (`int`): training sentences.
-        num_triplets (`int`): training triplets.
-        num_pairs (`int`): scored pairs in dev, and as many in test.
+        directory (`str | Path`): The directory, which is made if it is missing. Earlier files are overwritten.
+        seed (`int`, *optional*, defaults to `42`): The seed.
+        num_sentences (`int`, *optional*, defaults to `20000`): The number of training sentences.
+        num_triplets (`int`, *optional*, defaults to `10000`): The number of training triplets.
+        num_pairs (`int`, *optional*, defaults to `1000`): The number of scored pairs in each of dev and test.
+
+    Returns:
+        `SampleCorpus`: The files.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     corpus = SampleCorpus.in_directory(directory)
-    lines = sentences(num_sentences, seed, "train")
-    corpus.train_sentences.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _write_table(corpus.train_triplets, ",", ("sent0", "sent1", "hard_neg"), triplets(num_triplets, seed, "train"))
+    corpus.train_sentences.write_text("\n".join(sentences(num_sentences, seed)) + "\n", encoding="utf-8")
+    _write_table(corpus.train_triplets, ",", ("sent0", "sent1", "hard_neg"), triplets(num_triplets, seed))
     for path, split in ((corpus.dev, "dev"), (corpus.test, "test")):
         _write_table(path, "\t", ("sentence1", "sentence2", "score"), scored_pairs(num_pairs, seed, split))
     return corpus
 
 
-def _write_table(path: Path, delimiter: str, header: tuple[str, ...], rows: list[tuple]) -> None:
+def _write_table(path: Path, delimiter: str, header: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])

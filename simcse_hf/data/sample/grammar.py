@@ -1,53 +1,38 @@
-"""A small English grammar: a meaning is a choice of slot values, a sentence one of its many wordings."""
+"""A small English grammar: a meaning is a choice of concepts, and a sentence is one of its many wordings."""
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 from .lexicon import ACTIONS, ATTRIBUTES, DOMAINS, DOUBLING, IRREGULAR, TIMES
 
-CHANCE_OF_OPTIONAL_SLOT = 0.92
-CHANCE_OF_HYPERNYM = 0.04
-CHANCE_OF_FOREIGN_VALUE = 0.1
-CHANCE_OF_FAVOURITE = 0.75
-CHANCE_OF_FRONTING = 0.3
+
+def _names(concepts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(concept.split("|")[0] for concept in concepts)
 
 
-def _concept(forms: str) -> str:
-    return forms.split("|")[0]
-
-
-FORMS: dict[str, tuple[str, ...]] = {}
-"""Concept (named by its first synonym) -> its synonyms."""
-PARENT: dict[str, str] = {}
-"""Agent or object concept -> its hypernym, the category of its domain."""
-
-for _domain in DOMAINS:
-    for _kinds, _category in (
-        (_domain.agents, _domain.agent_category),
-        (_domain.objects, _domain.object_category),
-        (_domain.places, None),
-    ):
-        for _kind in _kinds:
-            FORMS[_concept(_kind)] = tuple(_kind.split("|"))
-            if _category is not None:
-                FORMS[_concept(_category)] = tuple(_category.split("|"))
-                PARENT[_concept(_kind)] = _concept(_category)
-for _forms in (*ATTRIBUTES, *ACTIONS, *TIMES):
-    FORMS[_concept(_forms)] = tuple(_forms.split("|"))
-
-AGENTS = tuple(_concept(forms) for domain in DOMAINS for forms in domain.agents)
-OBJECTS = tuple(_concept(forms) for domain in DOMAINS for forms in domain.objects)
-PLACES = tuple(_concept(forms) for domain in DOMAINS for forms in domain.places)
-VALUES: dict[str, tuple[str, ...]] = {
-    "agent": AGENTS,
-    "action": tuple(map(_concept, ACTIONS)),
-    "object": OBJECTS,
-    "attribute": tuple(map(_concept, ATTRIBUTES)),
-    "place": PLACES,
-    "time": tuple(map(_concept, TIMES)),
+_CATEGORIES = [
+    (category, members)
+    for domain in DOMAINS
+    for category, members in ((domain.agent_category, domain.agents), (domain.object_category, domain.objects))
+]
+_CONCEPTS = [
+    *(concept for category, members in _CATEGORIES for concept in (category, *members)),
+    *(place for domain in DOMAINS for place in domain.places), *ATTRIBUTES, *ACTIONS, *TIMES,
+]  # fmt: skip
+#: Concept -> its synonyms.
+FORMS = {concept.split("|")[0]: tuple(concept.split("|")) for concept in _CONCEPTS}
+#: Agent or object -> its hypernym, the category of its domain.
+PARENT = {member: _names((category,))[0] for category, members in _CATEGORIES for member in _names(members)}
+#: Slot -> its specific values. An agent or an object may also be the hypernym of one.
+VALUES = {
+    "agent": tuple(name for domain in DOMAINS for name in _names(domain.agents)),
+    "action": _names(ACTIONS),
+    "object": tuple(name for domain in DOMAINS for name in _names(domain.objects)),
+    "attribute": _names(ATTRIBUTES),
+    "place": tuple(name for domain in DOMAINS for name in _names(domain.places)),
+    "time": _names(TIMES),
 }
-"""Slot -> its specific values; an agent or an object may also be the hypernym in `PARENT` of a specific value."""
-OPTIONAL_SLOTS = ("attribute", "place", "time")
+#: Action or attribute -> its opposite, which is its neighbour in the lexicon.
 OPPOSITE = {
     value: values[index ^ 1]
     for values in (VALUES["action"], VALUES["attribute"])
@@ -57,18 +42,10 @@ OPPOSITE = {
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a sentence says. Each slot holds a concept, named by its first synonym in the lexicon.
-
-    Attributes:
-        agent (`str`): who acts; a kind of person, or the hypernym of several.
-        action (`str`): what is done.
-        object (`str`): what it is done to; a kind of thing, or the hypernym of several.
-        attribute (`str`, *optional*): what the agent is like.
-        place (`str`, *optional*): where it is done.
-        time (`str`, *optional*): when it is done.
+    """What a sentence says. Each slot holds a concept; `attribute`, `place` and `time` may be empty.
 
     Raises:
-        ValueError: if a slot holds a concept that the lexicon does not have for that slot.
+        ValueError: If a slot holds a concept that the lexicon does not have for that slot.
     """
 
     agent: str
@@ -78,61 +55,59 @@ class Meaning:
     place: str | None = None
     time: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for slot, value in self.slots().items():
-            if value is None and slot in OPTIONAL_SLOTS:
+            if value is None and slot in ("attribute", "place", "time"):
                 continue
             if value is None or (value not in VALUES[slot] and value not in map(PARENT.get, VALUES[slot])):
                 raise ValueError(f"Meaning: {slot}={value!r} is not a concept of that slot; see VALUES[{slot!r}].")
 
     def slots(self) -> dict[str, str | None]:
-        """Slot name -> concept, in the order of the fields."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the slots and their concepts, in the order of the fields."""
+        return asdict(self)
 
 
 def sample_meaning(rng: random.Random, domain: int | None = None) -> Meaning:
-    """Draws a plausible meaning: an agent with the objects of its trade, in one of its places.
+    """Draw a plausible meaning: an agent with an object of its trade, in one of its places.
 
-    Every value has its own habits (favourite objects, actions, attributes, places, times), so that in running text the
-    synonyms of one concept keep the same company and different concepts keep different company: what masked language
-    modelling can learn from. One value in ten ignores the habits.
+    Every concept has habits: favourite objects, actions, attributes, places and times. So the synonyms of a concept
+    keep the same company and different concepts keep different company, which masked language modelling can learn. One
+    value in ten ignores the habits.
 
     Args:
-        rng (`random.Random`): the source of chance.
-        domain (`int`, *optional*): index into `DOMAINS`; drawn when not given.
+        rng (`random.Random`): The source of randomness.
+        domain (`int`, *optional*): Index into `DOMAINS`. Defaults to a random one.
+
+    Returns:
+        `Meaning`: The meaning.
     """
 
     def choose(favourites: tuple[str, ...], usual: tuple[str, ...], slot: str) -> str:
-        if rng.random() < CHANCE_OF_FOREIGN_VALUE:
+        if rng.random() < 0.1:
             return rng.choice(VALUES[slot])
-        return rng.choice(favourites if rng.random() < CHANCE_OF_FAVOURITE else usual)
+        return rng.choice(favourites if rng.random() < 0.75 else usual)
+
+    def favourites(slot: str, start: int, stride: int) -> tuple[str, ...]:
+        # The strides visit every value and keep opposites apart.
+        return tuple(VALUES[slot][(start + stride * k) % len(VALUES[slot])] for k in range(3))
 
     domain = rng.randrange(len(DOMAINS)) if domain is None else domain
-    agents, objects, places = AGENTS[3 * domain :][:3], OBJECTS[4 * domain :][:4], PLACES[2 * domain :][:2]
-    agent = rng.choice(agents)
-    who = AGENTS.index(agent)
-    thing = choose(objects[who % 3 :][:2], objects, "object")
-    what = OBJECTS.index(thing)
-    actions, attributes, times = VALUES["action"], VALUES["attribute"], VALUES["time"]
-    # The strides visit every value and keep opposites apart.
-    action = choose(tuple(actions[(5 * what + 9 * k) % len(actions)] for k in range(3)), actions, "action")
-    attribute = choose(
-        tuple(attributes[(3 * who + 5 * k) % len(attributes)] for k in range(3)), attributes, "attribute"
-    )
-    place = choose((places[what % 2],), places, "place")
-    where = PLACES.index(place)
-    time = choose(tuple(times[(3 * where + k) % len(times)] for k in range(3)), times, "time")
-
-    def present() -> bool:
-        return rng.random() < CHANCE_OF_OPTIONAL_SLOT
-
+    objects, places = VALUES["object"][4 * domain :][:4], VALUES["place"][2 * domain :][:2]
+    agent = rng.choice(VALUES["agent"][3 * domain :][:3])
+    agent_index = VALUES["agent"].index(agent)
+    thing = choose(objects[agent_index % 3 :][:2], objects, "object")
+    object_index = VALUES["object"].index(thing)
+    action = choose(favourites("action", 5 * object_index, 9), VALUES["action"], "action")
+    attribute = choose(favourites("attribute", 3 * agent_index, 5), VALUES["attribute"], "attribute")
+    place = choose((places[object_index % 2],), places, "place")
+    time = choose(favourites("time", 3 * VALUES["place"].index(place), 1), VALUES["time"], "time")
     return Meaning(
-        agent=PARENT[agent] if rng.random() < CHANCE_OF_HYPERNYM else agent,
+        agent=PARENT[agent] if rng.random() < 0.04 else agent,
         action=action,
-        object=PARENT[thing] if rng.random() < CHANCE_OF_HYPERNYM else thing,
-        attribute=attribute if present() else None,
-        place=place if present() else None,
-        time=time if present() else None,
+        object=PARENT[thing] if rng.random() < 0.04 else thing,
+        attribute=attribute if rng.random() < 0.92 else None,
+        place=place if rng.random() < 0.92 else None,
+        time=time if rng.random() < 0.92 else None,
     )
 
 
@@ -144,17 +119,17 @@ def _past_tense(verb: str) -> str:
 
 
 def realise(meaning: Meaning, rng: random.Random) -> str:
-    """Puts a meaning into words: draws a synonym for each slot, the order of place and time, what comes first.
+    """Put a meaning into words with random synonyms and a random order of place and time.
 
-    Every sentence is in the past tense and the active voice. Tense and voice change the commonest words: the
-    similarities of a tiny encoder would be about them before anything else.
+    All sentences are in the past tense and the active voice. Otherwise the similarities of a tiny encoder would
+    reflect tense and voice before anything else.
 
     Args:
-        meaning (`Meaning`): what to say.
-        rng (`random.Random`): draws the wording, which does not depend on the meaning.
+        meaning (`Meaning`): What to say.
+        rng (`random.Random`): The source of randomness, which does not depend on the meaning.
 
     Returns:
-        `str`: one sentence, capitalised, with a full stop.
+        `str`: One sentence, capitalised, with a full stop.
     """
 
     def word(concept: str) -> str:
@@ -170,7 +145,7 @@ def realise(meaning: Meaning, rng: random.Random) -> str:
     if meaning.time is not None:
         adjuncts.append(word(meaning.time))
     rng.shuffle(adjuncts)
-    if adjuncts and rng.random() < CHANCE_OF_FRONTING:
+    if adjuncts and rng.random() < 0.3:
         clause = f"{adjuncts.pop()} {clause}"
     sentence = " ".join([clause, *adjuncts])
     return sentence[0].upper() + sentence[1:] + "."

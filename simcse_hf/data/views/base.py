@@ -44,6 +44,7 @@ class Unchanged(TextView):
     """Leave the text as it is, because the view is made elsewhere: by dropout, a masked-LM, or pairs of a file."""
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        """Change a text; see [`TextView`]."""
         return text
 
 

@@ -2,10 +2,11 @@
 
 import os
 import random
+from typing import cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
 from .base import check_rate, draw_count
@@ -45,9 +46,10 @@ class MaskedLMView(nn.Module):
         name = model.name_or_path if isinstance(model, nn.Module) else model
         if not isinstance(model, nn.Module):
             model = _load(model)
-        if len(tokenizer) > model.config.vocab_size:
+        num_known = cast(PreTrainedConfig, model.config).vocab_size
+        if len(tokenizer) > num_known:
             raise ValueError(
-                f"view mlm: {name} knows {model.config.vocab_size} tokens, and the tokenizer of the model in training "
+                f"view mlm: {name} knows {num_known} tokens, and the tokenizer of the model in training "
                 f"has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
             )
         self.model = model.eval().requires_grad_(False)

@@ -45,6 +45,7 @@ class SynonymReplacement(TextView):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        """Change a text; see [`TextView`]."""
         _warn_of_unspaced(text)
         words = text.split()
         replaced = replace_words(words, 1, self.synonyms, rng)
@@ -73,6 +74,7 @@ class EDA(TextView):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        """Change a text; see [`TextView`]."""
         _warn_of_unspaced(text)
         words = text.split()
         if not words:

@@ -23,6 +23,7 @@ class Shuffle(TokenView):
         self.rate = check_rate(rate)
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Change token ids; see [`TokenView`]."""
         sources = rng.sample(range(len(ids)), draw_count(self.rate, len(ids), rng))
         shuffled = list(ids)
         for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
@@ -52,6 +53,7 @@ class RepeatTokens(TokenView):
         self.rate = check_rate(rate)
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Change token ids; see [`TokenView`]."""
         number = rng.randint(0, self._most_repeated(len(ids)))
         repeated = set(rng.sample(range(len(ids)), min(number, len(ids))))
         return [token for index, token in enumerate(ids) for token in [token] * (1 + (index in repeated))]

@@ -57,6 +57,7 @@ class _KeepWords(TextView):
         self.rate = check_rate(rate)
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        """Change a text; see [`TextView`]."""
         words = split_words(text)
         if len(words) < 2:
             return text
@@ -103,6 +104,7 @@ class DeleteOneWord(TextView):
     """Delete one random word. A text of a single word stays as it is."""
 
     def __call__(self, text: str, rng: random.Random) -> str:
+        """Change a text; see [`TextView`]."""
         words = split_words(text)
         if len(words) < 2:
             return text
