@@ -255,10 +255,10 @@ def check_device(name: str | None) -> str | None:
     import torch
 
     try:
-        kind = torch.device(name).type if name is not None else "cpu"
+        device_type = torch.device(name).type if name is not None else "cpu"
     except RuntimeError as error:
         raise ValueError(f"--device {name}: {_first_line(error)}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
+    if device_type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this machine has no GPU that torch can use; leave out --device")
     return name
 

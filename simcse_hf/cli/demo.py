@@ -74,7 +74,7 @@ def demo_main(argv: list[str]) -> int:
 
 
 def _launch(page: Any, arguments: argparse.Namespace) -> None:
-    """Serve the page in a thread of its own, with everything switched off that gradio would load from elsewhere."""
+    """Serve the page in a thread of its own, without anything that gradio would load from elsewhere."""
     try:
         page.launch(
             server_name=arguments.host,

@@ -168,7 +168,7 @@ def enter(browser, name, text):
 
 
 def rows(browser):
-    """Texts of the result table, a list a row; a browser's own script reads them at one moment."""
+    """Texts of the result table, one list per row. A script in the browser reads them all at once."""
     script = """return [...document.querySelectorAll('#results tbody tr')].map(
         row => [...row.querySelectorAll('td')].map(cell => cell.innerText.trim()))"""
     return [row for row in browser.execute_script(script) if any(row)]

@@ -140,17 +140,19 @@ def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
 
 
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
-    own = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
-    before = {path.name: path.read_bytes() for path in own.iterdir() if path.is_file() and path.name != "modules.json"}
-    plain = SimCSE(own, device="cpu").encode(TEXTS)
+    directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
+    before = {
+        path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and path.name != "modules.json"
+    }
+    plain = SimCSE(directory, device="cpu").encode(TEXTS)
     for method in ("whitening", "flow", "whitening"):  # the next is fitted on the vectors without the one before
-        fit(method, "--overwrite", model=own, output=own, pooler=None)
-        model = SimCSE(own, device="cpu")
+        fit(method, "--overwrite", model=directory, output=directory, pooler=None)
+        model = SimCSE(directory, device="cpu")
         assert model.pooler_type == "avg" and model.postprocessing.method == method
-        assert torch.equal(SimCSE(own, device="cpu", postprocess=False).encode(TEXTS), plain)
-    assert before == {name: (own / name).read_bytes() for name in before}
+        assert torch.equal(SimCSE(directory, device="cpu", postprocess=False).encode(TEXTS), plain)
+    assert before == {name: (directory / name).read_bytes() for name in before}
     with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
-        fit("whitening", "--overwrite", model=own, output=own, pooler="avg_first_last")
+        fit("whitening", "--overwrite", model=directory, output=directory, pooler="avg_first_last")
 
 
 def test_the_transform_names_the_pooler_of_a_raw_checkpoint(fit, raw):
