@@ -10,10 +10,20 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
+from ..objectives.is_bert import NGRAM_POOLER
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
-from .head import DenseLayer, SentenceHead, load_dense, load_head
+from .head import (
+    WEIGHTS,
+    DenseLayer,
+    NGramHead,
+    SentenceHead,
+    load_dense,
+    load_head,
+    load_ngram_head,
+    save_ngram_head,
+)
 from .objective import (
     AUXILIARY_MODULES,
     OBJECTIVE_FILE,
@@ -33,8 +43,9 @@ logger = logging.get_logger(__name__)
 
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
-#: Layers of the embedding that the stock encoder lacks. They are saved as `Dense` modules of sentence-transformers.
-OWN_LAYERS = ("sentence_head", "dense_layers")
+#: Layers of the embedding that the stock encoder lacks. They are saved in files of their own: as `Dense` modules of
+#: sentence-transformers, and `ngram_head` in the folder `ngrams`.
+OWN_LAYERS = ("sentence_head", "dense_layers", "ngram_head")
 
 
 class ContrastiveCheckpoint(ModelWithObjective):
@@ -43,6 +54,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
     base_class: type[nn.Module]
     sentence_head: SentenceHead
     dense_layers: nn.ModuleList
+    ngram_head: NGramHead | None
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
         self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
@@ -69,6 +81,10 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if kwargs.get("is_main_process", True):
             _remove_transform(save_directory)
             save_auxiliary_state(save_directory, state_dict)
+            prefix = "ngram_head."
+            ngrams = {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
+            if ngrams:
+                save_ngram_head(save_directory, ngrams)
             save_sentence_transformers_files(save_directory, self.config, self.settings, head, dense_layers)
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
         if kwargs.get("is_main_process", True):
@@ -146,6 +162,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
             model, info = load(name_or_path, *args, output_loading_info=True, key_mapping=renames, **kwargs)
         has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
         model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
+        model._load_ngram_head(name_or_path, kwargs)
         keeps = head in ("keep", "pooler", "dense") or (
             head == "auto" and has_head and (has_reference_head or model._is_trained(info))
         )
@@ -234,6 +251,16 @@ class ContrastiveCheckpoint(ModelWithObjective):
                     f"{name_or_path} lacks the weights of its dense layer {folder}. Download or save the model again."
                 )
 
+    def _load_ngram_head(self, name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> None:
+        if self.ngram_head is None or load_ngram_head(self.ngram_head, name_or_path, kwargs):
+            return
+        if (self._saved_section or {}).get("pooler_type") == NGRAM_POOLER:
+            raise ValueError(
+                f"{name_or_path} lacks the weights of its pooler {NGRAM_POOLER!r} ({NGRAM_POOLER}/{WEIGHTS}). "
+                "Download or save the model again."
+            )
+        self.ngram_head.reset_parameters()
+
     def load_own_files(self, directory: str | os.PathLike) -> None:
         """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
 
@@ -243,6 +270,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if not self.has_own_pooler:
             load_head(self.sentence_head, directory, {})
         self._load_dense_layers(directory, [], {})
+        self._load_ngram_head(directory, {})
         load_auxiliary_state(self, directory)
 
     def _is_trained(self, info: dict) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from ..objectives.info_nce import SIMILARITIES, resolve_temperature
+from ..objectives.is_bert import NGRAM_POOLER
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -20,8 +21,8 @@ class ContrastiveSettings:
     `from_pretrained(..., head="auto")` recognizes checkpoints of this package by this section.
 
     Args:
-        pooler_type (`str`): One of `POOLER_TYPES`, or `"mask"` with `templates`. Only `"cls"` uses the dense + tanh
-            head.
+        pooler_type (`str`): One of `POOLER_TYPES`, or `"mask"` with `templates`, or `"ngrams"` (IS-BERT). Only
+            `"cls"` uses the dense + tanh head.
         mlp_only_train (`bool`): With `"cls"`, use the head in training mode only, as the paper does for unsupervised
             models (Table 6). In evaluation mode, the embedding is then the plain [CLS] output.
         temperature (`float`): The temperature of the contrastive softmax. Defaults to 0.05 for the cosine and to 1 for
@@ -96,7 +97,7 @@ class ContrastiveSettings:
                 raise ValueError(f"{setting.name} must be {getattr(expected, '__name__', expected)}, got {value!r}")
 
     def _check_ranges(self) -> None:
-        poolers = (*POOLER_TYPES, TEMPLATE_POOLER)
+        poolers = (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER)
         _require(self.pooler_type in poolers, "pooler_type", f"one of {', '.join(poolers)}", self.pooler_type)
         if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
             raise ValueError(

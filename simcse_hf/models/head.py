@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig
 
+from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..ops.files import find_file, select_hub_arguments
 
 # sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
@@ -30,6 +31,28 @@ class SentenceHead(nn.Module):
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
         return torch.tanh(self.dense(embeddings))
+
+
+class NGramHead(nn.Module):
+    """The mean of the tokens' n-gram features, which is the embedding of IS-BERT (arXiv:2009.12061, section 3).
+
+    The features of the three windows share the hidden size, so that the embedding has it, too: 256 filters each for a
+    hidden size of 768, as in the paper.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        filters = [config.hidden_size // 3 + (i < config.hidden_size % 3) for i in range(3)]
+        self.ngrams = NGramFeatures(config.hidden_size, filters)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Compute features of shape `(batch, length, dim)`, one per token."""
+        return self.ngrams(hidden_states, attention_mask)
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        for convolution in self.ngrams.convolutions:
+            convolution.reset_parameters()
 
 
 class DenseLayer(nn.Module):
@@ -100,6 +123,37 @@ def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict[
         `bool`: Whether the checkpoint has a head.
     """
     return load_dense(head.dense, name_or_path, FOLDER, kwargs)
+
+
+def save_ngram_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
+    """Write the weights of an [`NGramHead`] to the folder `ngrams` of a checkpoint.
+
+    Args:
+        directory (`str` or `os.PathLike`): The checkpoint.
+        state_dict (`dict[str, torch.Tensor]`): The weights of the head.
+    """
+    folder = Path(directory) / NGRAM_POOLER
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def load_ngram_head(head: NGramHead, name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> bool:
+    """Load the weights of an [`NGramHead`], if the checkpoint has one.
+
+    Args:
+        head ([`NGramHead`]): The head. It is changed in place.
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
+
+    Returns:
+        `bool`: Whether the checkpoint has such a head.
+    """
+    path = find_file(name_or_path, f"{NGRAM_POOLER}/{WEIGHTS}", **select_hub_arguments(kwargs))
+    if path is None:
+        return False
+    head.load_state_dict(load_file(path))
+    return True
 
 
 def load_dense(linear: nn.Linear, name_or_path: str | os.PathLike, folder: str, kwargs: dict[str, Any]) -> bool:

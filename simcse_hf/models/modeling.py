@@ -20,9 +20,9 @@ from ..ops.dropout import use_fast_dropout
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
-from .head import DenseLayer, SentenceHead
+from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead
 from .objective import AUXILIARY_MODULES
-from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, needs_hidden_states, pool
+from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
@@ -107,6 +107,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = SentenceHead(config)
+        self.ngram_head = NGramHead(config) if self.settings.pooler_type == NGRAM_POOLER else None
         self.dense_layers = nn.ModuleList(DenseLayer(**layer) for layer in self.settings.dense_layers)
         if self.settings.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
@@ -231,6 +232,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
             embeddings = outputs.pooler_output
         elif pooler_type == TEMPLATE_POOLER:
             embeddings = at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+        elif self.ngram_head is not None:
+            embeddings = masked_mean(self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask)
         else:
             hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
             embeddings = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
+from ..objectives.is_bert import NGRAM_POOLER
 from ..ops.files import find_file
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
 from .configuration import ContrastiveSettings, max_positions
@@ -38,7 +39,7 @@ NAMES = (
 _MODULE = "sentence_transformers.models."
 
 #: Poolers that no stock module of sentence-transformers computes.
-NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER)
+NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
 
 
 #: sentence-transformers' pooling modes by our names. Up to version 5, the config holds a flag for each mode.
@@ -182,6 +183,7 @@ def save_sentence_transformers_files(
     | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
     | `avg_no_cls` | none: sentence-transformers averages over every token |
     | `mask` | none: sentence-transformers has no templates |
+    | `ngrams` | none: the `CNN` of sentence-transformers has no activation |
 
     For a model that sentence-transformers cannot reproduce, a warning is logged and `modules.json` is removed.
 

@@ -1,37 +1,69 @@
-"""IS-BERT: mutual information between a sentence's vector and the n-grams around its tokens."""
+"""IS-BERT: mutual information between a sentence's embedding and the n-gram features of its tokens."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import gather_rows, sum_over_processes, world
-from .base import EncodedBatch, Objective, TrainingRows
+from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 
 WINDOWS = (1, 3, 5)
-FILTERS = 256  # a window, in the authors' code
+FILTERS = (256, 256, 256)  # for each window, in the authors' code
+NGRAM_POOLER = "ngrams"
+
+
+class NGramFeatures(nn.Module):
+    """Local features of tokens: ReLU'd convolutions over windows of 1, 3 and 5 tokens around each of them.
+
+    Padding counts as zeros, as what lies beyond either end of the text.
+
+    Args:
+        dim (`int`): Size of the hidden states.
+        filters (`Sequence[int]`, *optional*, defaults to `(256, 256, 256)`): Number of filters for each window.
+    """
+
+    def __init__(self, dim: int, filters: Sequence[int] = FILTERS) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(dim, width, window, padding=window // 2) for width, window in zip(filters, WINDOWS, strict=True)
+        )
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Compute features of shape `(n, length, features)` from hidden states of shape `(n, length, dim)`."""
+        dtype = self.convolutions[0].weight.dtype
+        states = hidden_states.to(dtype).masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
+        return torch.cat([F.relu(convolution(states)) for convolution in self.convolutions], dim=1).transpose(1, 2)
 
 
 class ISBERT(Objective):
     r"""IS-BERT (Zhang et al. 2020, EMNLP, arXiv:2009.12061): mutual information by the Jensen-Shannon estimator.
 
-    The local features of a token are ReLU'd convolutions over the windows of 1, 3 and 5 tokens around it. Their dot
-    product T with a sentence's global vector is high if the token is of that sentence (P) and low if it is of another
-    of the global batch (Q):
+    Let T be the dot product of a token's local features (see [`NGramFeatures`]) with a sentence's global feature. It
+    should be high if the token belongs to the sentence (P) and low if it belongs to another one of the global batch
+    (Q):
 
         loss = mean over P of softplus(-T) + mean over Q of softplus(T)
 
-    P has every token once, [CLS] and [SEP] among them, Q every token once for each other sentence. Padding is in
-    neither, and a window sees zeros in its place, as beyond either end.
+    P holds every token once, [CLS] and [SEP] included. Q holds every token once for each other sentence. Padding is in
+    neither.
 
-    Where this departs from the paper: there the mean of the local features *is* the sentence vector, so inference
-    needs the convolutions. Here it is the pooler's output, which `AutoModel` loads, and a linear layer maps it to the
-    dimension of the local features. That layer and the convolutions are for training only.
+    With the model's pooler `ngrams`, this is the paper's method: the global feature is the mean of the local ones, and
+    it *is* the sentence embedding. The convolutions belong to the model, are saved beside its weights (`ngrams/`), and
+    are needed at inference, so load the model with `SimCSE`: `AutoModel` gives the encoder without them.
 
-    There are no views: a sentence is encoded once, and only column 0 of a row is read.
+    With any other pooler, the embedding is what that pooler gives, and `AutoModel` is enough at inference. A linear
+    layer maps the embedding to the size of the local features. This layer and the convolutions are used in training
+    only.
+
+    A sentence is encoded once, without a second view, and only column 0 of a row is read.
 
     Args:
-        dim: of the sentence vectors and of the hidden states.
+        dim (`int`): Size of the embeddings and of the hidden states.
+        pooler_type (`str`, *optional*, defaults to `"avg"`): A setting of the model: its pooler.
     """
 
     summary = "mutual information (IS-BERT) between a sentence's embedding and the n-grams around its tokens"
@@ -39,47 +71,75 @@ class ISBERT(Objective):
     supports_gradcache = False
     num_views = 1
     needs_hidden_states = True
+    #: The authors' code. Their texts are the sentences of SNLI and MultiNLI, without labels.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": NGRAM_POOLER,
+        "mlp_only_train": False,
+        "max_seq_length": 128,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 5e-6,
+        "weight_decay": 0.01,
+        "warmup_steps": 0.1,
+        "num_train_epochs": 1,
+    }
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, pooler_type: str = "avg") -> None:
         super().__init__(dim)
-        self.ngrams = nn.ModuleList(nn.Conv1d(dim, FILTERS, window, padding=window // 2) for window in WINDOWS)
-        self.to_global = nn.Linear(dim, FILTERS * len(WINDOWS))
+        self.ngrams: NGramFeatures | None = None
+        self.to_global: nn.Linear | None = None
+        if pooler_type != NGRAM_POOLER:
+            self.ngrams = NGramFeatures(dim)
+            self.to_global = nn.Linear(dim, sum(FILTERS))
+
+    def attach(self, model: Encoder) -> None:
+        """Refuse leading dimensions (Matryoshka) of the n-gram features."""
+        if self.ngrams is None and self.dim != model.config.hidden_size:
+            raise ValueError(
+                f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
+                "matryoshka_dims, or with another pooler_type"
+            )
 
     def check(self, rows: TrainingRows) -> None:
+        """Refuse rows of several sentences, and batches of a single one."""
         if rows.num_sentences > 1 or rows.has_relations:
             raise ValueError(
-                f"the training data has rows of {rows.num_sentences} sentences, and is_bert learns from single ones, "
-                "without their positives and negatives: give one text column"
+                f"the training data has rows of {rows.num_sentences} sentences, but objective 'is_bert' learns from "
+                "single ones, without positives and negatives: give one text column"
             )
         if rows.batch_size * rows.processes < 2:
             raise ValueError(
-                "is_bert tells the tokens of a sentence from those of others, and a batch of 1 has no other: raise "
-                "per_device_train_batch_size to at least 2"
+                "objective 'is_bert' compares the tokens of a sentence with other sentences, and a batch of 1 has "
+                "none: raise per_device_train_batch_size to at least 2"
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute this process's share of the loss, as a scalar."""
         mask = batch.inputs["attention_mask"][:, 0].bool()
-        tokens, sentences = self._local_features(batch.hidden_states[:, 0], mask), self._global_vectors(batch)
+        hidden_states = cast(torch.Tensor, batch.hidden_states)[:, 0]
+        tokens, sentences = self._features(batch, hidden_states, mask)
         rank, processes = world() if self.training else (0, 1)
-        own = rank * len(mask) + mask.nonzero()[:, 0]  # the sentence of each token
+        sentence_of_token = rank * len(mask) + mask.nonzero()[:, :1]
         if self.training:
             sentences = gather_rows(sentences)
         count = torch.tensor(len(tokens), device=tokens.device)
         count = sum_over_processes(count) if self.training else count
         with torch.autocast(tokens.device.type, enabled=False):
             scores = tokens @ sentences.T
-            positive = scores.gather(1, own[:, None])
-            others = F.softplus(scores.scatter(1, own[:, None], float("-inf")))
+            positive = scores.gather(1, sentence_of_token)
+            negative = F.softplus(scores.scatter(1, sentence_of_token, float("-inf")))
             of_same = F.softplus(-positive).sum() / count
-            of_others = others.sum() / (count * max(len(sentences) - 1, 1))
-            # Sentences differ in length: the means are over the tokens of all processes.
+            of_others = negative.sum() / (count * max(len(sentences) - 1, 1))
+            # Sentences differ in length, so the means are taken over the tokens of all processes.
             return processes * (of_same + of_others)
 
-    def _global_vectors(self, batch: EncodedBatch) -> torch.Tensor:
-        return as_full_precision(self.to_global(batch.vectors[:, 0].to(self.to_global.weight.dtype)))
-
-    def _local_features(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """(n, length, dim) -> (tokens, features): those of padding are left out, and no window looks at it."""
-        states = states.to(self.to_global.weight.dtype).masked_fill(~mask[:, :, None], 0).transpose(1, 2)
-        features = torch.cat([F.relu(ngram(states)) for ngram in self.ngrams], dim=1)
-        return as_full_precision(features.transpose(1, 2)[mask])
+    def _features(
+        self, batch: EncodedBatch, hidden_states: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return local features `(tokens, features)`, without those of padding, and global ones `(n, features)`."""
+        sentences = batch.vectors[:, 0]
+        if self.ngrams is None or self.to_global is None:
+            local = cast(Any, batch.model).ngram_head(hidden_states, mask)
+        else:
+            local = self.ngrams(hidden_states, mask)
+            sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
+        return as_full_precision(local[mask]), as_full_precision(sentences)

@@ -16,6 +16,7 @@ from ..models.checkpoint import HEAD_CHOICES
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
+from ..objectives.is_bert import NGRAM_POOLER
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -43,8 +44,8 @@ class ModelArguments:
         default="cls",
         metadata={
             "aliases": ["--pooler"],
-            "help": "How token states become an embedding. The pooler mask needs --templates.",
-            "choices": (*POOLER_TYPES, TEMPLATE_POOLER),
+            "help": "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's.",
+            "choices": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
         },
     )
     templates: list[str] | None = field(

@@ -1,13 +1,18 @@
-"""What a user is promised of IS-BERT: every token against every sentence of the whole batch, and padding nowhere."""
+"""IS-BERT: every token is compared with every sentence of the global batch, and padding with none."""
 
 import math
 
 import pytest
 import torch
+from conftest import random_batch, tiny_config
 from datasets import Dataset
 from process_helpers import Encoded, assert_same, in_processes, train_share
+from transformers import AutoModel
 
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives.is_bert import ISBERT
+from simcse_hf.publishing import write_card
 
 LENGTHS = [[2, 2], [3, 1, 5], [7, 4, 1, 6]]
 
@@ -17,21 +22,31 @@ def softplus(x):
 
 
 def reference(objective, vectors, states, lengths):
-    """Token by token: windows cut out by hand, zeros beyond the ends of the sentence."""
-    tokens = []  # (sentence, features)
+    """Compute the loss token by token: windows cut out by hand, zeros beyond the ends of the sentence."""
+    tokens = slow_features(objective.ngrams.convolutions, states, lengths)
+    sentences = [objective.to_global.weight @ vector + objective.to_global.bias for vector in vectors]
+    return slow_loss(tokens, sentences)
+
+
+def slow_features(convolutions, states, lengths):
+    """(sentence, features) of each token."""
+    tokens = []
     for s, length in enumerate(lengths):
         for t in range(length):
             features = []
-            for convolution in objective.ngrams:
+            for convolution in convolutions:
                 window = convolution.kernel_size[0]
                 total = convolution.bias
                 for offset in range(window):
                     position = t + offset - window // 2
                     if 0 <= position < length:
-                        total = total + convolution.weight[:, :, offset] @ states[s, position]
+                        total = total + convolution.weight[:, :, offset] @ states[s][position]
                 features.append(total.clamp(min=0))
             tokens.append((s, torch.cat(features)))
-    sentences = [objective.to_global.weight @ vector + objective.to_global.bias for vector in vectors]
+    return tokens
+
+
+def slow_loss(tokens, sentences):
     positive, negative = [], []
     for s, features in tokens:
         for other, sentence in enumerate(sentences):
@@ -70,20 +85,20 @@ def one_process(rank, processes):
 
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("dim", [3, 8])
-def test_value_and_gradient(lengths, dim):
+def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
     objective = objective_of(dim)
     vectors, states = (x.requires_grad_() for x in drawn(lengths, dim))
     loss = objective(embedded(vectors, states, lengths))
-    wanted = reference(objective, vectors, states, lengths)
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-10)
+    expected = reference(objective, vectors, states, lengths)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
     leaves = [vectors, states, *objective.parameters()]
-    for found, exact in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(wanted, leaves), strict=True):
-        torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-10)
+    for gradient, exact in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True):
+        torch.testing.assert_close(gradient, exact, rtol=1e-8, atol=1e-10)
 
 
-def test_windows_are_the_papers_and_all_is_for_training_only():
+def test_the_windows_and_filters_are_those_of_the_paper():
     objective = make_objective("is_bert", 16, {}, {})
-    assert [tuple(c.weight.shape) for c in objective.ngrams] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
+    assert [tuple(c.weight.shape) for c in objective.ngrams.convolutions] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
     assert objective.needs_hidden_states and objective.num_views == 1 and objective.encoders == 1
 
 
@@ -102,7 +117,7 @@ def test_padding_never_contributes():
     assert (longer.grad.abs().sum(2) > 0).equal(mask_of(lengths, 9).bool())
 
 
-def test_only_the_first_column_is_read():
+def test_only_column_0_is_read():
     objective, lengths = objective_of(4), [3, 2]
     vectors, states = drawn(lengths, 4)
     one = embedded(vectors, states, lengths)
@@ -117,11 +132,11 @@ def test_only_the_first_column_is_read():
     assert objective(two).item() == objective(one).item()
 
 
-def test_two_processes_are_one(tmp_path):
+def test_two_processes_equal_one(tmp_path):
     assert_same(in_processes(one_process, tmp_path), *parts())
 
 
-def test_an_uninformed_estimate_is_two_log_two():
+def test_a_constant_score_has_a_loss_of_two_log_two():
     objective, lengths = objective_of(4), [3, 2]
     vectors, states = drawn(lengths, 4)
     torch.nn.init.zeros_(objective.to_global.weight)
@@ -129,7 +144,7 @@ def test_an_uninformed_estimate_is_two_log_two():
     assert objective(embedded(vectors, states, lengths)).item() == pytest.approx(2 * math.log(2))
 
 
-def test_extremes_stay_finite():
+def test_extreme_values_stay_finite():
     objective, lengths = objective_of(4), [3, 2]
     vectors, states = (1e6 * x for x in drawn(lengths, 4))
     loss = objective(embedded(vectors, states.requires_grad_(), lengths))
@@ -137,7 +152,7 @@ def test_extremes_stay_finite():
     assert loss.isfinite() and states.grad.isfinite().all()
 
 
-def test_the_last_row_of_an_evaluation_may_stand_alone():
+def test_an_evaluation_batch_may_hold_a_single_row():
     objective = objective_of(4).eval()
     assert objective(embedded(*drawn([3], 4), [3])).isfinite()
 
@@ -145,13 +160,13 @@ def test_the_last_row_of_an_evaluation_may_stand_alone():
 def test_half_precision_is_scored_in_float32():
     objective, lengths = make_objective("is_bert", 8, {}, {}), [4, 2, 3]
     vectors, states = drawn(lengths, 8)
-    wanted = reference(objective.double(), vectors, states, lengths).item()
+    expected = reference(objective.double(), vectors, states, lengths).item()
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.float()(embedded(vectors.bfloat16(), states.bfloat16(), lengths))
-    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(wanted, rel=0.02)
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(expected, rel=0.02)
 
 
-def test_rows_that_do_not_fit():
+def test_unsuitable_rows_and_batches_are_refused():
     objective = make_objective("is_bert", 4, {}, {})
     objective.check(TrainingRows(1, 2))
     objective.check(TrainingRows(1, 1, processes=2))
@@ -161,3 +176,76 @@ def test_rows_that_do_not_fit():
         objective.check(TrainingRows(1, 8, dataset=Dataset.from_dict({"input_ids": [[1]], "relations": [[]]})))
     with pytest.raises(ValueError, match="per_device_train_batch_size to at least 2"):
         objective.check(TrainingRows(1, 1))
+
+
+# --- the paper's embedding: the mean of the local features ---
+
+
+def ngram_model(model_type="bert", **settings):
+    torch.manual_seed(3)
+    config = tiny_config(model_type, dropout=0.0, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, objective="is_bert", pooler_type="ngrams", **settings)
+    model.prepare_objective()
+    return model
+
+
+def slow_embeddings(model, ids, lengths):
+    """The mean of the tokens' n-gram features, one text at a time and without padding, and the features."""
+    rows = zip(ids, lengths, strict=True)
+    states = [model.base_model(input_ids=row[None, :n]).last_hidden_state[0] for row, n in rows]
+    tokens = slow_features(model.ngram_head.ngrams.convolutions, states, lengths)
+    features = [torch.stack([x for s, x in tokens if s == row]) for row in range(len(ids))]
+    return torch.stack([x.mean(0) for x in features]), tokens
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_with_the_pooler_ngrams_the_loss_is_the_papers(model_type, unpadded):
+    model = ngram_model(model_type).double().train()
+    model.unpadded = unpadded
+    batch = random_batch(4, 1)
+    lengths = batch["attention_mask"][:, 0].sum(-1).tolist()
+    output = model(**batch)
+    sentences, tokens = slow_embeddings(model, batch["input_ids"][:, 0], lengths)
+    torch.testing.assert_close(output.sentence_embeddings[:, 0], sentences)
+    torch.testing.assert_close(output.loss, slow_loss(tokens, sentences), rtol=1e-8, atol=0)
+    output.loss.backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert not list(model.objective.parameters())
+    assert [c.out_channels for c in model.ngram_head.ngrams.convolutions] == [11, 11, 10]
+
+
+def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(save_checkpoint, caplog):
+    model = ngram_model().eval()
+    folder = save_checkpoint(model)
+    assert "no pooling like 'ngrams'" in caplog.text and not (folder / "modules.json").exists()
+    texts = ["The cat sat on the mat.", "A dog ran."]
+    simcse = SimCSE(folder)
+    embeddings = simcse.encode(texts, normalize=False)
+    ids = simcse.tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings
+    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
+    _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    card = write_card(folder, repo_id=str(folder)).read_text()
+    names = {}
+    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
+    ours = SimCSE(folder).encode(["A cat sits on the mat.", "A feline rests on a rug."])
+    torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
+    (folder / "ngrams" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="lacks the weights of its pooler 'ngrams'"):
+        SimCSE(folder)
+
+
+def test_a_start_from_another_checkpoint_draws_the_convolutions(save_checkpoint):
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
+    model = AutoModelForCL.from_pretrained(start, objective="is_bert", pooler_type="ngrams")
+    weights = [convolution.weight for convolution in model.ngram_head.ngrams.convolutions]
+    assert all(weight.isfinite().all() and weight.std() > 0.01 for weight in weights)
+
+
+def test_the_papers_pooler_is_the_default_and_refuses_leading_dimensions():
+    assert ISBERT.defaults["pooler_type"] == "ngrams" and ISBERT.defaults["learning_rate"] == 5e-6
+    with pytest.raises(ValueError, match="train without matryoshka_dims"):
+        ngram_model(matryoshka_dims=[16])

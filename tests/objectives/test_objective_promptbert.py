@@ -246,7 +246,7 @@ def test_the_model_card_shows_how_to_use_the_template(tmp_path, tokenizer):
     names = {}
     exec(code, names)
     ours = SimCSE(tmp_path / "run").encode(["A cat sits on the mat.", "A feline rests on a rug."])
-    torch.testing.assert_close(names["vectors"], ours, rtol=0, atol=1e-5)
+    torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
 
 
 def test_exports_that_cannot_hold_a_template_are_refused(tmp_path, tokenizer):
