@@ -269,8 +269,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
             mlm_input_ids (`torch.Tensor`, *optional*): Token ids masked for the auxiliary loss, of the same shape.
             mlm_targets (`torch.Tensor`, *optional*): The original ids where masked and -100 elsewhere, of the same
-                shape. Without `mlm_input_ids`, the `input_ids` themselves are masked, and the masked-LM loss is taken
-                from the pass that embeds them (see [`Objective.mlm_columns`]).
+                shape. Without `mlm_input_ids`, the `input_ids` themselves are masked (see [`Objective.mlm_columns`]).
             relations (`torch.Tensor`, *optional*): How each sentence after the first relates to it: 0 entailment,
                 1 neutral, 2 contradiction, -100 if the row has fewer sentences. Of shape `(batch, num_sentences - 1)`.
             text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
@@ -325,7 +324,9 @@ class ContrastiveModel(ContrastiveCheckpoint):
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                hidden_states = self._hidden_states(mlm_input_ids, attention_mask, token_type_ids)
+                types = None if token_type_ids is None else token_type_ids.flatten(0, 1)
+                masked = self._encode(mlm_input_ids.flatten(0, 1), attention_mask.flatten(0, 1), types)
+                hidden_states = masked.last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
@@ -373,20 +374,12 @@ class ContrastiveModel(ContrastiveCheckpoint):
             columns_of_embeddings.append(embeddings.view(len(ids), -1, embeddings.shape[-1]))
         return torch.cat(columns_of_embeddings, dim=1), None
 
-    def _hidden_states(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None
-    ) -> torch.Tensor:
-        types = None if token_type_ids is None else token_type_ids.flatten(0, 1)
-        return self._encode(input_ids.flatten(0, 1), attention_mask.flatten(0, 1), types).last_hidden_state
-
     def _masked_lm_loss(self, hidden_states: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
         if not self.settings.do_mlm:
             raise ValueError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
         if hidden_states is None:
-            raise ValueError(
-                f"mlm_targets were given without mlm_input_ids, but objective {self.settings.objective!r} keeps no "
-                "hidden states of its encoder pass. Give mlm_input_ids, too."
-            )
+            name = self.settings.objective
+            raise ValueError(f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too.")
         is_masked = targets != IGNORED
         logits = self._stock_mlm_head.logits(hidden_states.view(*targets.shape, -1)[is_masked])
         total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
