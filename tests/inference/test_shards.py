@@ -1,4 +1,4 @@
-"""Files to vectors: shards in order, whatever interrupts the run; codes and truncation as documented."""
+"""Encoding files: complete shards in order, after any interruption; quantization and truncation as documented."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def contents(folder):
 # --- shards ------------------------------------------------------------------------------------------------------
 
 
-def test_shards_hold_the_vectors_of_the_texts_in_their_order(model, source, tmp_path):
+def test_shards_hold_the_embeddings_in_the_order_of_the_texts(model, source, tmp_path):
     paths = encode_file(model, source, tmp_path / "out", shard_size=20)
     assert [path.name for path in paths] == [f"vectors-0000{i}-of-00003.npy" for i in range(3)]
     assert [len(np.load(path)) for path in paths] == [20, 20, 13]
@@ -64,7 +64,7 @@ def test_shards_hold_the_vectors_of_the_texts_in_their_order(model, source, tmp_
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
-def test_a_shard_longer_than_the_window_is_whole(model, source, tmp_path, monkeypatch):
+def test_a_shard_longer_than_the_window_is_complete(model, source, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "_WINDOW", 7)
     encode_file(model, source, tmp_path / "out", shard_size=50)
     expected = model.encode(make_texts(53), convert_to="numpy")
@@ -72,7 +72,7 @@ def test_a_shard_longer_than_the_window_is_whole(model, source, tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.jsonl", "t.txt.gz"])
-def test_every_kind_of_file_gives_the_same_vectors(model, source, tmp_path, name):
+def test_every_file_format_gives_the_same_embeddings(model, source, tmp_path, name):
     texts = make_texts(53)
     path = tmp_path / name
     if name == "t.parquet":
@@ -92,7 +92,7 @@ def test_every_kind_of_file_gives_the_same_vectors(model, source, tmp_path, name
         assert ours.read_bytes() == reference.read_bytes()
 
 
-def test_parquet_shards_name_the_row_and_the_text_of_each_vector(model, tmp_path):
+def test_parquet_shards_name_the_row_and_the_text_of_each_embedding(model, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("the cat\n\na dog\nred house\n")
     encode_file(model, source, tmp_path / "out", shard_size=2, file_format="parquet")
@@ -131,7 +131,7 @@ def test_the_file_is_streamed_and_no_more_than_a_shard_of_it_is_read_ahead(model
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 
-def test_truncated_vectors_are_normalised_after_the_cut(model, source, tmp_path):
+def test_embeddings_are_normalized_after_truncation(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", truncate_dim=8)
     (vectors,) = read_shards(tmp_path / "out")
     full = model.encode(make_texts(53), normalize=False, convert_to="numpy")[:, :8]
@@ -150,7 +150,7 @@ def test_int8_takes_the_ranges_of_the_first_shard_for_all(model, source, tmp_pat
     assert (np.abs(dequantize_int8(codes, ranges) - inside) <= steps / 2 + 1e-5).all()
 
 
-def test_given_ranges_are_used(model, source, tmp_path):
+def test_ranges_of_the_caller_are_used(model, source, tmp_path):
     ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=ranges)
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
@@ -187,13 +187,13 @@ def test_codes_are_those_of_sentence_transformers():
     assert (difference == 0).mean() > 0.4
 
 
-def test_encode_quantises_one_text_and_several(model):
+def test_encode_quantizes_one_text_and_several(model):
     bits = model.encode(["the cat", "a dog"], precision="ubinary")
     assert bits.dtype == torch.uint8 and bits.shape == (2, 4)
     assert torch.equal(model.encode("the cat", precision="ubinary"), bits[0])
 
 
-def test_bf16_weights_encode_to_float32_vectors_close_by(checkpoint, model):
+def test_bf16_weights_give_float32_embeddings_close_to_those_of_float32(checkpoint, model):
     halved = SimCSE(checkpoint, device="cpu", dtype=torch.bfloat16).encode(make_texts(20))
     assert halved.dtype == torch.float32
     full = model.encode(make_texts(20))
@@ -211,7 +211,7 @@ def test_bf16_weights_encode_to_float32_vectors_close_by(checkpoint, model):
         ({"truncate_dim": 0}, "between 1 and the model's 32"),
     ],
 )
-def test_encode_refuses(model, settings, message):
+def test_encode_refuses_invalid_precision_ranges_and_dimensions(model, settings, message):
     with pytest.raises(ValueError, match=message):
         model.encode(["the cat"], **settings)
 
@@ -247,7 +247,7 @@ encode_main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("file_format, precision", [("npy", "int8"), ("parquet", "float32")])
-def test_a_killed_run_resumed_has_the_bytes_of_one_that_was_not(
+def test_a_resumed_run_has_the_bytes_of_a_run_without_interruption(
     checkpoint, source, tmp_path, monkeypatch, file_format, precision
 ):
     words = f"--model {checkpoint} --input {source} --shard_size 10 --format {file_format} --precision {precision}"
@@ -275,7 +275,7 @@ def test_a_killed_run_resumed_has_the_bytes_of_one_that_was_not(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_kill_from_outside_at_any_time_leaves_whole_shards_only(checkpoint, tmp_path):
+def test_a_kill_at_any_time_leaves_only_complete_shards(checkpoint, tmp_path):
     source = tmp_path / "many.txt"
     source.write_text("\n".join(make_texts(6000)))
     command = f"--model {checkpoint} --input {source} --shard_size 200 --device cpu --output".split()
@@ -327,7 +327,7 @@ def test_an_unused_random_head_does_not_count_as_another_model(save_checkpoint, 
     )
 
 
-def test_a_finished_run_resumed_does_nothing(model, source, tmp_path, monkeypatch):
+def test_resuming_a_finished_run_does_nothing(model, source, tmp_path, monkeypatch):
     encode_file(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
     monkeypatch.setattr(model, "encode", None)
@@ -335,7 +335,7 @@ def test_a_finished_run_resumed_does_nothing(model, source, tmp_path, monkeypatc
     assert contents(tmp_path / "out") == before
 
 
-def test_a_full_disk_is_one_message_and_leaves_no_half_shard(model, source, tmp_path, monkeypatch):
+def test_a_full_disk_gives_one_message_and_leaves_no_partial_shard(model, source, tmp_path, monkeypatch):
     save = np.save
 
     def full(stream, array):
@@ -353,7 +353,7 @@ def test_a_full_disk_is_one_message_and_leaves_no_half_shard(model, source, tmp_
     assert sum(map(len, read_shards(tmp_path / "out"))) == 53
 
 
-def test_two_processes_write_the_shards_of_one(checkpoint, source, tmp_path):
+def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path):
     command = f"--model {checkpoint} --input {source} --shard_size 10 --precision int8 --output".split()
     program = tmp_path / "encode.py"
     program.write_text("import sys; from simcse_hf.cli.encode import encode_main; sys.exit(encode_main(sys.argv[1:]))")
@@ -396,7 +396,7 @@ def test_a_bad_cell_is_found_before_anything_is_encoded(model, tmp_path, monkeyp
         encode_file(model, source, tmp_path / "out", shard_size=1)
 
 
-def test_columns_that_could_both_be_meant_are_asked_for(tmp_path):
+def test_an_ambiguous_column_has_to_be_named(tmp_path):
     source = tmp_path / "t.csv"
     source.write_text("question,answer\na,b\n")
     with pytest.raises(ValueError, match="which of the columns 'question', 'answer' holds the texts"):
@@ -406,7 +406,7 @@ def test_columns_that_could_both_be_meant_are_asked_for(tmp_path):
     assert list(stream_texts(source, "answer")) == [(2, "b")]
 
 
-def test_places_that_cannot_be_written_to(model, source, tmp_path):
+def test_files_and_foreign_folders_are_not_written_to(model, source, tmp_path):
     with pytest.raises(ValueError, match="is a file"):
         encode_file(model, source, source)
     (tmp_path / "full").mkdir()
@@ -431,7 +431,7 @@ def test_missing_and_damaged_shards_are_named(model, source, tmp_path, file_form
         read_manifest(tmp_path / "out")
 
 
-def test_vectors_that_are_not_finite_are_not_written(model, source, tmp_path):
+def test_embeddings_that_are_not_finite_are_not_written(model, source, tmp_path):
     with torch.no_grad():
         model.model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="text 1 has an embedding that is not finite"):
@@ -439,11 +439,11 @@ def test_vectors_that_are_not_finite_are_not_written(model, source, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\x00", "cat \U0001f600 猫 кот", "the cat " * 12_500, "\u200b"])
-def test_any_text_has_a_vector(model, text):
+def test_any_text_has_an_embedding(model, text):
     vector = model.encode(text)
     assert vector.shape == (32,) and torch.isfinite(vector).all()
 
 
-def test_none_is_no_text(model):
+def test_none_is_refused_as_a_text(model):
     with pytest.raises(ValueError, match="sentence 1 is not a text but NoneType"):
         model.encode(["the cat", None])

@@ -1,4 +1,4 @@
-"""What a user is promised of encoding: the right pooler, in order, whatever the batches; never a random head."""
+"""`SimCSE.encode`: the right pooler, in the order of the texts, in any batches, and never a random head."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def slow_encode(simcse, text, pooler_type):
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("token_budget", [1, 20, 1024])
-def test_vectors_are_those_of_one_text_after_the_other(token_budget, pooler_type, make):
+def test_embeddings_equal_those_of_each_text_alone_in_the_stock_encoder(token_budget, pooler_type, make):
     simcse = make(pooler_type=pooler_type)
     vectors = simcse.encode(TEXTS, normalize=False, token_budget=token_budget)
     wanted = torch.stack([slow_encode(simcse, text, pooler_type) for text in TEXTS])
@@ -61,19 +61,19 @@ def test_vectors_are_those_of_one_text_after_the_other(token_budget, pooler_type
 
 
 @pytest.mark.parametrize("family", ["roberta", "mpnet", "albert", "distilbert", "electra", "deberta-v2", "modernbert"])
-def test_padding_changes_no_vector_of_any_encoder(family, make):
+def test_padding_does_not_change_the_embeddings_of_any_encoder(family, make):
     simcse = make(family)
     together = simcse.encode(TEXTS)
     alone = torch.stack([simcse.encode(text) for text in TEXTS])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
 
 
-def test_equal_texts_get_equal_vectors(make):
+def test_equal_texts_get_equal_embeddings(make):
     vectors = make().encode(TEXTS)
     torch.testing.assert_close(vectors[0], vectors[4], rtol=0, atol=1e-6)
 
 
-def test_encoding_is_in_evaluation_mode_and_leaves_the_mode_alone(make):
+def test_encode_runs_in_evaluation_mode_and_restores_the_mode(make):
     simcse = make()
     for training in (True, False):
         simcse.model.train(training)
@@ -81,7 +81,7 @@ def test_encoding_is_in_evaluation_mode_and_leaves_the_mode_alone(make):
         assert simcse.model.training is training
 
 
-def test_normalisation_can_be_left_out(make):
+def test_embeddings_are_normalized_unless_told_otherwise(make):
     simcse = make()
     raw, unit = simcse.encode(TEXTS, normalize=False), simcse.encode(TEXTS)
     torch.testing.assert_close(unit.norm(dim=1), torch.ones(7))
@@ -102,7 +102,7 @@ def test_shapes_and_types(make):
     np.testing.assert_array_equal(array, tensor.numpy())
 
 
-def test_bfloat16_weights_give_float32_vectors(make):
+def test_bfloat16_weights_give_float32_embeddings(make):
     simcse = make(options={"dtype": torch.bfloat16})
     assert simcse.model.dtype == torch.bfloat16 and simcse.encode(TEXTS).dtype == torch.float32
 
@@ -115,7 +115,7 @@ def test_bfloat16_weights_give_float32_vectors(make):
         ([3.0], "float"),
     ],
 )
-def test_what_is_no_text_is_named(sentences, message, make):
+def test_an_item_that_is_not_a_text_is_named_with_its_position(sentences, message, make):
     with pytest.raises(ValueError, match=message):
         make().encode(sentences)
 
@@ -128,7 +128,7 @@ def test_unknown_convert_to_is_named(make):
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-def test_default_batches_fit_the_device_and_the_padding():
+def test_the_default_token_budget_depends_on_device_and_padding():
     model = AutoModelForCL.from_config(tiny_config("bert"))
     cpu = torch.device("cpu")
     assert default_token_budget(model, cpu) == 4096
@@ -152,7 +152,7 @@ def test_batches_are_longest_first_and_within_the_budget(token_budget):
     assert length_sorted_batches([], token_budget) == []
 
 
-def test_the_model_sees_such_batches():
+def test_the_model_gets_batches_sorted_by_length_and_padded():
     model, seen = BertForCL(tiny_config(), pooler_type="avg"), []
     model.register_forward_hook(lambda _, __, kwargs, ___: seen.append(kwargs), with_kwargs=True)
     token_ids = [[CLS, *[7] * n, SEP] for n in (1, 8, 3, 3, 5, 1)]
@@ -163,7 +163,7 @@ def test_the_model_sees_such_batches():
     assert vectors.shape == (6, 32) and vectors.dtype == torch.float32
 
 
-def test_a_progress_bar_is_shown_on_demand(make, capfd):
+def test_a_progress_bar_is_shown_only_on_request(make, capfd):
     simcse = make()
     capfd.readouterr()
     simcse.encode(TEXTS)
@@ -180,7 +180,7 @@ LONG = " ".join(["cat dog bird"] * 50)
 @pytest.mark.parametrize(
     ("family", "positions"), [("bert", 40), ("roberta", 38), ("xlm-roberta", 38), ("mpnet", 38), ("distilbert", 40)]
 )
-def test_a_text_longer_than_the_positions_is_cut(family, positions, make):
+def test_a_text_longer_than_the_positions_is_truncated(family, positions, make):
     """RoBERTa's 40 rows serve 38 tokens, as its positions start after the padding id, 1."""
     simcse = make(family)
     assert simcse.max_length == positions
@@ -190,7 +190,7 @@ def test_a_text_longer_than_the_positions_is_cut(family, positions, make):
     assert not torch.allclose(simcse.encode(LONG), simcse.encode(shorter), atol=1e-5)
 
 
-def test_max_length_cuts(make):
+def test_max_length_truncates(make):
     simcse = make(options={"max_length": 5})
     torch.testing.assert_close(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat"))
     torch.testing.assert_close(simcse.encode("a cat sat", max_length=4), simcse.encode("a cat"))
@@ -208,12 +208,12 @@ def test_a_max_length_beyond_the_positions_is_refused(family, positions, make):
         SimCSE(simcse.name_or_path, max_length=positions + 1)
 
 
-def test_the_length_of_training_does_not_cut_in_use(make):
+def test_max_seq_length_of_training_does_not_truncate_in_inference(make):
     simcse = make(max_seq_length=5)
     assert not torch.allclose(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat"), atol=1e-5)
 
 
-def test_tokenize_texts_adds_special_tokens_and_cuts(tokenizer):
+def test_tokenize_texts_adds_special_tokens_and_truncates(tokenizer):
     cat = VOCABULARY.index("cat")
     assert tokenize_texts(tokenizer, ["cat", "cat cat"]) == [[CLS, cat, SEP], [CLS, cat, cat, SEP]]
     assert tokenize_texts(tokenizer, ["cat cat cat"], max_length=4) == [[CLS, cat, cat, SEP]]
@@ -223,7 +223,7 @@ def test_tokenize_texts_adds_special_tokens_and_cuts(tokenizer):
 # --- similarity ---------------------------------------------------------------------------------------------------
 
 
-def test_similarity_is_the_cosine_in_the_shape_of_the_question(make):
+def test_similarity_is_the_cosine_and_its_shape_follows_the_arguments(make):
     simcse = make()
     vectors = simcse.encode(TEXTS, normalize=False).double()
     cosines = torch.stack([F.cosine_similarity(v[None], vectors) for v in vectors]).float()
@@ -235,7 +235,7 @@ def test_similarity_is_the_cosine_in_the_shape_of_the_question(make):
     assert simcse.similarity([], TEXTS).shape == (0, 7)
 
 
-def test_similarity_takes_vectors_of_any_length(make):
+def test_similarity_takes_embeddings_of_any_length(make):
     simcse = make()
     wanted = simcse.similarity(TEXTS[:2], TEXTS)
     vectors = simcse.encode(TEXTS)
@@ -248,7 +248,7 @@ def test_similarity_takes_vectors_of_any_length(make):
 # --- which pooler -------------------------------------------------------------------------------------------------
 
 
-def test_the_pooler_stands_in_the_config_whatever_the_name(save_checkpoint):
+def test_the_pooler_is_read_from_the_config_whatever_the_name(save_checkpoint):
     for name, settings, expected in [
         ("unsup-simcse-bert", {"pooler_type": "cls"}, "cls"),
         ("sup-simcse-bert", {"pooler_type": "cls", "mlp_only_train": True}, "cls_before_pooler"),
@@ -269,7 +269,7 @@ def test_a_named_pooler_overrides_the_config(pooler, save_checkpoint):
     torch.testing.assert_close(simcse.encode(TEXTS[2], normalize=False), wanted, rtol=0, atol=1e-6)
 
 
-def test_a_published_model_is_used_with_its_head(save_checkpoint):
+def test_a_published_model_keeps_its_head(save_checkpoint):
     simcse = SimCSE(save_checkpoint(BertModel(tiny_config())), device="cpu")
     assert simcse.pooler_type == "cls"
     wanted = slow_encode(simcse, TEXTS[0], "cls")
@@ -295,7 +295,7 @@ def test_the_head_of_a_model_trained_without_it_is_refused(family, save_checkpoi
         SimCSE(directory, pooler_type="cls", device="cpu")
 
 
-def test_the_masked_lm_head_is_not_loaded_for_use(make):
+def test_the_masked_lm_head_is_not_loaded_for_inference(make):
     simcse = make(do_mlm=True)
     assert not [name for name, _ in simcse.model.named_modules() if name.startswith("cls")]
     assert simcse.model.head_source == "kept"
@@ -356,7 +356,7 @@ def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_check
     "pooling",
     [{"pooling_mode": "lasttoken"}, {"pooling_mode_lasttoken": True}, {}, {"pooling_mode_mean_tokens": False}],
 )
-def test_a_pooling_that_is_not_ours_is_refused(pooling, save_checkpoint):
+def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
     with pytest.raises(ValueError, match="pools by .* pass pooler_type"):
@@ -371,7 +371,7 @@ def test_two_poolings_at_once_are_refused(save_checkpoint):
         SimCSE(directory)
 
 
-def test_further_modules_are_refused(save_checkpoint):
+def test_unknown_modules_are_refused(save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
     with pytest.raises(ValueError, match=r"Transformer \+ Pooling \+ LSTM.*pass pooler_type"):
@@ -393,7 +393,7 @@ def test_a_real_sentence_transformer_gives_its_masked_mean():
     assert simcse.similarity(texts[0], texts[1]) > simcse.similarity(texts[0], texts[2]) + 0.2
 
 
-def test_raw_vectors_can_be_trained_on(save_checkpoint):
+def test_a_classifier_can_be_trained_on_embeddings(save_checkpoint):
     simcse = SimCSE(save_checkpoint(BertForCL(tiny_config())), device="cpu")
     torch.nn.Linear(32, 2)(simcse.encode(["a cat", "dog"], normalize=False)).sum().backward()
 

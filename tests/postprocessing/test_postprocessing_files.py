@@ -1,4 +1,4 @@
-"""A transform beside its model: what is written is what is read, and what is damaged is named."""
+"""Saving a transform beside its model: it is loaded unchanged, and damaged files are named."""
 
 import json
 import shutil
@@ -21,21 +21,21 @@ def make(method):
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_a_saved_transform_comes_back_bit_for_bit(method, tmp_path):
+def test_a_loaded_transform_is_bit_identical(method, tmp_path):
     transform = make(method)
     save_transform(tmp_path, transform, FIT)
     torch.manual_seed(3)
     wanted = torch.rand(1)
     torch.manual_seed(3)
-    found, fit = find_transform(tmp_path, {})
+    loaded, fit = find_transform(tmp_path, {})
     assert torch.equal(torch.rand(1), wanted), "loading leaves the random state alone"
     x = skewed(20, 6, seed=1)
-    assert torch.equal(found.transform(x), transform.transform(x)) and fit == FIT
-    assert not any(parameter.requires_grad for parameter in found.parameters())
+    assert torch.equal(loaded.transform(x), transform.transform(x)) and fit == FIT
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
     assert not (tmp_path / MODULES).exists() and sorted(path.name for path in tmp_path.iterdir()) == [FOLDER]
 
 
-def test_without_a_transform_there_is_none(tmp_path):
+def test_a_directory_without_a_transform_gives_none(tmp_path):
     assert find_transform(tmp_path, {}) is None
 
 
@@ -46,9 +46,9 @@ def test_a_second_transform_replaces_the_first(tmp_path):
     for method, kind in (("flow", "simcse_hf.postprocessing.flow.Flow"), ("whitening", ".Dense"), ("flow", ".Flow")):
         save_transform(tmp_path, make(method), FIT)
         assert find_transform(tmp_path, {})[0].method == method
-        found = json.loads((tmp_path / MODULES).read_text())
-        assert [module["path"] for module in found] == ["0", "1", FOLDER, "2_Normalize"]
-        assert [module["idx"] for module in found] == [0, 1, 2, 3] and found[2]["type"].endswith(kind)
+        saved_modules = json.loads((tmp_path / MODULES).read_text())
+        assert [module["path"] for module in saved_modules] == ["0", "1", FOLDER, "2_Normalize"]
+        assert [module["idx"] for module in saved_modules] == [0, 1, 2, 3] and saved_modules[2]["type"].endswith(kind)
         assert (tmp_path / FOLDER / "config.json").exists() is (method == "whitening")
 
 
@@ -74,7 +74,7 @@ def edit(saved, **changes):
         ({"fit": 3}, "postprocessing.json: damaged"),
     ],
 )
-def test_a_description_that_does_not_fit_is_named(changes, message, saved):
+def test_an_invalid_description_is_named(changes, message, saved):
     edit(saved, **changes)
     with pytest.raises(ValueError, match=message):
         find_transform(saved, {})

@@ -1,4 +1,4 @@
-"""The flow against autograd and float64: exact inverse, exact log-determinant, a likelihood that grows."""
+"""The flow against autograd and float64: exact inverse, exact log-determinant, and a growing likelihood."""
 
 import math
 
@@ -33,7 +33,7 @@ def jacobian_log_det(module, row):
 
 @pytest.mark.parametrize("dim", [2, 5, 8])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_against_its_jacobian_and_inverse(name, dim, float64):
+def test_a_layer_agrees_with_its_jacobian_and_inverse(name, dim, float64):
     layer, x = moved(LAYERS[name](dim)), torch.randn(6, dim)
     z, log_det = layer(x)
     assert z.shape == x.shape and log_det.shape == (6,)
@@ -44,7 +44,7 @@ def test_a_layer_against_its_jacobian_and_inverse(name, dim, float64):
 
 
 @pytest.mark.parametrize(("dim", "blocks", "width"), [(2, 1, 3), (5, 2, 8), (7, 4, 16)])
-def test_the_flow_against_its_jacobian_and_inverse(dim, blocks, width, float64):
+def test_the_flow_agrees_with_its_jacobian_and_inverse(dim, blocks, width, float64):
     flow, x = moved(Flow(dim, blocks, width)), torch.randn(5, dim)
     z, log_det = flow(x)
     for row in range(5):
@@ -55,14 +55,14 @@ def test_the_flow_against_its_jacobian_and_inverse(dim, blocks, width, float64):
     torch.testing.assert_close(flow.inverse(z), x, rtol=0, atol=1e-8)
 
 
-def test_the_rotation_at_first_is_orthogonal(float64):
+def test_the_linear_layer_starts_as_a_rotation(float64):
     layer = InvertibleLinear(9)
     weight = layer(torch.eye(9))[0].T
     torch.testing.assert_close(weight @ weight.T, torch.eye(9), rtol=0, atol=1e-12)
     torch.testing.assert_close(layer(torch.eye(9))[1][0], torch.tensor(0.0), rtol=0, atol=1e-12)
 
 
-def test_every_parameter_has_a_gradient():
+def test_every_parameter_gets_a_gradient():
     flow = moved(Flow(6, 2, 8))
     flow.log_likelihood(torch.randn(4, 6)).sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in flow.parameters())
@@ -91,13 +91,13 @@ def test_fitting_raises_the_likelihood_and_is_invertible_in_float32():
     assert deviation < 0.2 * (fresh(x)[0].T.cov() - torch.eye(16)).square().sum()
 
 
-def test_the_history_is_the_mean_likelihood():
+def test_the_history_is_the_mean_log_likelihood():
     x = skewed(60, 4)
     flow, history = fit_flow(x, blocks=1, width=4, epochs=1, batch_size=20)
     assert history[-1] == pytest.approx(flow.log_likelihood(x).mean().item() / 4, abs=1e-5)
 
 
-def test_the_seed_decides_and_other_randomness_is_left_alone():
+def test_the_seed_fixes_the_flow_and_the_global_random_state_is_kept():
     x, options = skewed(60, 4), {"blocks": 1, "width": 4, "epochs": 2, "batch_size": 16}
     torch.manual_seed(7)
     wanted = torch.rand(1)

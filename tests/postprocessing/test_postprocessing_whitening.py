@@ -1,4 +1,4 @@
-"""Whitening against a float64 reference in loops: its covariance, its streaming, and what it refuses."""
+"""Whitening against a float64 reference in loops: covariance, streaming, and input that is refused."""
 
 import math
 
@@ -28,7 +28,7 @@ def slow_covariance(vectors):
 
 @pytest.mark.parametrize(("count", "dim"), [(7, 2), (40, 5), (100, 9)])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_mean_and_covariance_whatever_the_parts(count, dim, size):
+def test_mean_and_covariance_do_not_depend_on_the_parts(count, dim, size):
     vectors = skewed(count, dim)
     running = RunningCovariance()
     for part in vectors.split(size):
@@ -48,7 +48,7 @@ def test_a_large_mean_costs_no_digits():
 
 
 @pytest.mark.parametrize(("count", "dim"), [(12, 3), (300, 8), (2000, 64)])
-def test_the_covariance_becomes_the_identity(count, dim):
+def test_whitened_embeddings_have_the_identity_as_covariance(count, dim):
     vectors = skewed(count, dim)
     whitened = fit_whitening(vectors.split(100)).transform(vectors)
     assert whitened.dtype == torch.float32 and whitened.shape == vectors.shape
@@ -65,27 +65,27 @@ def test_fewer_dimensions_are_the_directions_of_the_largest_variance(kept):
     variances, directions = torch.linalg.eigh(covariance)
     whitening = fit_whitening([vectors], kept)
     assert whitening.output_dim == kept and whitening.input_dim == 6
-    found = whitening.transform(vectors).double()
+    whitened = whitening.transform(vectors).double()
     for column in range(kept):
         direction, variance = directions[:, -1 - column], variances[-1 - column]
         wanted = (vectors.double() - mean) @ direction / variance.sqrt()
-        sign = torch.sign(found[:, column] @ wanted)  # of an eigenvector it is arbitrary
-        torch.testing.assert_close(sign * found[:, column], wanted, rtol=0, atol=1e-5)
+        sign = torch.sign(whitened[:, column] @ wanted)  # of an eigenvector it is arbitrary
+        torch.testing.assert_close(sign * whitened[:, column], wanted, rtol=0, atol=1e-5)
 
 
-def test_cosines_are_those_of_mahalanobis():
+def test_cosines_are_those_of_the_mahalanobis_inner_product():
     vectors = skewed(60, 5)
     mean, covariance = slow_covariance(vectors)
     inverse, centred = covariance.inverse(), vectors.double() - mean
-    found = torch.nn.functional.normalize(fit_whitening([vectors]).transform(vectors).double(), dim=1)
+    whitened = torch.nn.functional.normalize(fit_whitening([vectors]).transform(vectors).double(), dim=1)
     for i in range(5):
         for j in range(5, 10):
             a, b = centred[i], centred[j]
             wanted = (a @ inverse @ b) / ((a @ inverse @ a).sqrt() * (b @ inverse @ b).sqrt())
-            assert (found[i] @ found[j]).item() == pytest.approx(wanted.item(), abs=1e-5)
+            assert (whitened[i] @ whitened[j]).item() == pytest.approx(wanted.item(), abs=1e-5)
 
 
-def test_too_few_sentences_are_refused_with_what_would_do():
+def test_too_few_sentences_are_refused_and_the_needed_number_named():
     with pytest.raises(ValueError, match="8 dimensions .* these 5 vary in 4: give more .*at least 9 .*most 4"):
         fit_whitening([skewed(5, 8)])
     with pytest.raises(ValueError, match="these 400 vary in 3"):
@@ -96,7 +96,7 @@ def test_too_few_sentences_are_refused_with_what_would_do():
 
 
 @pytest.mark.parametrize("constant", [0.0, 7.0, 1e4])
-def test_a_constant_direction_is_no_direction(constant):
+def test_a_constant_direction_does_not_count_as_a_direction(constant):
     vectors = skewed(200, 4)
     vectors[:, 2] = constant
     whitened = fit_whitening([vectors]).transform(vectors).double()  # one may be missing, as in a hyperplane

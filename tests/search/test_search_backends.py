@@ -1,4 +1,4 @@
-"""Indices of vectors: what they find is what numpy finds; they grow, and come back from a folder as they were."""
+"""Index backends find what numpy finds, can grow, and are the same after saving and loading."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_finds_what_numpy_finds(backend):
 
 
 @ALL
-def test_grows_before_and_after_a_save(backend, tmp_path):
+def test_an_index_grows_before_and_after_it_is_saved(backend, tmp_path):
     vectors, queries = unit_vectors(300), unit_vectors(5, seed=1)
     index = make(backend)
     index.add(vectors[:120])
@@ -67,7 +67,7 @@ def test_grows_before_and_after_a_save(backend, tmp_path):
 
 
 @ALL
-def test_the_callers_vectors_stay_as_they_are_and_are_copied(backend):
+def test_the_arrays_of_the_caller_are_copied_and_not_changed(backend):
     vectors = unit_vectors(50)
     given = vectors.copy()
     index = make(backend)
@@ -141,7 +141,7 @@ def test_equal_scores_keep_their_order_however_the_matrix_product_rounds(monkeyp
         np.testing.assert_allclose(scores, numpy_search(vectors, queries, top_k)[0], atol=1e-6)
 
 
-def test_vectors_added_one_by_one_lie_in_few_parts():
+def test_embeddings_added_one_by_one_are_joined_into_few_parts():
     vectors = unit_vectors(1000)
     index = ExactIndex(DIM)
     for vector in vectors:
@@ -172,7 +172,7 @@ def test_exact_search_on_a_gpu():
 # --- faiss -------------------------------------------------------------------------------------------------------
 
 
-def test_the_inverted_file_ranks_by_inner_product_in_its_cells_too():
+def test_the_inverted_file_uses_the_inner_product_within_cells_too():
     """Vectors of different lengths: by L2 distance both the cell and the order would be others."""
     faiss = pytest.importorskip("faiss")
     vectors = unit_vectors(400) * np.linspace(0.2, 3, 400, dtype=np.float32)[:, None]
@@ -184,7 +184,7 @@ def test_the_inverted_file_ranks_by_inner_product_in_its_cells_too():
     assert index._index.quantizer.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
-def test_cells_are_laid_out_over_all_vectors_not_over_the_first_ones():
+def test_cells_are_computed_from_all_embeddings_not_only_the_first():
     """Two far-apart groups added one after the other: with cells from the first group alone, one cell would hold all
     of the second."""
     rng = np.random.default_rng(0)
@@ -199,14 +199,14 @@ def test_cells_are_laid_out_over_all_vectors_not_over_the_first_ones():
     assert max(sizes) < 400 and sum(sizes) == 800
 
 
-def test_fewer_vectors_than_cells_and_fewer_found_than_asked():
+def test_fewer_embeddings_than_cells_give_fewer_results():
     index = make("ivf", cells=100, probes=1)
     index.add(unit_vectors(5))
     scores, positions = index.search(unit_vectors(5)[:1], 5)
     assert positions[0, 0] == 0 and (positions[0, 1:] == -1).any()
 
 
-def test_default_cells_follow_the_number_of_vectors():
+def test_the_default_number_of_cells_depends_on_the_number_of_embeddings():
     index = make("ivf", cells=None, probes=None)
     index.add(unit_vectors(10_000))
     index.search(unit_vectors(1), 1)
@@ -224,8 +224,8 @@ def test_more_candidates_find_more_of_the_true_neighbours(tmp_path):
     index.save(tmp_path)
 
     def recall(index):
-        found = index.search(queries, 10)[1]
-        return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, truth, strict=True)])
+        positions = index.search(queries, 10)[1]
+        return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(positions, truth, strict=True)])
 
     low = recall(index)
     assert index.search(queries, 10)[0].shape == (100, 10)
@@ -234,7 +234,7 @@ def test_more_candidates_find_more_of_the_true_neighbours(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"kind": "lsh"}, {"kind": "ivf", "cells": 0}, {"kind": "hnsw", "ef_search": 0}])
-def test_faiss_settings_that_mean_nothing(options):
+def test_invalid_faiss_settings_are_refused(options):
     with pytest.raises(ValueError, match="must be"):
         FaissIndex(DIM, **options)
 
@@ -242,7 +242,7 @@ def test_faiss_settings_that_mean_nothing(options):
 @pytest.mark.parametrize(
     "library, index, extra", [("faiss", FaissIndex, "faiss"), ("qdrant_client", QdrantIndex, "qdrant")]
 )
-def test_without_the_library_the_extra_is_named(monkeypatch, library, index, extra):
+def test_a_missing_library_is_reported_with_the_extra_to_install(monkeypatch, library, index, extra):
     monkeypatch.setitem(__import__("sys").modules, library, None)
     with pytest.raises(ImportError, match=rf"simcse-hf\[{extra}\]"):
         index(DIM)
@@ -265,7 +265,7 @@ def server(monkeypatch):
     return asked
 
 
-def test_a_collection_on_a_server_is_used_where_it_is(server, tmp_path, monkeypatch):
+def test_a_collection_on_a_server_stays_there(server, tmp_path, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "secret")
     vectors, queries = unit_vectors(600), unit_vectors(300, seed=1)
     index = QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")

@@ -1,4 +1,4 @@
-"""Sentences and their index: what a search returns, what a folder keeps, which model and which folder are refused."""
+"""An index of sentences: what a search returns, what a folder keeps, and which models and folders are refused."""
 
 import json
 import shutil
@@ -21,10 +21,10 @@ from simcse_hf.search import SentenceIndex, describe
 def make_sentences(count, seed=0):
     words = [word for word in WORDS.split() if word.isalpha()]
     generator = np.random.default_rng(seed)
-    found = {}
-    while len(found) < count:
-        found[" ".join(generator.choice(words, generator.integers(2, 9)))] = None
-    return list(found)
+    results = {}
+    while len(results) < count:
+        results[" ".join(generator.choice(words, generator.integers(2, 9)))] = None
+    return list(results)
 
 
 SENTENCES = make_sentences(80)
@@ -48,9 +48,9 @@ def by_hand(model, sentences, query, top_k=5, threshold=-2):
     return [(sentences[i], scores[i].item()) for i in order if scores[i] >= threshold][:top_k]
 
 
-def assert_same(found, expected):
-    assert [sentence for sentence, _ in found] == [sentence for sentence, _ in expected]
-    np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], atol=1e-5)
+def assert_same(results, expected):
+    assert [sentence for sentence, _ in results] == [sentence for sentence, _ in expected]
+    np.testing.assert_allclose([score for _, score in results], [score for _, score in expected], atol=1e-5)
 
 
 def needs(backend):
@@ -87,8 +87,8 @@ def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend):
         expected = [by_hand(model, SENTENCES, query, top_k, -2 if least is None else least) for query in queries]
         several = index.search(queries, top_k=top_k, threshold=least)
         assert len(several) == 3
-        for query, found, wanted in zip(queries, several, expected, strict=True):
-            assert_same(found, wanted)
+        for query, results, wanted in zip(queries, several, expected, strict=True):
+            assert_same(results, wanted)
             assert_same(index.search(query, top_k=top_k, threshold=least), wanted)
     assert len(index.search(queries[0], top_k=80, threshold=threshold)) == 2
     index.close()
@@ -137,19 +137,19 @@ def test_a_threshold_that_is_not_a_cosine_is_refused(threshold, model):
         SentenceIndex.build(model, SENTENCES).search("the cat", threshold=threshold)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "tensor"])
-def test_vectors_are_queries_too_of_any_length(model, kind):
+@pytest.mark.parametrize("container", ["numpy", "tensor"])
+def test_embeddings_of_any_length_can_be_queries(model, container):
     index = SentenceIndex.build(model, SENTENCES)
-    vectors = model.encode(["the cat", "dog"], normalize=False, convert_to=kind)
-    kept = vectors.clone() if kind == "tensor" else vectors.copy()
+    vectors = model.encode(["the cat", "dog"], normalize=False, convert_to=container)
+    kept = vectors.clone() if container == "tensor" else vectors.copy()
     expected = index.search(["the cat", "dog"])
-    for found, wanted in zip(index.search(vectors), expected, strict=True):
-        assert_same(found, wanted)
+    for results, wanted in zip(index.search(vectors), expected, strict=True):
+        assert_same(results, wanted)
     assert_same(index.search(vectors[0]), expected[0])
     assert (vectors == kept).all()
 
 
-def test_the_callers_list_stays_as_it_is(model):
+def test_the_list_of_the_caller_is_not_changed(model):
     """The reference's add_to_index appended to the list that build_index was given."""
     first, second = SENTENCES[:10], SENTENCES[10:20]
     index = SentenceIndex.build(model, first)
@@ -159,7 +159,7 @@ def test_the_callers_list_stays_as_it_is(model):
     assert index.search(SENTENCES[0], top_k=1)[0][0] == SENTENCES[0]
 
 
-def test_truncated_vectors_are_searched_by_truncated_queries(model, tmp_path):
+def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_path):
     index = SentenceIndex.build(model, SENTENCES, truncate_dim=8)
     vectors = model.encode(SENTENCES, truncate_dim=8).double()
     scores = vectors @ model.encode("the cat", truncate_dim=8).double()
@@ -170,7 +170,7 @@ def test_truncated_vectors_are_searched_by_truncated_queries(model, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\x00", "cat \U0001f600 猫 кот", "the cat " * 12_500])
-def test_any_text_can_be_indexed_and_asked_for(model, text, tmp_path):
+def test_any_text_can_be_indexed_and_found(model, text, tmp_path):
     index = SentenceIndex.build(model, [text, *SENTENCES[:5]])
     index.save(tmp_path / "index")
     results = SentenceIndex.load(tmp_path / "index", model).search(text, top_k=6, threshold=0.999)
@@ -180,7 +180,7 @@ def test_any_text_can_be_indexed_and_asked_for(model, text, tmp_path):
 # --- files and folders -------------------------------------------------------------------------------------------
 
 
-def test_sentences_come_from_a_file_as_from_a_list(model, tmp_path, monkeypatch):
+def test_a_file_gives_the_same_index_as_a_list(model, tmp_path, monkeypatch):
     import simcse_hf.search.sentences as module
 
     monkeypatch.setattr(module, "_WINDOW", 9)  # several windows
@@ -196,7 +196,7 @@ def test_sentences_come_from_a_file_as_from_a_list(model, tmp_path, monkeypatch)
 
 
 @ALL
-def test_a_saved_index_is_the_same_and_grows(model, backend, tmp_path):
+def test_a_loaded_index_gives_the_same_results_and_can_grow(model, backend, tmp_path):
     needs(backend)
     index = SentenceIndex.build(model, SENTENCES[:50], backend=backend, **PROBES.get(backend, {}))
     index.save(tmp_path / "index")
@@ -215,7 +215,7 @@ def test_a_saved_index_is_the_same_and_grows(model, backend, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if "index" in path.name) == ["index"]
 
 
-def test_vectors_encoded_before_are_taken(model, tmp_path, monkeypatch):
+def test_embeddings_computed_before_are_used(model, tmp_path, monkeypatch):
     source = tmp_path / "s.txt"
     source.write_text("\n".join(SENTENCES))
     encode_file(model, source, tmp_path / "vectors", shard_size=30)
@@ -228,7 +228,7 @@ def test_vectors_encoded_before_are_taken(model, tmp_path, monkeypatch):
     assert_same(index.search("the cat", threshold=None), expected)
 
 
-def test_vectors_that_are_not_of_these_sentences_are_refused(model, checkpoint):
+def test_embeddings_of_other_sentences_are_refused(model, checkpoint):
     vectors = model.encode(SENTENCES, convert_to="numpy")
     with pytest.raises(ValueError, match="more sentences than the 79 vectors"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[:40], vectors[40:79]])
@@ -262,7 +262,7 @@ def test_an_index_of_another_model_pooler_or_dimension_is_refused(model, checkpo
         SentenceIndex.load(tmp_path / "index", model).search(np.zeros((1, 64), dtype=np.float32))
 
 
-def test_the_same_model_elsewhere_or_in_bfloat16_is_welcome(model, checkpoint, tmp_path):
+def test_the_same_model_at_another_path_or_in_bfloat16_is_accepted(model, checkpoint, tmp_path):
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
     moved = shutil.copytree(checkpoint, tmp_path / "moved")
     SentenceIndex.load(tmp_path / "index", SimCSE(moved, device="cpu"))
@@ -270,7 +270,7 @@ def test_the_same_model_elsewhere_or_in_bfloat16_is_welcome(model, checkpoint, t
 
 
 @pytest.mark.parametrize("name", ["index.json", "sentences.arrow", "vectors.npy"])
-def test_a_corrupt_index_is_named(model, tmp_path, name):
+def test_a_damaged_file_of_an_index_is_named(model, tmp_path, name):
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
     path = tmp_path / "index" / name
     whole = path.read_bytes()
@@ -285,7 +285,7 @@ def test_a_corrupt_index_is_named(model, tmp_path, name):
         SentenceIndex.load(tmp_path / "index", model)
 
 
-def test_a_folder_that_is_no_index_is_neither_read_nor_replaced(model, tmp_path):
+def test_a_folder_without_an_index_is_neither_read_nor_replaced(model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     index = SentenceIndex.build(model, SENTENCES)
@@ -297,7 +297,7 @@ def test_a_folder_that_is_no_index_is_neither_read_nor_replaced(model, tmp_path)
         describe(tmp_path / "mine" / "letter.txt")
 
 
-def test_a_full_disk_leaves_the_old_index_whole(model, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_index_intact(model, tmp_path, monkeypatch):
     index = SentenceIndex.build(model, SENTENCES[:40])
     index.save(tmp_path / "index")
     index.add(SENTENCES[40:])
@@ -313,7 +313,7 @@ def test_a_full_disk_leaves_the_old_index_whole(model, tmp_path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_an_index_that_cannot_be_replaced_stays(model, tmp_path, monkeypatch):
+def test_an_index_that_cannot_be_replaced_is_kept(model, tmp_path, monkeypatch):
     index = SentenceIndex.build(model, SENTENCES[:40])
     index.save(tmp_path / "index")
     index.add(SENTENCES[40:])
@@ -343,12 +343,12 @@ def test_an_index_that_cannot_be_replaced_stays(model, tmp_path, monkeypatch):
         ("a sentence, not a path", {}, "no such file"),
     ],
 )
-def test_what_cannot_be_indexed(model, sentences, options, message):
+def test_invalid_sentences_and_options_are_named(model, sentences, options, message):
     with pytest.raises(ValueError, match=message):
         SentenceIndex.build(model, sentences, **options)
 
 
-def test_what_cannot_be_asked(model):
+def test_invalid_queries_are_named(model):
     index = SentenceIndex.build(model, SENTENCES)
     with pytest.raises(ValueError, match="top_k must be at least 1, got 0"):
         index.search("the cat", top_k=0)
@@ -383,8 +383,8 @@ def test_commands_index_add_and_search(model, checkpoint, tmp_path, capsys, monk
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["query"] for line in lines] == ["the cat", "dog"]
     for line in lines:
-        found = [(result["sentence"], result["score"]) for result in line["results"]]
-        assert_same(found, by_hand(model, SENTENCES, line["query"], 2, -1))
+        results = [(result["sentence"], result["score"]) for result in line["results"]]
+        assert_same(results, by_hand(model, SENTENCES, line["query"], 2, -1))
     monkeypatch.setattr("sys.stdin", __import__("io").StringIO("the cat\n\n"))
     assert search_main(["--index", folder, "--top_k", "1", "--threshold", "-1"]) == 0
     out = capsys.readouterr().out
