@@ -1,4 +1,4 @@
-"""What a user is promised of AutoModelForCL: the class that fits the checkpoint's model_type, for every encoder."""
+"""AutoModelForCL picks the class that fits the checkpoint's model_type, for every encoder."""
 
 import copy
 
@@ -12,7 +12,7 @@ from simcse_hf.models.auto import contrastive_class
 from simcse_hf.models.poolers import POOLER_TYPES
 
 
-def test_bert_and_roberta_are_the_written_out_classes(save_checkpoint):
+def test_bert_and_roberta_get_their_named_classes(save_checkpoint):
     for family, cls in {"bert": BertForCL, "roberta": RobertaForCL}.items():
         config = tiny_config(family)
         assert contrastive_class(type(config)) is cls
@@ -21,7 +21,7 @@ def test_bert_and_roberta_are_the_written_out_classes(save_checkpoint):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_encoder_gets_a_class_of_its_own_kind(family):
+def test_every_encoder_gets_its_own_class(family):
     config = tiny_config(family)
     stock = AutoModel.from_config(config)
     cls = contrastive_class(type(config))
@@ -32,20 +32,20 @@ def test_every_encoder_gets_a_class_of_its_own_kind(family):
     assert model(**random_batch(3, 2)).sentence_embeddings.shape == (3, 2, 32)
 
 
-def test_goes_by_model_type_and_not_by_name(tmp_path):
+def test_chooses_the_class_by_model_type_and_not_by_name(tmp_path):
     AutoModelForCL.from_config(tiny_config("mpnet")).save_pretrained(tmp_path / "unsup-simcse-bert-base")
     loaded = AutoModelForCL.from_pretrained(tmp_path / "unsup-simcse-bert-base")
     assert type(loaded).__name__ == "MPNetForCL"
 
 
-def test_hands_on_settings_config_values_and_head(save_checkpoint):
+def test_passes_on_settings_config_values_and_head(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     model = AutoModelForCL.from_pretrained(directory, head="fresh", temperature=0.5, hidden_dropout_prob=0.3)
     assert (model.settings.temperature, model.config.hidden_dropout_prob, model.head_source) == (0.5, 0.3, "fresh")
     assert model.bert.embeddings.dropout.p == 0.3
 
 
-def test_takes_a_config_and_leaves_it_as_it_was(save_checkpoint):
+def test_accepts_a_config_without_changing_it(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     config = tiny_config(dropout=0.4)
     before = config.to_dict()
@@ -60,7 +60,7 @@ def test_config_may_be_the_name_of_another_checkpoint(save_checkpoint):
     assert AutoModelForCL.from_pretrained(weights, config=other).bert.embeddings.dropout.p == 0.4
 
 
-def test_a_class_made_on_the_fly_can_be_copied():
+def test_a_model_of_a_generated_class_can_be_copied():
     """EMA teachers and reference models are deep copies."""
     model = AutoModelForCL.from_config(tiny_config("albert")).eval()
     twin, batch = copy.deepcopy(model), random_batch(2, 2)
@@ -75,7 +75,7 @@ def test_a_config_without_encoder_is_refused():
         contrastive_class(NoConfig)
 
 
-def test_a_setting_that_does_not_exist_is_refused(save_checkpoint):
+def test_an_unknown_setting_is_refused(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     with pytest.raises(ValueError, match="unknown setting.*temprature"):
         AutoModelForCL.from_pretrained(directory, temprature=0.05)

@@ -70,7 +70,7 @@ def test_the_defaults_are_the_papers():
 
 
 @pytest.mark.parametrize("values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"])
-def test_every_setting_stands_in_config_json_and_comes_back(values, tmp_path):
+def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path):
     assert values.keys() == SETTING_NAMES
     BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())[SECTION] == values
@@ -85,7 +85,7 @@ def test_model_type_stays_the_stock_one(tmp_path):
     assert saved["model_type"] == "bert" and "auto_map" not in saved
 
 
-def test_overrides_go_before_the_section_and_leave_it_alone():
+def test_overrides_win_over_the_section_without_changing_it():
     config = tiny_config()
     setattr(config, SECTION, {"temperature": 0.2, "pooler_type": "avg"})
     settings = ContrastiveSettings.from_config(config, temperature=0.3)
@@ -93,7 +93,7 @@ def test_overrides_go_before_the_section_and_leave_it_alone():
     assert getattr(config, SECTION) == {"temperature": 0.2, "pooler_type": "avg"}
 
 
-def test_overrides_may_mend_a_pair_that_goes_together():
+def test_overrides_may_change_two_settings_that_depend_on_each_other():
     config = tiny_config()
     setattr(config, SECTION, {"pooler_type": "cls", "mlp_only_train": True})
     assert ContrastiveSettings.from_config(config, pooler_type="avg", mlp_only_train=False).pooler_type == "avg"
@@ -108,12 +108,12 @@ def test_a_config_without_section_has_the_defaults(empty):
 
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-def test_the_head_of_an_mlp_only_train_model_is_for_training(pooler_type):
+def test_an_mlp_only_train_model_infers_without_its_head(pooler_type):
     assert ContrastiveSettings(pooler_type).inference_pooler == pooler_type
     assert ContrastiveSettings("cls", mlp_only_train=True).inference_pooler == "cls_before_pooler"
 
 
-def test_a_whole_number_will_do_for_a_float():
+def test_an_int_is_accepted_for_a_float():
     settings = ContrastiveSettings(temperature=1, hard_negative_weight=0, mlm_weight=0)
     assert [type(v) for v in (settings.temperature, settings.hard_negative_weight, settings.mlm_weight)] == [float] * 3
 

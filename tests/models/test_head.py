@@ -21,7 +21,7 @@ def state(head):
     return {f"sentence_head.{name}": tensor for name, tensor in head.state_dict().items()}
 
 
-def test_is_tanh_of_a_dense_layer():
+def test_the_head_is_tanh_of_a_dense_layer():
     ours, x = head(0).requires_grad_(False), torch.randn(3, 8)
     wanted = [
         [torch.tanh(sum(ours.dense.weight[o, i] * x[n, i] for i in range(8)) + ours.dense.bias[o]) for o in range(8)]
@@ -30,7 +30,7 @@ def test_is_tanh_of_a_dense_layer():
     torch.testing.assert_close(ours(x), torch.tensor(wanted))
 
 
-def test_comes_back_bit_for_bit(tmp_path):
+def test_a_saved_head_loads_bit_for_bit(tmp_path):
     saved, loaded = head(0), head(1)
     save_head(tmp_path, state(saved))
     assert load_head(loaded, tmp_path, {}) is True
@@ -72,7 +72,7 @@ def test_a_model_keeps_its_head_in_that_file(family, save_checkpoint):
     torch.testing.assert_close(by_hand, model(**batch).sentence_embeddings, rtol=0, atol=1e-5)
 
 
-def test_saves_the_state_it_is_given(save_checkpoint, tmp_path):
+def test_saves_the_given_state_dict(save_checkpoint, tmp_path):
     """The Trainer hands over a gathered state_dict, which may not be the model's own tensors."""
     model = AutoModelForCL.from_config(tiny_config("distilbert"))
     given = {name: torch.full_like(tensor, 0.25) for name, tensor in model.state_dict().items()}

@@ -35,7 +35,7 @@ def test_a_step_is_one_encoder_pass_and_one_more_for_mlm(num_sentences, do_mlm, 
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("num_sentences", [1, 2, 3])
-def test_vectors_have_an_axis_of_sentences(num_sentences, pooler_type):
+def test_embeddings_have_one_row_per_sentence(num_sentences, pooler_type):
     model = BertForCL(tiny_config(), pooler_type=pooler_type)
     output = model(**random_batch(4, num_sentences))
     assert output.sentence_embeddings.shape == (4, num_sentences, 32)
@@ -44,7 +44,7 @@ def test_vectors_have_an_axis_of_sentences(num_sentences, pooler_type):
     assert single.sentence_embeddings.shape == (4, 32) and single.loss is None
 
 
-def test_each_vector_belongs_to_its_sentence():
+def test_each_embedding_belongs_to_its_sentence():
     model = BertForCL(tiny_config()).eval()
     batch = random_batch(3, 4)
     vectors = model(**batch).sentence_embeddings
@@ -112,7 +112,7 @@ def test_bfloat16_autocast_leaves_the_loss_in_float32():
 
 
 @pytest.mark.parametrize("shape", [(9,), (2, 2, 2, 9)])
-def test_inputs_of_other_axes_are_refused(shape):
+def test_inputs_with_other_numbers_of_dimensions_are_refused(shape):
     with pytest.raises(ValueError, match=r"input_ids must be \(batch, num_sentences, length\)"):
         BertForCL(tiny_config())(torch.full(shape, 7))
 
@@ -347,7 +347,7 @@ def test_two_models_of_one_config_do_not_share_settings():
     assert second.settings.temperature == 0.05 and first.config.simcse["temperature"] == 1.0
 
 
-def test_masked_inputs_without_targets_or_with_two_axes_are_named():
+def test_masked_inputs_without_targets_or_with_two_dimensions_are_refused():
     model = BertForCL(tiny_config(), do_mlm=True)
     batch = with_masked_inputs(random_batch(3, 2))
     del batch["mlm_targets"]

@@ -94,7 +94,7 @@ def test_a_float16_checkpoint_is_trained_in_float32(save_checkpoint):
     assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
 
 
-def test_loading_info_is_given_on_demand(save_checkpoint):
+def test_loading_info_is_returned_on_request(save_checkpoint):
     loaded, info = BertForCL.from_pretrained(save_checkpoint(BertForCL(tiny_config())), output_loading_info=True)
     assert isinstance(loaded, BertForCL) and not info["missing_keys"] and not info["unexpected_keys"]
 
@@ -183,7 +183,7 @@ STARTS = {
 
 @pytest.mark.parametrize("do_mlm", [False, True])
 @pytest.mark.parametrize("start", STARTS)
-def test_auto_keeps_a_trained_head_and_draws_any_other(start, do_mlm, tmp_path, caplog):
+def test_auto_keeps_a_trained_head_and_replaces_any_other(start, do_mlm, tmp_path, caplog):
     save, cls, expected = STARTS[start]
     tmp_path = tmp_path / "start"
     tmp_path.mkdir()
@@ -277,7 +277,7 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
     assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def test_torch_dtype_is_not_ignored(save_checkpoint):
+def test_torch_dtype_is_honoured(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     assert BertForCL.from_pretrained(directory, torch_dtype=torch.bfloat16).dtype == torch.bfloat16
 
