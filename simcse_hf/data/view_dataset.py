@@ -2,7 +2,7 @@
 
 import random
 from abc import abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -135,5 +135,6 @@ class ViewDataset(SeededDataset):
         )["input_ids"]  # fmt: skip
 
     def _view_of_ids(self, ids: list[int], rng: random.Random) -> list[int]:
+        view = cast(TokenView, self.view)
         inside = ids[len(self._before) : len(ids) - len(self._after)]
-        return [*self._before, *self.view(inside, rng)[: self.max_length - self._num_special], *self._after]
+        return [*self._before, *view(inside, rng)[: self.max_length - self._num_special], *self._after]

@@ -1,4 +1,4 @@
-"""A user is promised that an optional file of a model is found, or known to be missing, wherever the model is."""
+"""Optional files of a model are found wherever the model is, and files are written whole or not at all."""
 
 import pytest
 
