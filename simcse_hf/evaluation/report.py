@@ -180,7 +180,7 @@ def write_results(path: str | Path, document: dict[str, Any], scores: Scores) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     if scores:
         scores_path = path.with_suffix(".scores.npz")
-        arrays = {
+        arrays: dict[str, Any] = {
             f"{task}/{part}/{name}": array
             for task, parts in scores.items()
             for part, named in parts.items()

@@ -205,7 +205,7 @@ def _softmax(scores: torch.Tensor, block: Block) -> torch.Tensor:
 def _softmax_gradient(d_weight: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return the gradient of the scores, `weight * (d_weight - sum(d_weight * weight))`; overwrites `d_weight`."""
     d_weight.mul_(weight)
-    return d_weight.sub_(weight * d_weight.sum(-1, keepdim=True))
+    return d_weight.addcmul_(weight, d_weight.sum(-1, keepdim=True), value=-1)
 
 
 def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:

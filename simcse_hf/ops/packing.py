@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -60,9 +61,11 @@ class Packing:
         order = order[: int((lengths > 0).sum())]
         sentences, columns = mask[order].nonzero(as_tuple=True)
         lengths = lengths[order]
-        tensors = (order[sentences] * mask.shape[1] + columns, columns[None], lengths.cumsum(0) - lengths, order)
-        shape = (mask.shape[0], mask.shape[1])
-        return cls(shape, *(x.to(device, non_blocking=True) for x in tensors), lengths, first_only)
+        token_index, starts = order[sentences] * mask.shape[1] + columns, lengths.cumsum(0) - lengths
+        index, position_ids, starts, rows = (
+            x.to(device, non_blocking=True) for x in (token_index, columns[None], starts, order)
+        )
+        return cls((mask.shape[0], mask.shape[1]), index, position_ids, starts, rows, lengths, first_only)
 
     def pack(self, x: torch.Tensor) -> torch.Tensor:
         """Pack `(batch, length)` values into a row `(1, T)`."""
@@ -194,10 +197,10 @@ class _Reorder(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, rows: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
         ctx.index, ctx.inverse = index, inverse
         return rows.index_select(0, index)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return _Reorder.apply(gradient, ctx.inverse, ctx.index), None, None

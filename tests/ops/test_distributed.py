@@ -1,4 +1,4 @@
-"""What a user is promised of several processes: the loss and the gradient of one process with the whole batch."""
+"""Several processes have the loss and the gradient that one process has with the whole batch."""
 
 import datetime
 import os
@@ -30,7 +30,7 @@ TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
 
 
 def case_model(case):
-    """In float64 and without dropout, so that nothing but the arithmetic of the processes can differ."""
+    """Make the model in float64 and without dropout, so that only the arithmetic of the processes can differ."""
     torch.manual_seed(0)
     return BertForCL(tiny_config(dropout=0.0), **CASES[case][2]).double()
 
@@ -71,31 +71,31 @@ def encode(model, token_ids, budget):
 
 
 def checks(rank, processes):
-    """All that one process of a group finds out."""
-    found = {"world": world(), "steps": {}}
+    """Return everything that one process of a group computes."""
+    results = {"world": world(), "steps": {}}
     for case, (_, rows, _) in CASES.items():
         mine = slice(rank * rows // processes, (rank + 1) * rows // processes)
         batch = {name: x[mine] for name, x in case_batch(case).items()}
-        found["steps"][case] = step(DistributedDataParallel(case_model(case)), batch)
+        results["steps"][case] = step(DistributedDataParallel(case_model(case)), batch)
 
     model, pairs = case_model("pairs"), case_batch("pairs")
     mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
-    found["evaluation loss"] = model.eval()(**{name: x[mine] for name, x in pairs.items()}).loss.item()
-    found["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
-    found["nothing encoded"] = encode(model, [], 10)
+    results["evaluation loss"] = model.eval()(**{name: x[mine] for name, x in pairs.items()}).loss.item()
+    results["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
+    results["nothing encoded"] = encode(model, [], 10)
 
     rows = torch.full((2, 3), float(rank), requires_grad=True)
     gathered = gather_rows(rows)
     # Row r gets weight r + 1 in process 0, twice that in process 1, ...: the gradient is their sum over processes.
     weights = (rank + 1) * torch.arange(1.0, 1 + len(gathered))[:, None]
     (gathered * weights).sum().backward()
-    found["gathered"], found["gathered gradient"] = gathered.detach(), rows.grad
+    results["gathered"], results["gathered gradient"] = gathered.detach(), rows.grad
     term = torch.full((3,), rank + 1.0, requires_grad=True)
     total = differentiable_sum(term)
-    (total * (rank + 1)).sum().backward()  # every process finds another gradient of the total
-    found["total"], found["gradient of the total"] = total.detach(), term.grad
-    found["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
-    return found
+    (total * (rank + 1)).sum().backward()  # each process has a different gradient of the total
+    results["total"], results["gradient of the total"] = total.detach(), term.grad
+    results["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
+    return results
 
 
 def worker(rank, folder):
@@ -116,8 +116,8 @@ def worker(rank, folder):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """`found[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
+def results(tmp_path_factory):
+    """`results[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
     folder = tmp_path_factory.mktemp("processes")
     mp.spawn(worker, args=(str(folder),), nprocs=max(WORLDS))
     return {w: [torch.load(folder / f"{w}-{rank}.pt") for rank in range(w)] for w in WORLDS}
@@ -125,11 +125,11 @@ def found(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("processes", WORLDS)
-def test_loss_and_gradient_are_those_of_the_whole_batch(processes, case, found):
+def test_loss_and_gradient_equal_those_of_the_whole_batch(processes, case, results):
     """The gradient is DistributedDataParallel's, and every process ends with it."""
     whole = step(case_model(case), case_batch(case))
     assert whole["loss"] > 0 and whole["gradients"]
-    steps = [of_rank["steps"][case] for of_rank in found[processes]]
+    steps = [of_rank["steps"][case] for of_rank in results[processes]]
     assert torch.stack([s["loss"] for s in steps]).mean().item() == pytest.approx(whole["loss"].item(), abs=1e-6)
     largest = max(gradient.abs().max() for gradient in whole["gradients"].values())
     for rank_step in steps:
@@ -138,41 +138,41 @@ def test_loss_and_gradient_are_those_of_the_whole_batch(processes, case, found):
             torch.testing.assert_close(rank_step["gradients"][name], gradient, rtol=1e-6, atol=1e-7 * largest)
 
 
-def test_processes_with_different_numbers_of_masked_tokens_share_one_mean(found):
+def test_the_masked_lm_loss_is_the_mean_over_the_masked_tokens_of_all_processes(results):
     whole = case_model("masked-LM")(**case_batch("masked-LM")).mlm_loss.item()
-    losses = [of_rank["steps"]["masked-LM"]["mlm_loss"].item() for of_rank in found[4]]
+    losses = [of_rank["steps"]["masked-LM"]["mlm_loss"].item() for of_rank in results[4]]
     assert losses[0] == 0.0 and min(losses[1:]) > 0
     assert sum(losses) / 4 == pytest.approx(whole, abs=1e-6)
 
 
-def test_gathered_rows_stand_in_rank_order_with_their_exact_gradient(found):
+def test_gathered_rows_are_in_rank_order_and_have_the_exact_gradient(results):
     for processes in WORLDS:
-        for rank, of_rank in enumerate(found[processes]):
-            wanted = torch.arange(float(processes)).repeat_interleave(2)[:, None].expand(-1, 3)
-            assert torch.equal(of_rank["gathered"], wanted)
+        for rank, of_rank in enumerate(results[processes]):
+            expected = torch.arange(float(processes)).repeat_interleave(2)[:, None].expand(-1, 3)
+            assert torch.equal(of_rank["gathered"], expected)
             over_processes = sum(range(1, processes + 1))
             gradient = over_processes * torch.tensor([[2.0 * rank + 1], [2.0 * rank + 2]]).expand(-1, 3)
             assert torch.equal(of_rank["gathered gradient"], gradient)
 
 
-def test_a_differentiable_sum_has_the_gradients_of_all_processes(found):
+def test_a_differentiable_sum_adds_the_gradients_of_all_processes(results):
     for processes in WORLDS:
-        wanted = torch.full((3,), processes * (processes + 1) / 2)
-        for of_rank in found[processes]:
-            assert torch.equal(of_rank["total"], wanted) and torch.equal(of_rank["gradient of the total"], wanted)
+        expected = torch.full((3,), processes * (processes + 1) / 2)
+        for of_rank in results[processes]:
+            assert torch.equal(of_rank["total"], expected) and torch.equal(of_rank["gradient of the total"], expected)
 
 
-def test_world_and_sums(found):
+def test_world_and_sums_cover_all_processes(results):
     for processes in WORLDS:
-        assert [of_rank["world"] for of_rank in found[processes]] == [(r, processes) for r in range(processes)]
-        assert {of_rank["sum"] for of_rank in found[processes]} == {processes * (processes + 1) // 2}
+        assert [of_rank["world"] for of_rank in results[processes]] == [(r, processes) for r in range(processes)]
+        assert {of_rank["sum"] for of_rank in results[processes]} == {processes * (processes + 1) // 2}
 
 
-def test_evaluation_compares_a_process_with_its_own_rows_only(found):
-    """Evaluation batches may end unevenly: nothing is gathered there."""
+def test_evaluation_compares_only_the_rows_of_the_own_process(results):
+    """The last evaluation batches may have different sizes, so nothing is gathered."""
     model, pairs = case_model("pairs").eval(), case_batch("pairs")
     for processes in WORLDS:
-        for rank, of_rank in enumerate(found[processes]):
+        for rank, of_rank in enumerate(results[processes]):
             mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
             alone = model(**{name: x[mine] for name, x in pairs.items()}).loss.item()
             assert of_rank["evaluation loss"] == pytest.approx(alone, abs=1e-12)
@@ -180,24 +180,24 @@ def test_evaluation_compares_a_process_with_its_own_rows_only(found):
 
 @pytest.mark.parametrize("name", TOKEN_BUDGETS)
 @pytest.mark.parametrize("processes", WORLDS)
-def test_processes_encode_what_one_encodes(processes, name, found):
-    """In every process all vectors, in order; and equally many forward passes, as a sharded model's are collective."""
-    wanted, batches = encode(case_model("pairs"), texts(), TOKEN_BUDGETS[name])
-    assert wanted.shape == (13, 32) and wanted.abs().sum(1).min() > 0
-    for of_rank in found[processes]:
+def test_several_processes_encode_the_same_embeddings_as_one(processes, name, results):
+    """Every process has all embeddings in order and runs as many forward passes as the rest, as sharding requires."""
+    expected, batches = encode(case_model("pairs"), texts(), TOKEN_BUDGETS[name])
+    assert expected.shape == (13, 32) and expected.abs().sum(1).min() > 0
+    for of_rank in results[processes]:
         vectors, calls = of_rank["encoded"][name]
-        torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
+        torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-6)
         assert calls == -(-batches // processes)
 
 
-def test_nothing_to_encode_is_no_call_and_no_hang(found):
+def test_encoding_nothing_makes_no_forward_pass_and_does_not_hang(results):
     for processes in WORLDS:
-        for of_rank in found[processes]:
+        for of_rank in results[processes]:
             vectors, calls = of_rank["nothing encoded"]
             assert len(vectors) == 0 and calls == 0
 
 
-def test_a_single_process_without_group_gathers_nothing():
+def test_a_process_without_a_group_gathers_nothing():
     rows = torch.randn(2, 3)
     assert world() == (0, 1) and gather_rows(rows) is rows and sum_over_processes(rows) is rows
     assert differentiable_sum(rows) is rows
