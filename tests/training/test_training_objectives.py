@@ -7,7 +7,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.spans import SpanDataset
 from simcse_hf.data.views import DATASET_VIEWS
 from simcse_hf.evaluation.pairs import ScoredPairs
@@ -232,7 +232,8 @@ def test_labelled_pairs_become_rows_of_pairs_or_of_premises(tmp_path):
 def test_supervised_contrastive_learning_runs_with_the_settings_of_its_paper(tmp_path, objective):
     """Liao 2021, section 4.2 and Eq. 2."""
     model, data, training = parse_arguments(f"--output_dir {tmp_path} --use_cpu --objective {objective}".split())
-    assert (model.similarity, model.temp, model.pooler_type) == ("dot", 1.0, "avg_no_cls")
+    settings = ContrastiveSettings(similarity=model.similarity, temperature=model.temp, pooler_type=model.pooler_type)
+    assert (settings.similarity, settings.temperature, settings.pooler_type) == ("dot", 1.0, "avg_no_cls")
     assert (training.learning_rate, training.num_train_epochs, training.warmup_steps) == (2e-5, 1, 0.1)
     assert (training.per_device_train_batch_size, data.nli_sampling) == (64, "pairs")
     assert training.train_sampling_strategy == "sequential"
