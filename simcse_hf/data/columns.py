@@ -274,7 +274,7 @@ def _log_roles(column_names: Sequence[str], resolved: Sequence[str], name: str) 
     message += f"; ignored {_quote(ignored)}." if ignored else "."
     if len(resolved) > 1 and any(map(_JUDGEMENT.fullmatch, ignored)):
         logger.warning(
-            "%s Every row counts as a positive pair, whatever its label or score says; `simcse-hf build_nli` turns "
+            "%s Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns "
             "labelled pairs into triplets.",
             message,
         )
