@@ -100,15 +100,18 @@ def write_card(
     figures = [figure for document in documents for figure in model_index(document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     in_sentence_transformers = _is_sentence_transformers_model(directory)
+    languages = language if language is None or isinstance(language, str) else list(language)
+    optional: dict[str, Any] = _library(settings.objective, in_sentence_transformers, tags or ())
+    if emissions:
+        optional["co2_eq_emissions"] = {"emissions": emissions["grams"], "source": "CodeCarbon"}
     data = ModelCardData(
-        language=language or previous.get("language"),
+        language=languages or previous.get("language"),
         license=license or previous.get("license"),
         datasets=list(datasets or ()) or previous.get("datasets"),
         base_model=hub_id(run.get("base_model")) or previous.get("base_model"),
         model_name=name if figures else None,
         eval_results=figures or None,
-        **({"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}),
-        **_library(settings.objective, in_sentence_transformers, tags or ()),
+        **optional,
     )
     method = transform[0].method if transform else None
     context = model_context(config, settings, run, transform, data.datasets)
@@ -190,6 +193,7 @@ def model_context(
         "widths": [width for width in context["matryoshka_dims"] if width < config.hidden_size],
         "max_length": max_length,
         "template": settings.templates[0] if settings.templates else None,
+        "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "citation": citation,
     }

@@ -86,7 +86,7 @@ def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     objective = OBJECTIVES.get(settings.objective)
     papers = objective.papers if objective else ()
     defaults, options = option_defaults(settings.objective), public_options(settings)
-    scoring = {}
+    scoring: dict[str, Any] = {}
     if defaults is not None:
         values = settings.to_dict()
         scoring = {name: options.pop(name, values[name]) for name in ("temperature", "similarity") if name in defaults}
@@ -168,7 +168,8 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 
 def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the settings, options and dropout rates that differ from their defaults and that the objective reads."""
-    settings, defaults = ContrastiveSettings.from_config(config).to_dict(), ContrastiveSettings().to_dict()
+    settings = ContrastiveSettings.from_config(config).to_dict()
+    defaults = ContrastiveSettings(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
     options = settings.pop("objective_options")
     known_options = option_defaults(settings["objective"])
     unread = ["mask_token_id", "template_edges"]  # both follow from the templates
@@ -178,7 +179,9 @@ def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
         unread.append("mlm_weight")
     settings = {name: value for name, value in settings.items() if name not in unread} | options
     rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
-    return {**_changed(settings, defaults | (known_options or {})), **_changed(rates, type(config)().to_dict())}
+    # An option whose default is None takes the setting of the same name.
+    defaults |= {name: value for name, value in (known_options or {}).items() if value is not None}
+    return {**_changed(settings, defaults), **_changed(rates, type(config)().to_dict())}
 
 
 def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

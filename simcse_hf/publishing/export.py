@@ -53,7 +53,7 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
     directory = _empty_directory(directory)
     simcse.model.save_pretrained(directory)
     simcse.tokenizer.save_pretrained(directory)
-    if simcse.postprocessing is not None:
+    if simcse.postprocessing is not None and simcse.postprocessing_fit is not None:
         save_transform(directory, simcse.postprocessing, simcse.postprocessing_fit)
     return directory
 
@@ -103,8 +103,14 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the "
             "model with SimCSE instead."
         )
+    if simcse.model.settings.default_prompt_name is not None:
+        logger.warning(
+            f"The model puts its prompt {simcse.model.settings.default_prompt_name!r} before each text, but the graph "
+            "does not: add the prompt before you tokenize."
+        )
     directory = _empty_directory(directory)
-    module = _Embedder(simcse.model.to("cpu", torch.float32)).eval()
+    simcse.model.cpu().float()
+    module = _Embedder(simcse.model).eval()
     longest = simcse.max_length or 12
     inputs = _example(simcse, rows=3, length=min(7, longest))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}

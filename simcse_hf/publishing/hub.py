@@ -14,7 +14,7 @@ from . import CARD, name_repository, write_card
 logger = logging.get_logger(__name__)
 
 # huggingface_hub's HTTP library differs between its versions, so its error class is taken from the hub's own error.
-_CONNECTION_ERRORS = (*HfHubHTTPError.__bases__, RuntimeError)
+_CONNECTION_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|runs|__pycache__|[._][^/]*)(/|$)")

@@ -309,7 +309,7 @@ def test_a_failing_card_does_not_fail_the_run(trainer, tmp_path, caplog):
     trainer.create_model_card()
     (tmp_path / "run" / "results.json").write_text("{")
     trainer.create_model_card()
-    assert "There is no card" in caplog.text and "results.json" in caplog.text
+    assert "No model card was written" in caplog.text and "results.json" in caplog.text
     assert not (tmp_path / "run" / CARD).exists(), "an older card would show outdated figures"
 
 
@@ -414,3 +414,17 @@ def test_the_card_command_writes_the_card(directory, tmp_path, capsys):
     assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), (
         "no template syntax is left"
     )
+
+
+def test_the_transformers_example_adds_the_default_prompt(save_checkpoint):
+    prompts = {"query": "the big ", "passage": "a small "}
+    model = AutoModelForCL.from_config(
+        tiny_config(initializer_range=0.3), pooler_type="avg", prompts=prompts, default_prompt_name="query"
+    )
+    directory = save_checkpoint(model)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    assert 'texts = ["the big " + text for text in texts]' in card
+    names = {}
+    exec(blocks(card)[-1], names)
+    ours = SimCSE(directory).encode(EXAMPLES)
+    torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-5)
