@@ -48,11 +48,13 @@ def compare_evaluations(
             f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
         )
     tasks = list(dict.fromkeys(task for each in named.values() for task in each.results if _is_task(task)))
-    figures = {name: {task: _figure(each, task, protocol) for task in tasks} for name, each in named.items()}
+    figures: dict[str, dict[str, Any]] = {
+        name: {task: _figure(each, task, protocol) for task in tasks} for name, each in named.items()
+    }
     common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    samples = {task: _samples(named, task, protocol, resamples, seed) for task in common}
+    samples: dict[str, Any] = {task: _samples(named, task, protocol, resamples, seed) for task in common}
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
     for key, transfer in AVERAGES.items():

@@ -52,7 +52,7 @@ class Protocol:
     regressor: bool = False
     seed: int = SEED
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_tasks((), self.mode)
         if self.aggregation not in AGGREGATIONS:
             raise ValueError(f"aggregation {self.aggregation!r} is unknown. Use one of {', '.join(AGGREGATIONS)}.")

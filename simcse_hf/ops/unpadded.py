@@ -1,7 +1,7 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -47,7 +47,8 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
     if config._attn_implementation == "sdpa":
         base_model.set_attn_implementation(ATTENTION_NAME)
     if config.model_type in _HAS_BERT_LAYERS:
-        base_model.encoder.layer[-1].register_forward_pre_hook(_keep_first_tokens, with_kwargs=True)
+        last_layer = cast(Any, base_model).encoder.layer[-1]
+        last_layer.register_forward_pre_hook(_keep_first_tokens, with_kwargs=True)
 
 
 def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any] | None = None) -> bool:
@@ -213,11 +214,15 @@ def _attention(
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
         key, value = (
-            project(all_tokens).unflatten(-1, heads).transpose(1, 2) for project in (module.key, module.value)
+            project(all_tokens).unflatten(-1, heads).transpose(1, 2)
+            for project in cast(Any, (module.key, module.value))
         )
     window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
     out = attend(
-        *(x[0].transpose(0, 1) for x in (query, key, value)),
+        query,
+        key,
+        value,
         packing,
         scaling=kwargs["scaling"],
         dropout=kwargs["dropout"],
