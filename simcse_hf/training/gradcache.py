@@ -160,10 +160,8 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
 
 
 def _split(inputs: dict[str, torch.Tensor], chunk_size: int, trim: bool) -> list[dict[str, torch.Tensor]]:
-    """Split a batch into chunks, and with `trim` cut each to its longest text.
-
-    Texts of 3, 5, 4 and 2 tokens, padded to 5, make chunks of two rows that are 5 and 4 tokens long.
-    """
+    """Split a batch into chunks, and with `trim` cut each to its longest text."""
+    # Texts of 3, 5, 4 and 2 tokens, padded to 5, make chunks of two rows that are 5 and 4 tokens long.
     length = inputs["input_ids"].shape[-1]
     split = {name: x.split(chunk_size) for name, x in inputs.items()}
     chunks = [dict(zip(split, parts, strict=True)) for parts in zip(*split.values(), strict=True)]

@@ -33,7 +33,7 @@ from ..models.configuration import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir
-from .script_arguments import explicit_arguments, parse_over, split_config
+from .parser import explicit_arguments, parse_over, split_config
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -105,10 +105,7 @@ class PretrainingArguments:
 
 @cache
 def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveModel]:
-    """Derive from a contrastive class one whose forward pass returns only the masked-LM loss.
-
-    The loss is the stock model's. It is computed without padding and with the head at masked positions only.
-    """
+    """Derive from a contrastive class one whose forward pass returns only the stock model's masked-LM loss."""
 
     def forward(
         self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor

@@ -7,10 +7,12 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from ..data.collator import ContrastiveCollator
 from ..data.columns import resolve_dataset_columns
 from ..data.tokenize import tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
+from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
+from ..models.modeling import ContrastiveModel
 from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
@@ -169,3 +171,29 @@ def _put_before(rows: dict[str, list[Any]], prompt: str) -> dict[str, list[Any]]
     if "texts" in rows:
         return {**rows, "texts": [[prompt + text for text in texts] for texts in rows["texts"]]}
     return {column: [prompt + text for text in texts] for column, texts in rows.items()}
+
+
+def make_collator(
+    model: ContrastiveModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SimCSETrainingArguments,
+    train_dataset: Dataset | SeededDataset | None,
+) -> ContrastiveCollator:
+    """Make the collator that the model's objective and the arguments need."""
+    longest = padded_length(train_dataset, args, model.settings.template_edges)
+    return ContrastiveCollator(
+        tokenizer,
+        pad_to=longest if args.pad_to_max_length else None,
+        repeat=model.objective.num_views,
+        add_text_ids=model.objective.needs_text_ids,
+    )
+
+
+def make_masked_lm_view(
+    model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments
+) -> MaskedLMView | None:
+    """Load the masked language model that makes views on the device, if `args.view` is such a view."""
+    if args.view not in MASKED_LM_VIEWS:
+        return None
+    rate = masked_lm_rate(args.view, args.view_rate)
+    return MaskedLMView(args.view_model or model.name_or_path, tokenizer, rate).to(args.device)

@@ -143,10 +143,8 @@ def build_sample_encoder(
 
 
 def _make_tokenizer(texts: list[str]) -> BertTokenizer:
-    """Make an uncased WordPiece tokenizer whose vocabulary is the words of the texts, and letters for other words.
-
-    The trainer of the tokenizers library breaks ties differently from one run to the next.
-    """
+    """Make an uncased WordPiece tokenizer whose vocabulary is the words of the texts, and letters for other words."""
+    # The trainer of the tokenizers library breaks ties differently from one run to the next.
     blank = BertTokenizer()
     words: set[str] = set()
     for text in texts:

@@ -1,22 +1,26 @@
 """The arguments of the training commands: command line over YAML file over defaults."""
 
-from argparse import SUPPRESS, Action
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
 from ..data.sample import sample_files
 from ..models.checkpoint import HEAD_CHOICES
+from ..models.configuration import SECTION
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
+from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
+<<<<<<< HEAD
 from ..objectives.is_bert import NGRAM_POOLER
+=======
+from .parser import explicit_arguments, parse_over, split_config
+>>>>>>> 3d91f5d (train: keep a sentence-transformers model's pooler; parser.py; slow marker; every training file within the size limits)
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -129,11 +133,8 @@ class ModelArguments:
         name, settings = self.model_name_or_path, self.settings()
         if name is None:
             raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        try:
-            config = AutoConfig.from_pretrained(name, **self.hub_options())
-        except OSError as error:
-            raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
-        return settings | dropout_settings(config, self.dropout) | self.hub_options()
+        rates = dropout_settings(_config(name, self.hub_options()), self.dropout)
+        return settings | rates | self.hub_options()
 
 
 @dataclass
@@ -234,6 +235,10 @@ def parse_arguments(
         values |= sample | {"dev_file": str(sample_files(directory)[0].dev)}
     values |= from_file
     final = values | explicit
+    saved_pooler = None if "pooler_type" in explicit | papers else _saved_pooler(final)
+    if saved_pooler is not None:
+        logger.info(f"{final['model_name_or_path']}: keeping its pooler {saved_pooler}; --pooler_type sets another.")
+        values["pooler_type"] = final["pooler_type"] = saved_pooler
     if final.get("pooler_type", "cls") != "cls" and "mlp_only_train" not in explicit:
         values["mlp_only_train"] = False  # The head belongs to the pooler cls.
     if "eval_steps" in explicit and "save_steps" not in explicit:
@@ -247,6 +252,26 @@ def parse_arguments(
 def names_a_model_or_texts(arguments: dict[str, Any]) -> bool:
     """Return whether the arguments name a model or training texts; if not, the run uses the offline sample."""
     return any(arguments.get(name) for name in ("model_name_or_path", "train_file", "dataset_name"))
+
+
+def _saved_pooler(arguments: dict[str, Any]) -> str | None:
+    """Return the pooler of a sentence-transformers model to start from; `None` for other models, ours included."""
+    name = arguments.get("model_name_or_path")
+    revision = arguments.get("model_revision", ModelArguments.model_revision)
+    hub = {"cache_dir": arguments.get("cache_dir"), "revision": revision}
+    try:
+        if not name or hasattr(_config(name, hub), SECTION):
+            return None
+    except ValueError:  # Loading the model says so, after the other arguments are read.
+        return None
+    return read_sentence_transformers_settings(name, **hub).pooler_type
+
+
+def _config(name: str, hub: dict[str, Any]) -> PreTrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(name, **hub)
+    except OSError as error:
+        raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
 
 
 def _objective_defaults(objective: str, explicit: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -279,107 +304,3 @@ def _parse_dims(dims: str | list[int] | None) -> list[int]:
         return [int(word) for word in words]
     except (TypeError, ValueError):
         raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {dims!r}") from None
-
-
-def split_config(argv: Sequence[str], classes: Sequence[type]) -> tuple[list[str], dict[str, Any]]:
-    """Separate a YAML file on the command line from the other arguments.
-
-    Args:
-        argv (`Sequence[str]`): Command line; a first argument that ends in .yaml or .yml, or `--config FILE`, names
-            the file.
-        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
-
-    Returns:
-        `tuple[list[str], dict[str, Any]]`: The other arguments and the file's values.
-
-    Raises:
-        ValueError: If `--config` has no value, or the file is no table of known arguments.
-    """
-    argv = list(argv)
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        return argv[1:], read_yaml(argv[0], classes)
-    if "--config" not in argv:
-        return argv, {}
-    position = argv.index("--config")
-    if position + 1 == len(argv):
-        raise ValueError("--config needs the path of a YAML file")
-    return argv[:position] + argv[position + 2 :], read_yaml(argv[position + 1], classes)
-
-
-def explicit_arguments(argv: Sequence[str], classes: Sequence[type]) -> dict[str, Any]:
-    """Return the arguments that a command line names, without any defaults."""
-    parser = make_parser(classes)
-    for action in parser._actions:
-        action.default, action.required = SUPPRESS, False
-    # The parser of all values answers --help, because it knows the defaults.
-    return vars(parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])[0])
-
-
-def parse_over(values: dict[str, Any], classes: Sequence[type], argv: Sequence[str]) -> tuple[Any, ...]:
-    """Parse a command line over default values.
-
-    Args:
-        values (`dict[str, Any]`): Defaults by argument name.
-        classes (`Sequence[type]`): Argument dataclasses.
-        argv (`Sequence[str]`): Command line, without a YAML file.
-
-    Returns:
-        `tuple[Any, ...]`: One object of each dataclass.
-
-    Raises:
-        ValueError: If values contradict each other.
-    """
-    parser = make_parser(classes)
-    # Strings pass through the argument's type, as if typed on the command line: YAML reads 3e-5 as a string.
-    parser.set_defaults(**{name: str(v) if isinstance(v, float) else v for name, v in values.items()})
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(
-            list(argv), return_remaining_strings=True, look_for_args_file=False
-        )
-    except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-        raise ValueError(str(error)) from error
-    if unknown:
-        parser.error(f"unknown argument(s): {' '.join(unknown)}")
-    return tuple(parsed)
-
-
-def make_parser(classes: Sequence[type]) -> HfArgumentParser:
-    """Make a parser whose help shows this package's arguments first and transformers' last."""
-    parser = HfArgumentParser(classes, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
-    inherited = {f.name for f in fields(TrainingArguments)}
-    ours = parser.add_argument_group("arguments of this package")
-    theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")
-    options = [group for group in parser._action_groups if group not in (ours, theirs)]
-    actions: list[Action] = [action for action in parser._actions if action.dest != "help"]
-    for group in options:
-        group._group_actions = [action for action in group._group_actions if action.dest == "help"]
-    ours._group_actions = [action for action in actions if action.dest not in inherited]
-    theirs._group_actions = [action for action in actions if action.dest in inherited]
-    return parser
-
-
-def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
-    """Read arguments from a YAML file.
-
-    Args:
-        path (`str`): The file.
-        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
-
-    Returns:
-        `dict[str, Any]`: Values by argument name.
-
-    Raises:
-        ValueError: If the file is no YAML table, or names an unknown argument.
-    """
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a table of arguments (name: value)")
-    if "pooler" in values:
-        values["pooler_type"] = values.pop("pooler")
-    unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init})
-    if unknown:
-        raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
-    return values

@@ -16,10 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, Traine
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
-from ..data.collator import ContrastiveCollator
 from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
-from ..data.views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length
 from ..models.modeling import ContrastiveModel
@@ -33,7 +31,7 @@ from .checks import check_args_type, check_best_metric, check_dev_set_names, che
 from .gradcache import CachedBatch
 from .masking import TokenMasker
 from .record import describe_run
-from .rows import padded_length, tokenized_rows, training_rows
+from .rows import make_collator, make_masked_lm_view, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -87,17 +85,10 @@ class SimCSETrainer(Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
         args.view = args.view or objective_class(start.settings.objective).view
         self._prepare_model(start, args, tokenizer)
+        texts = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
+        self._tokenize = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
         if train_dataset is not None:
-            train_dataset = training_rows(
-                train_dataset, tokenizer, args, start.settings.templates, default_prompt(start.settings)
-            )
-        self._tokenize = partial(
-            tokenized_rows,
-            tokenizer=tokenizer,
-            args=args,
-            templates=start.settings.templates,
-            prompt=default_prompt(start.settings),
-        )
+            train_dataset = training_rows(train_dataset, tokenizer, args, **texts)
         self.loss_tracker = LossTracker()
         callbacks = [*(callbacks or []), self.loss_tracker]
         if isinstance(train_dataset, SeededDataset):
@@ -109,27 +100,15 @@ class SimCSETrainer(Trainer):
         if evals and args.best_metric_is_default:
             args.metric_for_best_model, args.greater_is_better = f"{evals[0].name}_spearman", True
         check_best_metric(args, eval_dataset, evals)
-        self.masked_lm_view = None
-        if args.view in MASKED_LM_VIEWS:
-            self.masked_lm_view = MaskedLMView(
-                args.view_model or start.name_or_path, tokenizer, masked_lm_rate(args.view, args.view_rate)
-            ).to(args.device)
+        self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
         self.masker = TokenMasker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
-        collator = ContrastiveCollator(
-            tokenizer,
-            pad_to=padded_length(train_dataset, args, start.settings.template_edges)
-            if args.pad_to_max_length
-            else None,
-            repeat=start.objective.num_views,
-            add_text_ids=start.objective.needs_text_ids,
-        )
         super().__init__(
             model=None if model is None else start,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=self._tokenize_all(eval_dataset) if eval_dataset is not None else _no_rows(evals),
             processing_class=tokenizer,
-            data_collator=kwargs.pop("data_collator", None) or collator,
+            data_collator=kwargs.pop("data_collator", None) or make_collator(start, tokenizer, args, train_dataset),
             callbacks=callbacks,
             **kwargs,
         )

@@ -18,7 +18,7 @@ from transformers import AutoModel, BertModel
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "examples" / "accelerate_configs").glob("*.yaml"))
 ACCELERATE = str(Path(sys.executable).with_name("accelerate"))
-slow = pytest.mark.skipif("SIMCSE_HF_SLOW_TESTS" not in os.environ, reason="set SIMCSE_HF_SLOW_TESTS=1: takes minutes")
+slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -1,11 +1,13 @@
 """Command line over YAML over defaults, with the reference's names."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
+from transformers import BertModel
 
 from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
@@ -152,6 +154,22 @@ def test_another_pooler_switches_off_the_head_that_only_the_defaults_asked_for(t
     assert parse_arguments([*line, "--mlp_only_train"], {"mlp_only_train": True})[0].mlp_only_train
 
 
+def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(tmp_path, save_checkpoint):
+    start = save_checkpoint(BertModel(tiny_config()))
+    (start / "1_Pooling").mkdir()
+    (start / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    names = ("Transformer", "Pooling")
+    modules = [
+        {"path": f"{i}_{n}" if i else "", "type": f"sentence_transformers.models.{n}"} for i, n in enumerate(names)
+    ]
+    (start / "modules.json").write_text(json.dumps(modules))
+    line = f"--output_dir {tmp_path} --use_cpu --model_name_or_path {start}".split()
+    defaults = {"pooler_type": "cls", "mlp_only_train": True}
+    model = parse_arguments(line, defaults)[0]
+    assert model.pooler_type == "avg" and not model.mlp_only_train
+    assert parse_arguments([*line, "--pooler_type", "cls"], defaults)[0].pooler_type == "cls"
+
+
 def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --similarity dot".split()
     for words, temperature in (([], 1.0), (["--temp", "0.5"], 0.5), (["--similarity", "cosine"], 0.05)):
@@ -187,7 +205,7 @@ def test_alpha_in_place_of_its_logarithm(tmp_path):
 
 def test_a_value_outside_the_choices_ends_with_usage(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        parse_arguments(["--pooler_type", "max"])
+        parse_arguments(["--pooler_type", "maximum"])
     assert "avg_first_last" in capsys.readouterr().err
 
 
