@@ -16,11 +16,8 @@ from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
-<<<<<<< HEAD
 from ..objectives.is_bert import NGRAM_POOLER
-=======
 from .parser import explicit_arguments, parse_over, split_config
->>>>>>> 3d91f5d (train: keep a sentence-transformers model's pooler; parser.py; slow marker; every training file within the size limits)
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
