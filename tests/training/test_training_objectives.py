@@ -258,5 +258,5 @@ def test_documents_become_neighbours_or_spans(tmp_path, start):
     line = f"--train_file {file} --objective declutr --model_name_or_path {start} --max_seq_length 12"
     spans = texts_of(tmp_path, line, supervised=False)
     assert len(spans) == 3 and len(spans[0]["input_ids"]) == 3
-    with pytest.raises(ValueError, match="read --train_file"):
+    with pytest.raises(ValueError, match="read a file: name it with --train_file"):
         texts_of(tmp_path, "--dataset_name org/texts --view next_sentence", supervised=False)
