@@ -67,8 +67,8 @@ class EncodedBatch:
     """A batch after the encoder pass: everything that an objective may read.
 
     Args:
-        vectors (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds the
-            anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
+        embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds
+            the anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
             sentences than the widest row is filled up with zeros.
         inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
@@ -79,7 +79,7 @@ class EncodedBatch:
             They are present only if the objective sets `needs_hidden_states`.
     """
 
-    vectors: torch.Tensor
+    embeddings: torch.Tensor
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     model: Encoder = cast(Encoder, _MissingEncoder())
     hidden_states: torch.Tensor | None = None

@@ -81,7 +81,7 @@ class ContrastiveTension(Objective):
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""
-        first, second = as_full_precision(batch.vectors[:, 0]), as_full_precision(batch.vectors[:, 1])
+        first, second = as_full_precision(batch.embeddings[:, 0]), as_full_precision(batch.embeddings[:, 1])
         positives = torch.arange(len(first), device=first.device)
         if self.training:
             second = gather_rows(second)

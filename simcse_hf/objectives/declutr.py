@@ -107,8 +107,8 @@ class DeCLUTR(Objective):
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean loss of this process's views, as a scalar."""
-        with torch.autocast(batch.vectors.device.type, enabled=False):
-            embeddings = as_full_precision(batch.vectors)
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            embeddings = as_full_precision(batch.embeddings)
             groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
             views = F.normalize(torch.stack([groups[:, 0], groups[:, 1:].mean(1)]), dim=-1)  # (2, n, dim)
             count, first = views.shape[1], 0

@@ -134,11 +134,11 @@ class DiffCSE(SimCSEObjective):
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
         if not self.training:
-            return ContrastiveInputs(batch.vectors)
-        embeddings = batch.vectors
+            return ContrastiveInputs(batch.embeddings)
+        embeddings = batch.embeddings
         if self.projector is not None:
             embeddings = self.projector(embeddings.flatten(0, 1).to(self.classifier.weight.dtype))
-            embeddings = embeddings.view_as(batch.vectors)
+            embeddings = embeddings.view_as(batch.embeddings)
         mask = batch.inputs["attention_mask"].flatten(0, -2)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         ids, mask = batch.inputs["input_ids"].flatten(0, -2)[present], mask[present]

@@ -106,7 +106,7 @@ class ESimCSE(SimCSEObjective):
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
-            return ContrastiveInputs(batch.vectors)
+            return ContrastiveInputs(batch.embeddings)
         queue = self.queue[: int(self.filled)].clone()  # the backward pass needs it as it is before the update below
         self._update_momentum_encoder(batch.model)
         anchors = {
@@ -116,7 +116,7 @@ class ESimCSE(SimCSEObjective):
         }
         with torch.no_grad():
             self._enqueue(gather_rows(cast(Encoder, self.momentum_encoder).embed(**anchors)))
-        return ContrastiveInputs(batch.vectors, queue)
+        return ContrastiveInputs(batch.embeddings, queue)
 
     @torch.no_grad()
     def _update_momentum_encoder(self, model: Encoder) -> None:

@@ -136,7 +136,7 @@ class ISBERT(Objective):
         self, batch: EncodedBatch, hidden_states: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return local features `(tokens, features)`, without those of padding, and global ones `(n, features)`."""
-        sentences = batch.vectors[:, 0]
+        sentences = batch.embeddings[:, 0]
         if self.ngrams is None or self.to_global is None:
             local = cast(Any, batch.model).ngram_head(hidden_states, mask)
         else:

@@ -78,7 +78,7 @@ class Matryoshka(Objective):
             loss = objective(
                 replace(
                     batch,
-                    vectors=batch.vectors[..., :dim],
+                    embeddings=batch.embeddings[..., :dim],
                     hidden_states=None if states is None else states[..., :dim],
                 )
             )

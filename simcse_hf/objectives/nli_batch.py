@@ -110,7 +110,7 @@ def premise_candidates(
             "the batch has no text_ids, by which rows of one premise are recognized: make the collator with "
             "ContrastiveCollator(tokenizer, add_text_ids=True)"
         )
-    premises, hypotheses = batch.vectors[:, 0], batch.vectors[:, 1:]
+    premises, hypotheses = batch.embeddings[:, 0], batch.embeddings[:, 1:]
     relations, premise_ids = batch.inputs["relations"], batch.inputs["text_ids"][:, 0]
     first, all_ids = 0, premise_ids
     if gather:

@@ -103,15 +103,15 @@ class PromptBERT(SimCSEObjective):
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
         if not self.training:
-            return ContrastiveInputs(batch.vectors)
-        embeddings = batch.vectors - self._template_embeddings(batch) if self.denoise else batch.vectors
+            return ContrastiveInputs(batch.embeddings)
+        embeddings = batch.embeddings - self._template_embeddings(batch) if self.denoise else batch.embeddings
         if self.head is not None:
             embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
         return ContrastiveInputs(embeddings)
 
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
-        rows, columns = batch.vectors.shape[:2]
+        rows, columns = batch.embeddings.shape[:2]
         mask = batch.inputs["attention_mask"]
         lengths = mask.sum(-1)
         template = torch.arange(columns, device=mask.device).clamp(max=len(self.template_edges) - 1)
@@ -134,4 +134,4 @@ class PromptBERT(SimCSEObjective):
             if name in batch.inputs
         }
         embeddings = batch.model.embed(attention_mask=template_mask[first_text], **inputs)
-        return embeddings[group_of_text].view_as(batch.vectors)
+        return embeddings[group_of_text].view_as(batch.embeddings)

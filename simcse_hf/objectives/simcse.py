@@ -102,13 +102,13 @@ class SimCSEObjective(Objective):
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
         if not self.needs_text_ids:
-            return ContrastiveInputs(batch.vectors)
+            return ContrastiveInputs(batch.embeddings)
         if "text_ids" not in batch.inputs:
             raise ValueError(
                 "mask_duplicates needs text_ids in the batch: make the collator with ContrastiveCollator(tokenizer, "
                 "add_text_ids=True)"
             )
-        return ContrastiveInputs(batch.vectors, text_ids=batch.inputs["text_ids"])
+        return ContrastiveInputs(batch.embeddings, text_ids=batch.inputs["text_ids"])
 
     def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
         """Compute InfoNCE of the leading dimensions.

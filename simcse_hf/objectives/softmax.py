@@ -87,8 +87,8 @@ class Softmax(Objective):
         """Compute the loss; see [`Objective.forward`]."""
         relations = batch.inputs["relations"]
         present = relations >= 0
-        premises = batch.vectors[:, :1].expand(-1, relations.shape[1], -1)[present]
-        loss = self._cross_entropy(premises, batch.vectors[:, 1:][present], relations[present])
+        premises = batch.embeddings[:, :1].expand(-1, relations.shape[1], -1)[present]
+        loss = self._cross_entropy(premises, batch.embeddings[:, 1:][present], relations[present])
         if not (self.augment and self.training):
             return loss
         candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)

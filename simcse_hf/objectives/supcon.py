@@ -110,7 +110,7 @@ class SupCon(Objective):
         """
         limits = (self.max_positives, self.max_negatives) if self.training else (None, None)
         candidates = premise_candidates(batch, self.training, *limits)
-        with torch.autocast(batch.vectors.device.type, enabled=False):
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
             logits = self._prepare(candidates.premises) @ self._prepare(candidates.hypotheses).T / self.temperature
             premise, positive = candidates.positives.nonzero(as_tuple=True)
             # One row per positive. Its term is softplus(logsumexp over the others of (s_other - s_positive)), as in

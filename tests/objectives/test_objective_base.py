@@ -23,7 +23,7 @@ class Distance(Objective):
         self.map = nn.Linear(dim, 4)
 
     def forward(self, batch):
-        first, second = self.map(batch.vectors[:, 0]), self.map(batch.vectors[:, 1])
+        first, second = self.map(batch.embeddings[:, 0]), self.map(batch.embeddings[:, 1])
         near = self.scale * (first - second).pow(2).mean()
         return {"near_loss": near, "weight_loss": 0.1 * self.map.weight.pow(2).mean()}
 

@@ -28,8 +28,8 @@ class Product(Objective):
         self.projector = Projector(dim, 5)
 
     def forward(self, batch):
-        weights = batch.vectors[:, 1, :5].detach()
-        return (self.projector(batch.vectors[:, 0]) * weights).square().sum(1).mean()
+        weights = batch.embeddings[:, 1, :5].detach()
+        return (self.projector(batch.embeddings[:, 0]) * weights).square().sum(1).mean()
 
 
 def parts():

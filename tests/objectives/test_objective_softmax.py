@@ -37,9 +37,9 @@ def test_equals_the_equation(name, dim, hidden_dim):
     objective = Softmax(dim, hidden_dim).double()
     assert objective.classifier[0].out_features == (hidden_dim or dim)
     batch = embedded(ROWS[name], dim)
-    fast, slow = objective(batch), slow_loss(objective, ROWS[name], batch.vectors)
+    fast, slow = objective(batch), slow_loss(objective, ROWS[name], batch.embeddings)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-12)
-    inputs = [batch.vectors, *objective.parameters()]
+    inputs = [batch.embeddings, *objective.parameters()]
     gradients = [torch.autograd.grad(loss, inputs, materialize_grads=True) for loss in (fast, slow)]
     for ours, exact in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-9, atol=1e-12)
@@ -51,11 +51,11 @@ def test_padding_of_short_rows_does_not_affect_the_loss():
     batch, other = embedded(rows, 4), embedded(rows, 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
     with torch.no_grad():
-        other.vectors[absent] = float("nan")
+        other.embeddings[absent] = float("nan")
     loss = objective(batch)
     assert torch.equal(objective(other), loss)
     loss.backward()
-    assert (batch.vectors.grad[absent] == 0).all() and (batch.vectors.grad[~absent] != 0).any(-1).all()
+    assert (batch.embeddings.grad[absent] == 0).all() and (batch.embeddings.grad[~absent] != 0).any(-1).all()
 
 
 def test_the_relation_of_a_pair_can_be_learned():
@@ -74,7 +74,7 @@ def test_the_relation_of_a_pair_can_be_learned():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_embeddings_are_classified_in_float32(dtype):
     batch, objective = embedded(ROWS["ragged"], 4, dtype), Softmax(4)
-    exact = slow_loss(objective.double(), ROWS["ragged"], batch.vectors.double()).item()
+    exact = slow_loss(objective.double(), ROWS["ragged"], batch.embeddings.double()).item()
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.float()(batch)
     assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, abs=1e-5)
@@ -129,15 +129,15 @@ def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
     rows, objective = [[0, 1], [2], [0, 2, 0]], Softmax(4, augment=True).double()
     batch = embedded(rows, 4)
     losses = []
-    for i, premise in enumerate(batch.vectors):
+    for i, premise in enumerate(batch.embeddings):
         if 0 not in rows[i]:
             continue  # it has no positive, so it is no anchor
         for j, row in enumerate(rows):
-            for relation, hypothesis in zip(row, batch.vectors[j, 1:], strict=False):
+            for relation, hypothesis in zip(row, batch.embeddings[j, 1:], strict=False):
                 scores = torch.log_softmax(objective.logits(premise[None, 0], hypothesis[None])[0], 0)
                 losses.append(-scores[relation if i == j else 2].item())
     assert len(losses) == 12
-    plain = slow_loss(objective, rows, batch.vectors).item()
+    plain = slow_loss(objective, rows, batch.embeddings).item()
     assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
     assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)
 

@@ -58,7 +58,7 @@ def rows_of(rank, rows):
     mine = slice(rank * each, (rank + 1) * each)
     width = max(map(len, rows[mine]))
     relations, text_ids = (whole.inputs[name][mine] for name in ("relations", "text_ids"))
-    return whole.vectors.detach()[mine, : width + 1], relations[:, :width], text_ids[:, : width + 1]
+    return whole.embeddings.detach()[mine, : width + 1], relations[:, :width], text_ids[:, : width + 1]
 
 
 def results_of(rank, processes):
@@ -82,7 +82,7 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_two_processes_give_the_loss_and_gradient_of_one(name, batch, results):
     whole = embedded(BATCHES[batch], DIM)
-    loss, gradients = step(Encoder(name), whole.vectors.detach(), *whole.inputs.values())
+    loss, gradients = step(Encoder(name), whole.embeddings.detach(), *whole.inputs.values())
     assert (loss == 0) == (name.startswith("supcon") and batch == "no positive at all")
     losses = [of_rank[name, batch][0] for of_rank in results]
     assert sum(losses) / PROCESSES == pytest.approx(loss, rel=1e-9)

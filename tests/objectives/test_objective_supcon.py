@@ -49,9 +49,9 @@ def slow_loss(rows, vectors, tau, kind):
 def test_equals_the_equation(name, dim, temperature, similarity):
     batch = embedded(ROWS[name], dim)
     fast = SupCon(dim, temperature, similarity)(batch)
-    slow = slow_loss(ROWS[name], batch.vectors, temperature, similarity)
+    slow = slow_loss(ROWS[name], batch.embeddings, temperature, similarity)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-9, abs=1e-9)
-    ours, exact = (torch.autograd.grad(loss, batch.vectors)[0] for loss in (fast, slow))
+    ours, exact = (torch.autograd.grad(loss, batch.embeddings)[0] for loss in (fast, slow))
     torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-8)
     assert exact.abs().max() > 0
 
@@ -88,11 +88,11 @@ def test_padding_of_short_rows_does_not_affect_the_loss():
     batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
     with torch.no_grad():
-        other.vectors[absent] = float("nan")
+        other.embeddings[absent] = float("nan")
     loss = SupCon(4)(batch)
     assert torch.equal(SupCon(4)(other), loss)
     loss.backward()
-    assert (batch.vectors.grad[absent] == 0).all() and (batch.vectors.grad[~absent] != 0).any(-1).all()
+    assert (batch.embeddings.grad[absent] == 0).all() and (batch.embeddings.grad[~absent] != 0).any(-1).all()
 
 
 def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
@@ -111,7 +111,7 @@ def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_embeddings_are_compared_in_float32(dtype):
     batch = embedded(ROWS["ragged"], 4, dtype)
-    exact = slow_loss(ROWS["ragged"], batch.vectors.double(), 0.05, "cosine").item()
+    exact = slow_loss(ROWS["ragged"], batch.embeddings.double(), 0.05, "cosine").item()
     with torch.autocast("cpu", torch.bfloat16):
         loss = SupCon(4, 0.05, "cosine")(batch)
     assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, rel=1e-5)
@@ -123,7 +123,7 @@ def test_nothing_to_contrast_is_zero_with_a_gradient(rows, training):
     batch = embedded(rows, 4)
     loss = SupCon(4).train(training)(batch)
     loss.backward()
-    assert loss.item() == 0 and (batch.vectors.grad == 0).all()
+    assert loss.item() == 0 and (batch.embeddings.grad == 0).all()
 
 
 def pairs_of_two_premises():

@@ -155,7 +155,7 @@ def test_the_card_names_an_objective_of_the_user(card_of):
             super().__init__(dim)
 
         def forward(self, batch):
-            return batch.vectors.square().mean()
+            return batch.embeddings.square().mean()
 
     register("closeness", Closeness)
     try:

@@ -69,7 +69,7 @@ def whole_batch_step(model, batch, chunk_size, seeds):
     class Keep(Objective):
         def forward(self, kept):
             seen.append(kept)
-            return kept.vectors.sum()
+            return kept.embeddings.sum()
 
     model.objective = Keep(objective.dim)
     mlm_total, mlm_count = 0.0, 0
@@ -82,7 +82,7 @@ def whole_batch_step(model, batch, chunk_size, seeds):
             mlm_total, mlm_count = mlm_total + output.mlm_loss * count, mlm_count + count
     model.objective = objective
     whole = seen[0]
-    whole.vectors = torch.cat([kept.vectors for kept in seen])
+    whole.embeddings = torch.cat([kept.embeddings for kept in seen])
     whole.inputs = {name: x for name, x in batch.items() if not name.startswith("mlm")}
     loss = objective(whole)
     contrastive = loss = sum(loss.values()) if isinstance(loss, dict) else loss
@@ -324,7 +324,7 @@ class EncodesAgain(Objective):
 
     def forward(self, batch):
         anchors = {name: batch.inputs[name][:, 0] for name in ("input_ids", "attention_mask")}
-        return (batch.model.embed(**anchors) - batch.vectors[:, 1]).pow(2).mean()
+        return (batch.model.embed(**anchors) - batch.embeddings[:, 1]).pow(2).mean()
 
 
 class EncodesAgainAndSaysSo(EncodesAgain):

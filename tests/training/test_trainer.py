@@ -138,7 +138,7 @@ def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, bf16=True), texts(32), processing_class=tokenizer)
     seen = []
     trainer.model.objective.register_forward_hook(
-        lambda _module, inputs, out: seen.append((inputs[0].vectors.dtype, out.dtype))
+        lambda _module, inputs, out: seen.append((inputs[0].embeddings.dtype, out.dtype))
     )
     trainer.train()
     assert set(seen) == {(torch.bfloat16, torch.float32)}  # the head's tanh leaves bfloat16 vectors
