@@ -1,11 +1,12 @@
-"""Encodes files of texts on a Ray cluster, for corpora that one machine is too small for.
+"""Encode files of texts on a Ray cluster, for corpora that are too large for one machine.
 
     pip install 'simcse-hf[ray]'
     python examples/encode_ray.py --model MODEL --input 's3://bucket/texts/*.parquet' --column text --output DIR
 
-Ray Data reads, encodes and writes block by block; each worker holds one model. Without a cluster it runs on this
-machine. Row order is Ray's: every row keeps its other columns, so keep an id in one of them. For one machine, or a few
-with a common folder, `simcse-hf encode` keeps the order, resumes after a kill and needs nothing installed.
+Ray Data reads, encodes and writes the rows in blocks, and each worker loads one model. Without a cluster, Ray runs on
+this machine. Ray does not keep the order of the rows, but each row keeps its other columns, so include a column with
+an id. On one machine, or on several with a common folder, prefer `simcse-hf encode`: it keeps the order, can be
+resumed and does not need Ray.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from simcse_hf.inference.simcse import SimCSE
 
 
 class Encoder:
-    """A worker: loads the model once, then adds the column `vector` to batch after batch."""
+    """A worker that loads the model once and adds the column `vector` to each batch."""
 
     def __init__(self, model: str, column: str, pooler: str | None, truncate_dim: int | None):
         self.model = SimCSE(model, pooler_type=pooler)
@@ -34,24 +35,28 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--pooler")
     parser.add_argument("--input", required=True, help="txt, csv or parquet files: a path, a folder or a pattern")
-    parser.add_argument("--column", default="text", help="default: text, which is what a txt file has")
+    parser.add_argument("--column", default="text", help="column of texts; the default, text, is right for txt files")
     parser.add_argument("--output", required=True, help="folder for parquet files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--cpus_per_worker", type=float, default=1)
     parser.add_argument("--gpus_per_worker", type=float, default=0)
-    parser.add_argument("--batch_size", type=int, default=2048, help="rows that are sorted by length together")
+    parser.add_argument(
+        "--batch_size", type=int, default=2048, help="number of rows that are sorted by length together"
+    )
     parser.add_argument("--truncate_dim", type=int)
     arguments = parser.parse_args()
 
     ray.init()
     cpus = ray.cluster_resources()["CPU"]
     if arguments.workers * arguments.cpus_per_worker >= cpus:
-        # The workers would hold every CPU, and wait for ever for a task that reads.
-        parser.error(f"the workers take all {cpus:g} CPUs and leave none to read with; lower --cpus_per_worker")
+        # With all CPUs reserved for workers, the tasks that read the input could never start.
+        parser.error(
+            f"the workers would use all {cpus:g} CPUs and leave none for reading; lower --workers or --cpus_per_worker"
+        )
     paths = sorted(glob.glob(arguments.input)) or arguments.input
     first = paths[0] if isinstance(paths, list) else paths
-    kind = next((kind for kind in ("parquet", "csv") if f".{kind}" in first), "text")
-    read = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}[kind]
+    file_format = next((name for name in ("parquet", "csv") if f".{name}" in first), "text")
+    read = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}[file_format]
     encoded = read(paths).map_batches(
         Encoder,
         fn_constructor_args=(arguments.model, arguments.column, arguments.pooler, arguments.truncate_dim),

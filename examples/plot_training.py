@@ -1,8 +1,9 @@
-"""Plots runs over their steps: loss, dev Spearman, alignment and uniformity, one line a run.
+"""Plot loss, dev Spearman, alignment and uniformity over the steps of one or more runs.
 
     python examples/plot_training.py outputs/unsup outputs/sup --output runs.png
 
-Reads `trainer_state.json` of each run's output directory. Needs matplotlib (pip install "simcse-hf[plot]").
+The figures are read from `trainer_state.json` in the output directory of each run. The script needs matplotlib
+(pip install "simcse-hf[plot]").
 """
 
 import argparse

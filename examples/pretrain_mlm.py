@@ -1,4 +1,4 @@
-r"""Masked-LM pretraining of an encoder, for a domain or language that has none.
+r"""Pretrain an encoder by masked-LM, for a domain or language without a suitable checkpoint.
 
     python examples/pretrain_mlm.py                                     # offline, on a generated sample corpus
     accelerate launch examples/pretrain_mlm.py examples/recipes/pretrain-mlm-small.yaml --train_file sentences.txt
@@ -6,9 +6,9 @@ r"""Masked-LM pretraining of an encoder, for a domain or language that has none.
         --output_dir outputs/my-encoder                                 # continues an existing encoder
     accelerate launch examples/run_unsup.py --model_name_or_path outputs/my-encoder --train_file sentences.txt ...
 
-`--help` lists the arguments; `--bf16` and `--torch_compile` are for a GPU. Padding is not computed, and the head runs
-at masked positions only. The result is a stock masked-LM model, which `AutoModelForMaskedLM` and `AutoModel` load.
-`simcse-hf train mlm` is the same command.
+`--help` lists the arguments. Use `--bf16` and `--torch_compile` on a GPU. Padding is removed before the encoder runs,
+and the masked-LM head runs at masked positions only. The result is a stock masked-LM checkpoint, which
+`AutoModelForMaskedLM` and `AutoModel` load. `simcse-hf train mlm` is the same command.
 """
 
 import sys
