@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class ScoredPairs:
         return len(self.scores)
 
 
-def read_scored_pairs(path: str | Path, name: str | None = None) -> ScoredPairs:
+def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
     """Read the scored sentence pairs of one file, which may be gzipped.
 
     The file has one of these layouts:
@@ -57,7 +58,7 @@ def read_scored_pairs(path: str | Path, name: str | None = None) -> ScoredPairs:
     which joins its tokens by single spaces. Rows with a blank score are skipped.
 
     Args:
-        path (`str | Path`): The file.
+        path (`str | os.PathLike`): The file.
         name (`str`, *optional*): Name of the set. Defaults to the stem of the file name.
 
     Returns:

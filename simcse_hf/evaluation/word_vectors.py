@@ -1,9 +1,9 @@
 """Average the word vectors of a GloVe or word2vec text file, the paper's first baseline."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -68,8 +68,8 @@ class WordVectors:
         return vectors
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        file: IO[bytes]
-        with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
+        opener: Callable[..., IO[bytes]] = cast(Any, gzip.open) if self.path.suffix == ".gz" else open
+        with opener(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     yield number, line.decode("utf-8").rstrip("\r\n ")

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -52,7 +52,7 @@ class NGramHead(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new weights."""
         for convolution in self.ngrams.convolutions:
-            convolution.reset_parameters()
+            cast(nn.Conv1d, convolution).reset_parameters()
 
 
 class DenseLayer(nn.Module):
@@ -142,7 +142,7 @@ def load_ngram_head(head: NGramHead, name_or_path: str | os.PathLike, kwargs: di
     """Load the weights of an [`NGramHead`], if the checkpoint has one.
 
     Args:
-        head ([`NGramHead`]): The head. It is changed in place.
+        head (`NGramHead`): The head. It is changed in place.
         name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
         kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
 

@@ -51,13 +51,19 @@ class ModelWithObjective(_Base):
     if TYPE_CHECKING:  # transformers and ContrastiveModel define these
 
         @property
-        def base_model(self) -> PreTrainedModel: ...
+        def base_model(self) -> PreTrainedModel:
+            """The encoder."""
+            ...
 
         @property
-        def embedding_dim(self) -> int: ...
+        def embedding_dim(self) -> int:
+            """The size of an embedding."""
+            ...
 
         @property
-        def contrastive_head(self) -> nn.Module: ...
+        def contrastive_head(self) -> nn.Module:
+            """The dense + tanh head."""
+            ...
 
     def prepare_objective(self) -> None:
         """Create what training needs beside the encoder: the objective, and the second encoder if there are two.

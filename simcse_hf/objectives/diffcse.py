@@ -1,6 +1,6 @@
 """DiffCSE: InfoNCE, and a discriminator that finds a sentence's replaced tokens with the help of its embedding."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -156,7 +156,7 @@ class DiffCSE(SimCSEObjective):
     @torch.no_grad()
     def _generate(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
-        generator = self._generator[0].to(ids.device)
+        generator = cast(nn.Module, self._generator[0]).to(ids.device)
         return generator(input_ids=self._mask(ids), attention_mask=mask).logits.argmax(-1)
 
     def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,7 @@ class NGramFeatures(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Compute features of shape `(n, length, features)` from hidden states of shape `(n, length, dim)`."""
-        dtype = self.convolutions[0].weight.dtype
+        dtype = cast(nn.Conv1d, self.convolutions[0]).weight.dtype
         states = hidden_states.to(dtype).masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
         return torch.cat([F.relu(convolution(states)) for convolution in self.convolutions], dim=1).transpose(1, 2)
 

@@ -1,7 +1,7 @@
 """The projector of Barlow Twins and VICReg, and what else the two objectives share."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ class GlobalBatchNorm(nn.Module):
         """Normalise rows of shape `(n, dim)`, in float32 or wider."""
         with torch.autocast(rows.device.type, enabled=False):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
-            return rows if self.weight is None else rows * self.weight + self.bias
+            return rows if self.weight is None or self.bias is None else rows * self.weight + self.bias
 
 
 class Projector(nn.Sequential):
@@ -108,7 +108,7 @@ class Projector(nn.Sequential):
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
-        return super().forward(embeddings.to(self[0].weight.dtype))
+        return super().forward(embeddings.to(cast(nn.Linear, self[0]).weight.dtype))
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -1,7 +1,7 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -79,11 +79,12 @@ class PromptBERT(SimCSEObjective):
             )
         self.template_edges = [list(edges) for edges in template_edges]
         self.denoise = denoise
-        self.head: nn.Module | None = None
+        self.head: nn.Sequential | None = None
         if head:
-            self.head = nn.Sequential(nn.Linear(dim, dim), nn.Tanh())
-            nn.init.normal_(self.head[0].weight, std=0.02)  # as BERT draws its layers
-            nn.init.zeros_(self.head[0].bias)
+            dense = nn.Linear(dim, dim)
+            nn.init.normal_(dense.weight, std=0.02)  # as BERT draws its layers
+            nn.init.zeros_(dense.bias)
+            self.head = nn.Sequential(dense, nn.Tanh())
 
     def attach(self, model: Encoder) -> None:
         """Refuse a model with two encoders."""
@@ -106,7 +107,7 @@ class PromptBERT(SimCSEObjective):
             return ContrastiveInputs(batch.embeddings)
         embeddings = batch.embeddings - self._template_embeddings(batch) if self.denoise else batch.embeddings
         if self.head is not None:
-            embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
+            embeddings = self.head(embeddings.to(cast(nn.Linear, self.head[0]).weight.dtype))
         return ContrastiveInputs(embeddings)
 
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:

@@ -62,6 +62,9 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields:
         `Path`: A path that does not exist yet, in the same folder as `path`. Its name ends in `.partial`.
+
+    Raises:
+        OSError: If the file or folder cannot take its place at `path`.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")

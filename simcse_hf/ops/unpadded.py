@@ -159,7 +159,7 @@ def encode_unpadded(
     skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
     packing = Packing.from_mask(attention_mask, skip_last_layer)
     if packing.token_index.numel() == 0:
-        hidden = base_model.get_input_embeddings().weight.new_zeros(1, 0, config.hidden_size)
+        hidden = cast(torch.Tensor, base_model.get_input_embeddings().weight).new_zeros(1, 0, config.hidden_size)
         layers = [hidden] * (config.num_hidden_layers + 1)
     else:
         inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
@@ -173,7 +173,7 @@ def encode_unpadded(
         no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
         hidden, layers = outputs.last_hidden_state, outputs.hidden_states
-    first = packing.first_tokens(hidden[0]) if first_only or pooled else None
+    first = packing.first_tokens(hidden[0]) if first_only or pooled else hidden[0, :0]
     return BaseModelOutputWithPooling(
         last_hidden_state=first[:, None] if first_only else packing.unpack(hidden[0]),
         hidden_states=tuple(packing.unpack(layer[0]) for layer in layers) if all_layers else None,
@@ -183,10 +183,11 @@ def encode_unpadded(
 
 def _pool_first_tokens(base_model: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
-    if isinstance(base_model.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-        activation = getattr(base_model, "pooler_activation", None) or base_model.activation
-        return activation(base_model.pooler(first))
-    return base_model.pooler(first[:, None])
+    encoder = cast(Any, base_model)
+    if isinstance(encoder.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+        activation = getattr(encoder, "pooler_activation", None) or encoder.activation
+        return activation(encoder.pooler(first))
+    return encoder.pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:

@@ -1,7 +1,7 @@
 """Callbacks of contrastive training: similarity evaluation on a dev set, and the parts of the loss."""
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..inference.batches import encode_token_ids, tokenize_texts
 from ..models.configuration import ContrastiveSettings, max_positions
-from ..models.modeling import ContrastiveOutput
+from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
 
 # Pairs scored above this share of the highest score count as positives: above 4 of 5 in STS-B (SimCSE, footnote 3).
@@ -88,7 +88,7 @@ class SimilarityEvalCallback(TrainerCallback):
             ValueError: If embeddings are not finite, or all equal.
         """
         if self._token_ids is None:
-            inner = model.module if hasattr(model, "module") else model
+            inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
             prompt = default_prompt(inner.settings)
             texts = [prompt + text for text in self._texts]
             self._token_ids = tokenize_texts(tokenizer, texts, max_positions(inner.config), inner.settings.templates)

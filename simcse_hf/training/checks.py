@@ -1,14 +1,16 @@
 """Checks before the first step: refuse runs that cannot learn, and warn about those that learn too little."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from ..objectives import TrainingRows
+from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import SimilarityEvalCallback
 from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
@@ -66,13 +68,13 @@ def check_dev_set_names(callbacks: list[Any]) -> None:
         )
 
 
-def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: list[TrainerCallback]) -> None:
+def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: Sequence[TrainerCallback]) -> None:
     """Refuse to choose the best model by a loss that is never computed.
 
     Args:
         args (`SimCSETrainingArguments`): The training arguments.
         eval_dataset (`Any`): The caller's `eval_dataset`, which gives `eval_loss`.
-        evals (`list[TrainerCallback]`): The dev sets.
+        evals (`Sequence[TrainerCallback]`): The dev sets.
 
     Raises:
         ValueError: If `metric_for_best_model` is the loss, and only dev sets are evaluated.
@@ -85,11 +87,11 @@ def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: l
         )
 
 
-def check_run(trainer: Trainer) -> None:
+def check_run(trainer: ContrastiveTrainer) -> None:
     """Check the rows, the batch, the objective and the sharding of a run.
 
     Args:
-        trainer (`Trainer`): The trainer that is about to train.
+        trainer (`ContrastiveTrainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If the run cannot train, or could not learn anything.
@@ -98,7 +100,7 @@ def check_run(trainer: Trainer) -> None:
     if rows is None or len(rows) == 0:
         raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
     num_sentences = len(rows[0]["input_ids"])
-    objective = trainer.model.objective
+    objective = prepared_objective(trainer.model)
     objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
     if args.gradcache_chunk_size is not None:
         check_gradcache(objective, args)
@@ -145,11 +147,11 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) 
         )
 
 
-def check_sharding(trainer: Trainer) -> None:
+def check_sharding(trainer: ContrastiveTrainer) -> None:
     """Check that FSDP can shard the model, and warn if Accelerate ignores FSDP.
 
     Args:
-        trainer (`Trainer`): The trainer that is about to train.
+        trainer (`ContrastiveTrainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If FSDP2 is combined with the masked-LM loss.
@@ -167,14 +169,14 @@ def check_sharding(trainer: Trainer) -> None:
         )
 
 
-def check_dropout(trainer: Trainer) -> None:
+def check_dropout(trainer: ContrastiveTrainer) -> None:
     """Check that the two views of a sentence differ, by all the dropout that the config asks for.
 
     With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config says,
     another method would be trained without notice: some attention kernels accept a dropout rate and ignore it.
 
     Args:
-        trainer (`Trainer`): The trainer that is about to train.
+        trainer (`ContrastiveTrainer`): The trainer that is about to train.
 
     Raises:
         ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
@@ -182,10 +184,10 @@ def check_dropout(trainer: Trainer) -> None:
     config = trainer.model.config
     if _views_are_equal(trainer):
         names = sorted(n for n in config.to_dict() if "dropout" in n and "classifier" not in n)
-        rates = ", ".join(f"{name} = {getattr(config, name)}" for name in names) or "no such setting"
+        described = ", ".join(f"{name} = {getattr(config, name)}" for name in names) or "no such setting"
         problem = (
             "both views of a sentence have the same embedding: without effective dropout there is nothing to learn "
-            f"from (SimCSE, Table 3). The encoder has {rates}; its attention implementation is "
+            f"from (SimCSE, Table 3). The encoder has {described}; its attention implementation is "
             f"{config._attn_implementation}."
         )
         if trainer.args.allow_zero_dropout:
@@ -210,13 +212,14 @@ def check_dropout(trainer: Trainer) -> None:
 
 
 @torch.no_grad()
-def _views_are_equal(trainer: Trainer, only_attention_dropout: bool = False) -> bool:
+def _views_are_equal(trainer: ContrastiveTrainer, only_attention_dropout: bool = False) -> bool:
     """Return whether the first text's views have one embedding in a training step.
 
     With `only_attention_dropout`, all other dropout is switched off.
     """
-    model = trainer.model
-    batch = trainer.data_collator([trainer.train_dataset[0]] * 8)  # At low rates, one text may be spared by chance.
+    model, rows = trainer.model, trainer.train_dataset
+    assert rows is not None
+    batch = trainer.data_collator([rows[0]] * 8)  # At low rates, one text may be spared by chance.
     ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
     hooks = []
     if only_attention_dropout:  # Attention weights have an axis of heads, and so four axes; other states have fewer.

@@ -12,6 +12,7 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import sum_over_processes, world
+from .base import prepared_objective
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 
@@ -61,7 +62,7 @@ class CachedBatch:
         self.embeddings = torch.cat(embeddings).requires_grad_()
         visible = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
         with autocast():
-            loss, parts = total_and_parts(model.objective(EncodedBatch(self.embeddings, visible)))
+            loss, parts = total_and_parts(prepared_objective(model)(EncodedBatch(self.embeddings, visible)))
         self.output = ContrastiveOutput(
             loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
         )
@@ -87,6 +88,7 @@ class CachedBatch:
         """
         mlm_weights = self._mlm_weights()
         mlm_loss = None if mlm_weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
+        assert self.embeddings.grad is not None
         gradients = self.embeddings.grad.split([len(chunk["input_ids"]) for chunk in self.chunks])
         last = len(self.chunks) - 1
         with preserve_random_state(self.model.device):
@@ -104,15 +106,16 @@ class CachedBatch:
                     if i == last and world()[1] > 1:
                         # DistributedDataParallel exchanges a gradient when a backward pass reaches its parameter. The
                         # objective's parameters already have theirs, so this pass adds 0 to it.
-                        trained = [p for p in self.model.objective.parameters() if p.requires_grad]
+                        trained = [p for p in prepared_objective(self.model).parameters() if p.requires_grad]
                         surrogate = surrogate + sum(0.0 * parameter.sum() for parameter in trained)
                     surrogate.backward()
         self.embeddings.grad = None
         result = self.output
-        result["loss"] = result.loss.detach()
+        assert result.loss is not None
+        loss = result["loss"] = result.loss.detach()
         if mlm_loss is not None:
             result["mlm_loss"] = mlm_loss
-            result["loss"] = result.loss + self.model.settings.mlm_weight * mlm_loss
+            result["loss"] = loss + self.model.settings.mlm_weight * mlm_loss
         return result
 
     def _mlm_weights(self) -> torch.Tensor | None:

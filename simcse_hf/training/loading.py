@@ -1,6 +1,7 @@
 """Load what a training run starts from: the model, its tokenizer and the texts."""
 
 import itertools
+from typing import cast
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
@@ -32,7 +33,7 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
     """
     options = model_args.load_options()
     set_seed(seed)
-    model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **options)
+    model = AutoModelForCL.from_pretrained(cast(str, model_args.model_name_or_path), **options)
     return model, load_tokenizer(model_args)
 
 

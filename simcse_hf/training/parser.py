@@ -4,7 +4,7 @@ from argparse import SUPPRESS, Action
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
@@ -74,7 +74,9 @@ def parse_over(values: dict[str, Any], classes: Sequence[type], argv: Sequence[s
 
 def make_parser(classes: Sequence[type]) -> HfArgumentParser:
     """Make a parser whose help shows this package's arguments first and transformers' last."""
-    parser = HfArgumentParser(classes, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
+    parser = HfArgumentParser(
+        cast(Any, classes), usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False
+    )
     inherited = {f.name for f in fields(TrainingArguments)}
     ours = parser.add_argument_group("arguments of this package")
     theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")

@@ -111,7 +111,7 @@ def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveMo
         self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Return the mean cross-entropy at the masked positions of inputs of shape `(batch, length)`."""
-        hidden_states = self._hidden_states(input_ids[:, None], attention_mask[:, None], None)
+        hidden_states = self._encode(input_ids, attention_mask).last_hidden_state
         return {"loss": self._masked_lm_loss(hidden_states, labels)}
 
     name = model_class.__name__.replace("ForCL", "ForPretraining")
@@ -128,6 +128,8 @@ class MaskedLMTrainer(Trainer):
         masker (`TokenMasker`): Draws the masks of training.
         kwargs (`Any`): Further arguments of the Trainer.
     """
+
+    model: ContrastiveModel
 
     def __init__(
         self,
@@ -236,10 +238,11 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
         `ContrastiveModel`: A model of a [`pretraining_class`].
     """
     # The masked-LM loss does not reach a pooler, and DistributedDataParallel needs a gradient for each parameter.
-    settings = {"do_mlm": True, "pooler_type": "cls_before_pooler"}
+    settings: dict[str, Any] = {"do_mlm": True, "pooler_type": "cls_before_pooler"}
     if options.model_name_or_path:
         config = AutoConfig.from_pretrained(options.model_name_or_path)
-        model_class = pretraining_class(contrastive_class(type(config)))
+        contrastive = contrastive_class(type(config))  # type: ignore[arg-type]  # as below
+        model_class = pretraining_class(contrastive)  # type: ignore[arg-type]  # as below
         return model_class.from_pretrained(options.model_name_or_path, config=config, **settings)
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -252,7 +255,9 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
         # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
         initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
     )
-    return pretraining_class(contrastive_class(BertConfig))(config, **settings)
+    contrastive = contrastive_class(BertConfig)
+    model_class = pretraining_class(contrastive)  # type: ignore[arg-type]  # mypy: a class is not hashable
+    return model_class(config, **settings)
 
 
 def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:

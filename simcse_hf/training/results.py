@@ -11,20 +11,20 @@ import accelerate
 import datasets
 import torch
 import transformers
-from transformers import Trainer
 
 from .. import __version__
+from .base import ContrastiveTrainer
 from .output_dir import RESULTS
 from .record import describe_run
 
 HUB_TOKEN_PATTERN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
-def write_results(trainer: Trainer, train_texts: str | None = None) -> dict[str, Any]:
+def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -> dict[str, Any]:
     """Write `results.json` into `output_dir` after training, and print a summary.
 
     Args:
-        trainer (`Trainer`): After `train()`.
+        trainer (`ContrastiveTrainer`): After `train()`.
         train_texts (`str`, *optional*): Name of the training texts, for the record.
 
     Returns:
@@ -55,7 +55,7 @@ def write_results(trainer: Trainer, train_texts: str | None = None) -> dict[str,
     return results
 
 
-def _dev_results(trainer: Trainer) -> dict[str, Any]:
+def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
     if not trainer.similarity_evals:
         return {"dev_set": None, "initial": None, "best": None, "final": None}
     name = f"{trainer.similarity_evals[0].name}_spearman"

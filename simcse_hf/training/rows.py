@@ -1,7 +1,7 @@
 """Turn the caller's training and evaluation data into the rows that the collator takes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
@@ -13,6 +13,7 @@ from ..data.tokenize import tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
+from .base import prepared_objective
 from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
@@ -162,7 +163,7 @@ def tokenized_rows(
     if "input_ids" in dataset.column_names:
         return dataset
     if prompt:
-        dataset = dataset.map(_put_before, batched=True, fn_kwargs={"prompt": prompt})
+        dataset = cast(Dataset, dataset).map(_put_before, batched=True, fn_kwargs={"prompt": prompt})
     return tokenize_dataset(dataset, tokenizer, args.max_seq_length, args.preprocessing_num_workers, templates)
 
 
@@ -180,12 +181,13 @@ def make_collator(
     train_dataset: Dataset | SeededDataset | None,
 ) -> ContrastiveCollator:
     """Make the collator that the model's objective and the arguments need."""
+    objective = prepared_objective(model)
     longest = padded_length(train_dataset, args, model.settings.template_edges)
     return ContrastiveCollator(
         tokenizer,
         pad_to=longest if args.pad_to_max_length else None,
-        repeat=model.objective.num_views,
-        add_text_ids=model.objective.needs_text_ids,
+        repeat=objective.num_views,
+        add_text_ids=objective.needs_text_ids,
     )
 
 
@@ -196,4 +198,5 @@ def make_masked_lm_view(
     if args.view not in MASKED_LM_VIEWS:
         return None
     rate = masked_lm_rate(args.view, args.view_rate)
-    return MaskedLMView(args.view_model or model.name_or_path, tokenizer, rate).to(args.device)
+    assert rate is not None
+    return MaskedLMView(args.view_model or cast(str, model.name_or_path), tokenizer, rate).to(args.device)

@@ -2,17 +2,17 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback, set_seed
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
@@ -26,6 +26,7 @@ from ..objectives import objective_class
 from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
+from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback, default_prompt
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
 from .gradcache import CachedBatch
@@ -37,7 +38,7 @@ from .training_args import SimCSETrainingArguments
 logger = logging.get_logger(__name__)
 
 
-class SimCSETrainer(Trainer):
+class SimCSETrainer(ContrastiveTrainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
@@ -85,8 +86,8 @@ class SimCSETrainer(Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
         args.view = args.view or objective_class(start.settings.objective).view
         self._prepare_model(start, args, tokenizer)
-        texts = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
-        self._tokenize = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
+        texts: dict[str, Any] = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
+        self._tokenize: partial[Any] = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
         if train_dataset is not None:
             train_dataset = training_rows(train_dataset, tokenizer, args, **texts)
         self.loss_tracker = LossTracker()
@@ -151,7 +152,8 @@ class SimCSETrainer(Trainer):
         try:
             return super().train(*args, **kwargs)
         except FloatingPointError:
-            self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
+            if self.optimizer is not None:
+                self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
             raise
 
     def get_train_dataloader(self) -> DataLoader:
@@ -192,15 +194,15 @@ class SimCSETrainer(Trainer):
             inputs["attention_mask"] = (inputs["input_ids"] != self.processing_class.pad_token_id).long()
         if "view_seed" in inputs:
             ids, mask, seeds = inputs["input_ids"], inputs["attention_mask"], inputs.pop("view_seed")
-            first = 0 if self.args.view_both else 1
+            first, view = 0 if self.args.view_both else 1, self.masked_lm_view
+            assert view is not None
             columns = [
-                self.masked_lm_view(ids[:, i], mask[:, i], seeds ^ i) if i >= first else ids[:, i]
-                for i in range(ids.shape[1])
+                view(ids[:, i], mask[:, i], seeds ^ i) if i >= first else ids[:, i] for i in range(ids.shape[1])
             ]
             inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.masker is not None and training:
-            columns = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
-            inputs = mask_batch(inputs, self.masker, columns)
+            masked_columns = prepared_objective(self.model).mlm_columns(inputs["input_ids"].shape[1])
+            inputs = mask_batch(inputs, self.masker, masked_columns)
         return inputs
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
@@ -209,7 +211,7 @@ class SimCSETrainer(Trainer):
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
         if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
-            self.optimizer.train()
+            cast(Any, self.optimizer).train()
         inputs = self._prepare_inputs(inputs)
         no_sync: Callable[[], AbstractContextManager] = partial(self.accelerator.no_sync, model)
         factor = 1 / self.current_gradient_accumulation_steps
@@ -236,11 +238,6 @@ class SimCSETrainer(Trainer):
         super().log(logs, start_time)
 
     # --- evaluation ------------------------------------------------------------------------------------------------
-
-    @property
-    def similarity_evals(self) -> list[SimilarityEvalCallback]:
-        """The dev sets of scored pairs, in the order they were added."""
-        return [x for x in self.callback_handler.callbacks if isinstance(x, SimilarityEvalCallback)]
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`SimilarityEvalCallback`] is evaluated from now on."""
@@ -273,9 +270,10 @@ class SimCSETrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets of scored pairs."""
-        if self.similarity_evals and len(dataloader.dataset) == 0:
+        if self.similarity_evals and len(cast(Sized, dataloader.dataset)) == 0:
             texts = sum(callback.num_texts for callback in self.similarity_evals)
-            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)
+            nothing = cast(Any, None)
+            output = EvalLoopOutput(predictions=nothing, label_ids=None, metrics={}, num_samples=texts)
         else:
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
@@ -285,6 +283,7 @@ class SimCSETrainer(Trainer):
             for callback in self.similarity_evals:
                 with self.compute_loss_context_manager():
                     metrics = callback.evaluate(self.model_wrapped, self.processing_class)
+                assert output.metrics is not None
                 output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
         return output
 
@@ -323,8 +322,12 @@ class SimCSETrainer(Trainer):
         language: str | None = None,
         license: str | None = None,
         tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
         dataset: str | list[str] | None = None,
-        **kwargs: Any,
+        dataset_args: str | list[str] | None = None,
     ) -> None:
         """Write this package's model card into `output_dir`, unless there is one written by hand.
 
@@ -332,15 +335,19 @@ class SimCSETrainer(Trainer):
             language (`str`, *optional*): As in transformers.
             license (`str`, *optional*): As in transformers.
             tags (`str` or `list[str]`, *optional*): As in transformers.
+            model_name (`str`, *optional*): Ignored: the card is built from the run itself.
+            finetuned_from (`str`, *optional*): Ignored.
+            tasks (`str` or `list[str]`, *optional*): Ignored.
+            dataset_tags (`str` or `list[str]`, *optional*): Ignored.
             dataset (`str` or `list[str]`, *optional*): As in transformers.
-            kwargs (`Any`): Ignored: the card is built from the run itself.
+            dataset_args (`str` or `list[str]`, *optional*): Ignored.
         """
         card = Path(str(self.args.output_dir), CARD)
         if not self.is_world_process_zero() or is_written_by_hand(card):
             return
         try:
             write_card(
-                self.args.output_dir,
+                str(self.args.output_dir),
                 repo_id=self.hub_model_id,
                 run=describe_run(self),
                 language=language,
@@ -357,7 +364,7 @@ class SimCSETrainer(Trainer):
         busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy):
             if self.is_world_process_zero():
-                copy_sentence_transformers_files(checkpoint_folder, self.args.output_dir)
+                copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
         super()._push_from_checkpoint(checkpoint_folder)
 
 
@@ -369,8 +376,9 @@ def _load(model: Any) -> ContrastiveModel:
     return model
 
 
-def _call(model_init: Callable[..., Any], trial: Any) -> Any:
+def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     """Call `model_init` with the trial of a search, if it takes one."""
+    assert model_init is not None
     return model_init(trial) if inspect.signature(model_init).parameters else model_init()
 
 

@@ -1,9 +1,10 @@
 """The arguments of a contrastive training run."""
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from transformers import TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..data.views import VIEWS
 
@@ -133,7 +134,8 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # There is no device to copy to.
         elif self.dataloader_pin_memory and not has_accelerator_config:
-            self.accelerator_config.non_blocking = True  # Otherwise each batch waits for the previous step.
+            # Otherwise each batch waits for the previous step.
+            cast(AcceleratorConfig, self.accelerator_config).non_blocking = True
         if self.n_gpu > 1:
             raise ValueError(
                 f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "

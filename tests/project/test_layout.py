@@ -28,6 +28,7 @@ LONG_SIGNATURES = {
     "models/modeling.py:ContrastiveModel.forward": "the inputs of a transformers model",
     "data/spans.py:SpanDataset.__init__": "the settings of DeCLUTR's paper, one argument each",
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
+    "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
 

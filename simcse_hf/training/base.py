@@ -1,0 +1,30 @@
+"""The types of a trainer of contrastive models, for the modules that the trainer itself uses."""
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, Trainer
+
+from ..data.view_dataset import SeededDataset
+from ..models.modeling import ContrastiveModel
+from ..objectives import Objective
+from .callbacks import SimilarityEvalCallback
+from .training_args import SimCSETrainingArguments
+
+
+class ContrastiveTrainer(Trainer):
+    """transformers' Trainer with the types of contrastive training, which are narrower than the Trainer's own."""
+
+    model: ContrastiveModel  # transformers: any nn.Module, or None
+    args: SimCSETrainingArguments
+    processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
+    train_dataset: Dataset | SeededDataset | None  # transformers: any data set
+
+    @property
+    def similarity_evals(self) -> list[SimilarityEvalCallback]:
+        """The dev sets of scored pairs, in the order they were added."""
+        return [x for x in self.callback_handler.callbacks if isinstance(x, SimilarityEvalCallback)]
+
+
+def prepared_objective(model: ContrastiveModel) -> Objective:
+    """Return the objective of a model, which must have one: the trainer prepares it before anything else."""
+    assert model.objective is not None
+    return model.objective
