@@ -296,7 +296,7 @@ def test_the_server_can_be_interrupted(demo):
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_two_indexes_stand_side_by_side(index):
+def test_two_indexes_are_searched_side_by_side(index):
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     page = build_demo([index, index])
     search = next(function.fn for function in page.fns.values() if function.api_name == "search")
@@ -326,7 +326,7 @@ def test_a_port_in_use_is_an_error(folders):
         (["--index", "a", "b", "--pooler", "avg"], "--model and --pooler_type belong to one index"),
     ],
 )
-def test_a_setting_out_of_range_is_wrong_usage(options, message, capsys):
+def test_a_setting_out_of_range_is_a_usage_error(options, message, capsys):
     with pytest.raises(SystemExit) as ended:
         demo_main(["--index", "absent", *options])
     assert ended.value.code == 2 and message in capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     assert results["geometry"]["sentences"] > 0
 
 
-def test_scores_the_tasks_that_are_named(folder, capsys):
+def test_scores_only_the_requested_tasks(folder, capsys):
     assert (
         evaluate_main(
             ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
@@ -128,7 +128,7 @@ def test_wrong_usage_ends_with_status_2(words, message, capsys):
         (["--model", "cli_encoders:wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
     ],
 )
-def test_bad_input_is_one_line(words, message, capsys):
+def test_invalid_input_gives_a_one_line_error(words, message, capsys):
     assert main(["evaluate", *words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("simcse-hf evaluate: error: ") and message in error

@@ -88,7 +88,7 @@ def test_wrong_usage_ends_with_status_2(words, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("simcse-hf")
 
 
-def test_bad_input_is_one_line(tmp_path, capsys):
+def test_invalid_input_gives_a_one_line_error(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["build-nli", "--input", str(tmp_path / "absent.csv"), "--output", str(tmp_path / "out.csv")])
     assert ended.value.code == 2
@@ -109,7 +109,7 @@ def _model_commands(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["encode", "index", "evaluate", "export", "postprocess"])
-def test_a_mistyped_model_is_one_line(command, tmp_path, capsys):
+def test_a_mistyped_model_gives_a_one_line_error(command, tmp_path, capsys):
     for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
         assert main([command, *_model_commands(tmp_path)[command], model]) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
@@ -118,7 +118,7 @@ def test_a_mistyped_model_is_one_line(command, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda"])
-def test_a_device_that_does_not_exist_is_one_line(device, tmp_path, capsys, monkeypatch):
+def test_a_missing_device_gives_a_one_line_error(device, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["encode", *_model_commands(tmp_path)["encode"], "any", "--device", device]) == 2
     assert f"--device {device}: " in capsys.readouterr().err
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("program: error: [Errno 21] Is a directory")
 
 
-def test_a_push_that_does_not_come_through_is_a_failed_run(tmp_path, capsys, monkeypatch):
+def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
     from simcse_hf.publishing.hub import PushError
 
     def fail(*_, **__):
@@ -170,7 +170,7 @@ def test_an_interruption_ends_without_a_traceback(capsys):
     assert capsys.readouterr().err == "program: interrupted\n"
 
 
-def test_a_message_of_several_lines_becomes_one(capsys):
+def test_a_message_of_several_lines_is_joined_into_one(capsys):
     from simcse_hf.cli.common import check_device
 
     def fail():

@@ -56,7 +56,7 @@ def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
     assert f"no sentence reaches 1.0; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
 
 
-def test_a_threshold_that_is_no_cosine_is_refused(base, capsys):
+def test_a_threshold_outside_the_range_of_cosines_is_refused(base, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["search", "--index", str(base / "index"), "a cat", "--threshold", "5"])
     assert ended.value.code == 2
@@ -81,7 +81,7 @@ def test_encode_puts_the_prompt_before_each_text(base):
     np.testing.assert_allclose(np.concatenate(list(read_shards(base / "prompted-vectors"))), expected, atol=1e-5)
 
 
-def test_a_prompt_that_the_model_does_not_have_is_one_line(base, capsys):
+def test_an_unknown_prompt_gives_a_one_line_error(base, capsys):
     assert main(_encode(base, "unnamed", "--prompt_name", "passage")) == 2
     assert "has no prompt named 'passage'" in capsys.readouterr().err
 

@@ -81,7 +81,7 @@ def test_whitened_embeddings_have_identity_covariance(fit, capsys):
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_simcse_applies_the_transform_unless_told_not_to(method, fit, raw):
+def test_simcse_applies_the_transform_by_default(method, fit, raw):
     directory = fit(method)
     applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
     assert applied.pooler_type == plain.pooler_type == "avg_first_last"
@@ -97,7 +97,7 @@ def test_simcse_applies_the_transform_unless_told_not_to(method, fit, raw):
 
 
 @pytest.mark.parametrize("pooler", ["avg", "cls_before_pooler"])
-def test_a_layer_norm_costs_one_dimension(pooler, fit):
+def test_a_layer_norm_reduces_the_rank_by_one_dimension(pooler, fit):
     model = SimCSE(fit("whitening", pooler=pooler), device="cpu")
     assert model.dim == DIM - 1 and model.encode(TEXTS).shape == (6, DIM - 1)
     vectors = model.encode(SENTENCES, normalize=False).double()
@@ -253,7 +253,7 @@ def test_an_index_holds_transformed_embeddings(fit, tmp_path):
 
 
 @pytest.mark.parametrize("pooler", ["avg", "avg_first_last", "cls_before_pooler"])
-def test_sentence_transformers_whitens_too(pooler, fit, tmp_path):
+def test_sentence_transformers_applies_the_whitening(pooler, fit, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
     directory = fit("whitening", "--dim", "20", pooler=pooler)
     ours = SimCSE(directory, device="cpu")
@@ -301,7 +301,7 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
         assert "few.txt" in error and message in error and not output.exists()
 
 
-def test_refuses_bad_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
+def test_refuses_invalid_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
         fit_transform(model, "zca", sentences, tmp_path / "new")
@@ -332,6 +332,6 @@ def test_a_damaged_transform_is_not_ignored(fit):
         SimCSE(directory, device="cpu")
 
 
-def test_training_drops_the_transform(fit, tmp_path):
+def test_training_removes_the_transform(fit, tmp_path):
     AutoModelForCL.from_pretrained(fit("whitening")).save_pretrained(tmp_path / "trained")
     assert not (tmp_path / "trained/postprocessing").exists() and "postprocessing" not in NAMES

@@ -18,7 +18,7 @@ METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraini
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_passes_the_words_after_the_method_on(method, monkeypatch):
+def test_arguments_after_the_method_are_passed_to_training(method, monkeypatch):
     calls = []
 
     def train(argv):
@@ -40,7 +40,7 @@ def test_help_of_a_method_names_the_command(method, capsys):
     assert capsys.readouterr().out.startswith(f"usage: simcse-hf train {method} ")
 
 
-def test_a_mistyped_model_is_one_line(tmp_path, capsys):
+def test_a_mistyped_model_gives_a_one_line_error(tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("a cat\na dog\n")
     words = ["--model_name_or_path", "./nope", "--train_file", str(tmp_path / "texts.txt")]
     assert main(["train", "unsup", *words, "--output_dir", str(tmp_path / "out"), "--use_cpu"]) == 2
@@ -69,7 +69,7 @@ def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
     assert results["command"][:2] == ["simcse-hf train unsup", str(recipe)]
 
 
-def test_an_unknown_option_is_wrong_usage(capsys):
+def test_an_unknown_option_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["train", "mlm", "--nonsense"])
     assert ended.value.code == 2 and "--nonsense" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_works_in_the_workers_of_a_data_loader(tokenizer):
     assert [batch["input_ids"].shape for batch in loader] == [(2, 2, 4), (2, 2, 6)]
 
 
-def test_a_model_takes_the_batch(tokenizer):
+def test_a_model_accepts_the_batch(tokenizer):
     model = BertForCL(tiny_config())
     batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
     output = model(**batch)
@@ -143,6 +143,6 @@ def test_pads_on_the_right():
         ({"input_ids": []}, "a list of token id lists"),
     ],
 )
-def test_says_what_is_wrong_with_a_row(tokenizer, row, message):
+def test_the_error_says_what_is_wrong_with_a_row(tokenizer, row, message):
     with pytest.raises(ValueError, match=message):
         ContrastiveCollator(tokenizer)([row, row])

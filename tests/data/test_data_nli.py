@@ -100,7 +100,7 @@ def test_no_negatives_gives_every_entailment_pair():
 
 
 @pytest.mark.parametrize("label", [int, str, str.title], ids=["number", "number as text", "title case"])
-def test_labels_as_numbers_and_in_any_case(label):
+def test_labels_may_be_numbers_or_words_in_any_case(label):
     numbers = {"entailment": 0, "neutral": 1, "contradiction": 2}
     rows = [row | {"label": label(row["label"] if label is str.title else numbers[row["label"]])} for row in ROWS]
     assert build_nli_triplets(rows).to_list() == build_nli_triplets(ROWS).to_list()
@@ -121,7 +121,7 @@ def test_pairs_without_a_label_are_left_out_and_counted(label, caplog):
     assert "1 pairs without a label" in caplog.text
 
 
-def test_duplicates_conflicts_and_empty_texts(caplog):
+def test_duplicates_conflicting_labels_and_empty_texts_are_left_out(caplog):
     more = [
         ROWS[0],
         {"premise": "A dog runs.", "hypothesis": "A dog is on its feet.", "label": "contradiction"},
@@ -145,7 +145,7 @@ def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
     ]
 
 
-def test_snli_column_names_and_several_files(tmp_path):
+def test_accepts_snli_column_names_and_several_files(tmp_path):
     rows = [
         {"sentence1": a, "sentence2": b, "gold_label": label, "annotator_labels": [label]} for a, b, label in PAIRS
     ]

@@ -138,7 +138,7 @@ def test_embeddings_are_normalized_after_truncation(model, source, tmp_path):
     np.testing.assert_allclose(vectors, full / np.linalg.norm(full, axis=1, keepdims=True), atol=1e-6)
 
 
-def test_int8_takes_the_ranges_of_the_first_shard_for_all(model, source, tmp_path):
+def test_int8_uses_the_ranges_of_the_first_shard_for_all_shards(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8")
     vectors = model.encode(make_texts(53), convert_to="numpy")
     ranges = np.load(tmp_path / "out" / "ranges.npy")
@@ -150,7 +150,7 @@ def test_int8_takes_the_ranges_of_the_first_shard_for_all(model, source, tmp_pat
     assert (np.abs(dequantize_int8(codes, ranges) - inside) <= steps / 2 + 1e-5).all()
 
 
-def test_ranges_of_the_caller_are_used(model, source, tmp_path):
+def test_ranges_passed_by_the_caller_are_used(model, source, tmp_path):
     ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=ranges)
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
@@ -174,7 +174,7 @@ def test_binary_codes_are_the_signs():
     assert quantize(values, "ubinary").dtype == np.uint8 and quantize(values, "binary").dtype == np.int8
 
 
-def test_codes_are_those_of_sentence_transformers():
+def test_codes_equal_those_of_sentence_transformers():
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     quantize_embeddings = library.quantize_embeddings
     vectors = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
@@ -247,7 +247,7 @@ encode_main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("file_format, precision", [("npy", "int8"), ("parquet", "float32")])
-def test_a_resumed_run_has_the_bytes_of_a_run_without_interruption(
+def test_a_resumed_run_writes_the_same_bytes_as_an_uninterrupted_run(
     checkpoint, source, tmp_path, monkeypatch, file_format, precision
 ):
     words = f"--model {checkpoint} --input {source} --shard_size 10 --format {file_format} --precision {precision}"
@@ -296,7 +296,7 @@ def test_a_kill_at_any_time_leaves_only_complete_shards(checkpoint, tmp_path):
     np.testing.assert_allclose(ours, whole, atol=1e-6)
 
 
-def test_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
+def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20)
     with pytest.raises(ValueError, match="holds a run already: continue it with --resume"):
         encode_file(model, source, tmp_path / "out", shard_size=20)
@@ -317,7 +317,7 @@ def test_another_input_model_or_setting_is_refused(model, checkpoint, source, tm
         encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
 
 
-def test_an_unused_random_head_does_not_count_as_another_model(save_checkpoint, tmp_path, source):
+def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, source):
     from transformers import BertModel
 
     checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
@@ -388,7 +388,7 @@ def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_cell_is_found_before_anything_is_encoded(model, tmp_path, monkeypatch):
+def test_an_invalid_cell_is_reported_before_anything_is_encoded(model, tmp_path, monkeypatch):
     source = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["the cat", "a dog", None]}), source)
     monkeypatch.setattr(model, "encode", None)

@@ -81,7 +81,7 @@ def test_encode_runs_in_evaluation_mode_and_restores_the_mode(make):
         assert simcse.model.training is training
 
 
-def test_embeddings_are_normalized_unless_told_otherwise(make):
+def test_embeddings_are_normalized_by_default(make):
     simcse = make()
     raw, unit = simcse.encode(TEXTS, normalize=False), simcse.encode(TEXTS)
     torch.testing.assert_close(unit.norm(dim=1), torch.ones(7))
@@ -248,7 +248,7 @@ def test_similarity_takes_embeddings_of_any_length(make):
 # --- which pooler -------------------------------------------------------------------------------------------------
 
 
-def test_the_pooler_is_read_from_the_config_whatever_the_name(save_checkpoint):
+def test_the_pooler_is_read_from_the_config_and_not_from_the_name(save_checkpoint):
     for name, settings, expected in [
         ("unsup-simcse-bert", {"pooler_type": "cls"}, "cls"),
         ("sup-simcse-bert", {"pooler_type": "cls", "mlp_only_train": True}, "cls_before_pooler"),
@@ -342,7 +342,7 @@ def as_sentence_transformer(directory, pooling, modules=("Transformer", "Pooling
         ({"pooling_mode_max_tokens": True}, "max"),
     ],
 )
-def test_pooler_and_length_of_a_sentence_transformer(pooling, pooler, save_checkpoint):
+def test_pooler_and_length_of_a_sentence_transformers_model_are_read(pooling, pooler, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, pooling)
     simcse = SimCSE(directory, device="cpu")
@@ -364,7 +364,7 @@ def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
     assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
 
 
-def test_two_poolings_at_once_are_refused(save_checkpoint):
+def test_a_model_with_two_poolings_is_refused(save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
     as_sentence_transformer(directory, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True})
     with pytest.raises(ValueError, match="pooling_mode_cls_token, pooling_mode_mean_tokens"):
@@ -398,8 +398,8 @@ def test_a_classifier_can_be_trained_on_embeddings(save_checkpoint):
     torch.nn.Linear(32, 2)(simcse.encode(["a cat", "dog"], normalize=False)).sum().backward()
 
 
-def test_the_length_of_a_sentence_transformer_6(save_checkpoint, tokenizer):
-    """sentence-transformers 6 writes it as the tokenizer's model_max_length, and no max_seq_length."""
+def test_the_length_of_a_sentence_transformers_6_model_is_read(save_checkpoint, tokenizer):
+    """sentence-transformers 6 saves it as the tokenizer's model_max_length instead of max_seq_length."""
     directory = save_checkpoint(BertModel(tiny_config()))
     rows = [
         {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},

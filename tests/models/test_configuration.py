@@ -1,4 +1,4 @@
-"""What a user is promised of the settings: all of them stand in config.json, and a wrong one is named at once."""
+"""The settings are saved in config.json, and an invalid one is refused at construction."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_model_type_stays_the_stock_one(tmp_path):
     assert saved["model_type"] == "bert" and "auto_map" not in saved
 
 
-def test_overrides_win_over_the_section_without_changing_it():
+def test_overrides_take_precedence_over_the_section_without_changing_it():
     config = tiny_config()
     setattr(config, SECTION, {"temperature": 0.2, "pooler_type": "avg"})
     settings = ContrastiveSettings.from_config(config, temperature=0.3)
@@ -149,14 +149,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG)
-def test_a_wrong_value_is_named_at_construction(name, value, message):
+def test_an_invalid_value_is_refused_at_construction(name, value, message):
     with pytest.raises(ValueError, match=f"{name} must be .*{message}" if "must be" not in message else message) as e:
         BertForCL(tiny_config(), **{name: value})
     assert name in str(e.value) and repr(value) in str(e.value)
 
 
 @pytest.mark.parametrize("section", [{"temperature": -1.0}, {"temp": 0.1}, "cls", ["cls"]])
-def test_a_wrong_section_of_config_json_is_refused(section, tmp_path):
+def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
     BertForCL(tiny_config()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {SECTION: section}))
@@ -164,7 +164,7 @@ def test_a_wrong_section_of_config_json_is_refused(section, tmp_path):
         BertForCL.from_pretrained(tmp_path)
 
 
-def test_an_unknown_setting_is_named_with_the_known_ones():
+def test_an_unknown_setting_is_refused_and_the_known_ones_are_listed():
     with pytest.raises(
         ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known settings are .*do_mlm, .*"
     ):

@@ -1,4 +1,4 @@
-"""What a user is promised of an encoder without a pooler: our head, in a file beside weights that stay stock."""
+"""Encoders without a pooler get our head, which is saved in a file beside the unchanged stock weights."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_a_saved_head_loads_bit_for_bit(tmp_path):
         assert torch.equal(loaded.state_dict()[name], tensor)
 
 
-def test_a_directory_without_head_leaves_it_as_it_was(tmp_path):
+def test_a_directory_without_head_does_not_change_the_head(tmp_path):
     ours = head(0)
     before = ours.dense.weight.clone()
     assert load_head(ours, tmp_path, {}) is False
@@ -72,8 +72,8 @@ def test_a_model_keeps_its_head_in_that_file(family, save_checkpoint):
     torch.testing.assert_close(by_hand, model(**batch).sentence_embeddings, rtol=0, atol=1e-5)
 
 
-def test_saves_the_given_state_dict(save_checkpoint, tmp_path):
-    """The Trainer hands over a gathered state_dict, which may not be the model's own tensors."""
+def test_saves_the_state_dict_that_is_passed(save_checkpoint, tmp_path):
+    """The Trainer passes a gathered state dict, whose tensors need not be those of the model."""
     model = AutoModelForCL.from_config(tiny_config("distilbert"))
     given = {name: torch.full_like(tensor, 0.25) for name, tensor in model.state_dict().items()}
     names = set(given)

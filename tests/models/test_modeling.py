@@ -1,4 +1,4 @@
-"""What a user is promised of the models: one pass a step, two dropout views, the losses of the paper."""
+"""Tests of the models: encoder passes per step, dropout views, and the losses of the paper."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ def views(batch, num_sentences=2, **options):
 
 @pytest.mark.parametrize(("do_mlm", "masked", "passes"), [(False, False, 1), (True, False, 1), (True, True, 2)])
 @pytest.mark.parametrize("num_sentences", [2, 3, 5])
-def test_a_step_is_one_encoder_pass_and_one_more_for_mlm(num_sentences, do_mlm, masked, passes):
+def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(num_sentences, do_mlm, masked, passes):
     model = BertForCL(tiny_config(), do_mlm=do_mlm)
     calls = []
     model.base_model.register_forward_hook(lambda *_: calls.append(1))
@@ -136,14 +136,14 @@ def test_without_dropout_the_views_are_equal(family):
     assert torch.equal(vectors[:, 0], vectors[:, 1])
 
 
-def test_under_a_fixed_mask_the_views_are_equal_and_dropout_is_on():
+def test_with_a_fixed_mask_the_views_are_equal_although_dropout_is_active():
     model = BertForCL(tiny_config(), fixed_mask=True)
     first, second = (model(**views(4)).sentence_embeddings for _ in range(2))
     assert torch.equal(first[:, 0], first[:, 1]) and first.shape == (4, 2, 32)
     assert not torch.allclose(first, second)
 
 
-def test_fixed_mask_is_two_passes_under_one_mask():
+def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
     """Values and gradients are those of encoding twice from one state of the random generator."""
     fixed = BertForCL(tiny_config(), fixed_mask=True)
     plain = BertForCL(tiny_config())
@@ -209,8 +209,8 @@ def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
         ("big_bird", {"attention_type": "original_full"}),
     ],
 )
-def test_parameters_that_plain_text_does_not_reach_are_frozen(family, options):
-    """Longformer's global attention, LUKE's entities: DistributedDataParallel would stop at them."""
+def test_parameters_that_text_inputs_do_not_use_are_frozen(family, options):
+    """DistributedDataParallel fails on unused parameters, such as Longformer's global attention or LUKE's entities."""
     sizes = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 1}
     sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
     model = AutoModelForCL.from_config(AutoConfig.for_model(family, **sizes, **options)).train()
@@ -249,7 +249,7 @@ def test_a_head_that_is_trained_kept_or_not_used_may_be_combined_with_adapters(s
     assert "random and is frozen" in caplog.text
 
 
-def test_takes_the_arguments_that_peft_passes_and_refuses_their_other_values():
+def test_accepts_only_the_argument_values_that_peft_passes():
     model, batch = BertForCL(tiny_config()).eval(), random_batch(4)
     defaults = {"inputs_embeds": None, "output_attentions": None, "output_hidden_states": False, "return_dict": True}
     wanted = model(**batch).sentence_embeddings
@@ -311,8 +311,8 @@ def test_masked_inputs_need_the_head():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_copy_is_trained_on_its_own(family):
-    """The stock head runs on the copy's modules, not on those of the original."""
+def test_a_copy_shares_no_weights_with_the_original(family):
+    """The masked-LM head of the copy uses the copy's modules, not those of the original."""
     model = AutoModelForCL.from_config(tiny_config(family), do_mlm=True).eval()
     batch = with_masked_inputs(random_batch(4, 2))
     before = model(**batch).mlm_loss.item()
@@ -331,7 +331,7 @@ def test_a_copy_is_trained_on_its_own(family):
     assert model(**batch).mlm_loss.item() == before
 
 
-def test_tokens_can_be_added_under_do_mlm():
+def test_tokens_can_be_added_with_do_mlm():
     model = BertForCL(tiny_config(), do_mlm=True)
     model.resize_token_embeddings(40)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""What a user is promised of checkpoints: plain transformers loads them, a trained head is told from a random one."""
+"""Tests of checkpoints: plain transformers loads them, and a trained head is distinguished from a random one."""
 
 import json
 import logging
@@ -205,7 +205,7 @@ def assert_drawn(head, pooler, std=0.02):
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_keep_and_fresh_do_as_they_say(start, tmp_path):
+def test_head_keep_keeps_the_head_and_head_fresh_replaces_it(start, tmp_path):
     save, cls, _ = STARTS[start]
     pooler = save(tmp_path)
     fresh = cls.from_pretrained(tmp_path, head="fresh")
@@ -227,8 +227,8 @@ def test_a_fresh_head_differs_between_seeds_and_follows_initializer_range(tmp_pa
     assert_drawn(dense(first), None, std=0.1)
 
 
-def test_the_encoder_of_every_start_is_loaded(tmp_path):
-    """A head that is kept is worth nothing on a random encoder."""
+def test_the_encoder_is_loaded_from_every_kind_of_checkpoint(tmp_path):
+    """A kept head is useless on a randomly initialised encoder."""
     for start, (save, cls, _) in STARTS.items():
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
@@ -245,7 +245,9 @@ def test_the_encoder_of_every_start_is_loaded(tmp_path):
     ("family", "pooler_type", "expected"),
     [("distilbert", "cls", "kept"), ("distilbert", "avg", "fresh"), ("modernbert", "cls", "kept")],
 )
-def test_encoders_without_pooler_follow_the_same_rule(family, pooler_type, expected, save_checkpoint):
+def test_encoders_without_pooler_keep_a_trained_head_and_replace_any_other(
+    family, pooler_type, expected, save_checkpoint
+):
     model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type)
     directory = save_checkpoint(model)
     loaded = AutoModelForCL.from_pretrained(directory, pooler_type="cls")
@@ -264,7 +266,7 @@ def test_a_stock_checkpoint_of_an_encoder_without_pooler_gets_our_head(family, t
         AutoModelForCL.from_pretrained(tmp_path, head="keep")
 
 
-def test_head_must_be_one_of_three(tmp_path):
+def test_an_unknown_value_of_head_is_refused(tmp_path):
     with pytest.raises(ValueError, match="head must be one of auto, keep, fresh, pooler, dense, got 'yes'"):
         BertForCL.from_pretrained(tmp_path, head="yes")
 
@@ -277,12 +279,12 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
     assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def test_torch_dtype_is_honoured(save_checkpoint):
+def test_torch_dtype_sets_the_dtype(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     assert BertForCL.from_pretrained(directory, torch_dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
-def test_settings_win_over_keys_of_the_encoders_own_config(save_checkpoint):
+def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoint):
     """The config.json of bert-base-chinese has a `pooler_type`, which is not ours."""
     config = tiny_config()
     config.pooler_type, config.max_seq_length = "first_token_transform", 512

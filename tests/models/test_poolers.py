@@ -1,4 +1,4 @@
-"""What a user is promised of the poolers: the vectors of section 6.3 and Table 5, whatever the padding."""
+"""Tests of the poolers: they match section 6.3 and Table 5 of the paper and do not depend on padding."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_equals_a_loop_over_the_tokens(pooler_type, layers):
     torch.testing.assert_close(pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12)
 
 
-def test_the_two_readings_of_first_differ(layers):
+def test_avg_first_last_starts_at_layer_1_and_avg_embeddings_last_at_the_embeddings(layers):
     from_layer_1 = pool("avg_first_last", layers[-1], MASKS, layers)
     from_embeddings = pool("avg_embeddings_last", layers[-1], MASKS, layers)
     difference = masked_mean(layers[1], MASKS) - masked_mean(layers[0], MASKS)
@@ -58,8 +58,8 @@ def test_the_two_readings_of_first_differ(layers):
 
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-def test_reads_all_layers_only_where_it_says_so(pooler_type, layers):
-    """The last layer alone suffices exactly for the poolers that do not ask for more."""
+def test_only_poolers_that_need_all_layers_read_them(pooler_type, layers):
+    """Poolers for which `needs_hidden_states` is false work with the last layer alone."""
     if needs_hidden_states(pooler_type):
         with pytest.raises(TypeError):
             pool(pooler_type, layers[-1], MASKS)
@@ -67,8 +67,8 @@ def test_reads_all_layers_only_where_it_says_so(pooler_type, layers):
         assert torch.equal(pool(pooler_type, layers[-1], MASKS), pool(pooler_type, layers[-1], MASKS, layers))
 
 
-def test_the_first_token_has_no_part_in_the_mean_without_it(layers):
-    """Neither its value nor a gradient; the last token, [SEP], has one."""
+def test_avg_no_cls_leaves_the_first_token_out_of_the_mean(layers):
+    """The first token does not change the mean and gets no gradient, but [SEP] does."""
     hidden = layers[-1].clone().requires_grad_()
     pooled = pool("avg_no_cls", hidden, MASKS)
     pooled[:2].sum().backward()

@@ -1,4 +1,4 @@
-"""A user is promised that a sentence-transformers model keeps its pooling, dense layers, prompts and length here."""
+"""A sentence-transformers model keeps its pooling, dense layers, prompts and maximum length."""
 
 import json
 
@@ -294,7 +294,7 @@ def test_the_newer_head_can_be_chosen(trained_on_in_the_library, save_checkpoint
     torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
 
 
-def test_two_heads_do_not_matter_where_none_is_kept_or_used(trained_on_in_the_library):
+def test_differing_heads_are_accepted_if_none_is_kept_or_used(trained_on_in_the_library):
     directory, _ = trained_on_in_the_library
     assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
     assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
@@ -307,7 +307,7 @@ def test_equal_heads_load_in_any_dtype(save_checkpoint):
         assert model.head_source == "kept" and model.dtype == torch.bfloat16
 
 
-def test_a_head_that_is_not_there_is_not_chosen(save_checkpoint):
+def test_choosing_a_missing_head_is_refused(save_checkpoint):
     bare = save_checkpoint(AutoModel.from_config(tiny_config()))
     with pytest.raises(ValueError, match="head='dense', but .* has no head in 2_Dense"):
         AutoModelForCL.from_pretrained(bare, head="dense")

@@ -102,7 +102,7 @@ def test_two_encoders_are_independent_and_the_first_is_saved_as_the_model(save_c
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
-def test_the_model_has_all_that_an_objective_may_ask_for():
+def test_the_model_provides_everything_in_the_encoder_protocol():
     model = BertForCL(tiny_config())
     members = {*Encoder.__annotations__, *(name for name in vars(Encoder) if not name.startswith("_"))}
     assert {"embed", "copy_encoder", "base_model", "settings", "named_parameters"} <= members

@@ -56,7 +56,7 @@ def test_equals_the_equation(name, dim, temperature, similarity):
     assert exact.abs().max() > 0
 
 
-def test_a_case_by_hand():
+def test_matches_a_small_example_computed_by_hand():
     """Two premises in the plane; the second has no positive and counts only by its hypothesis."""
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
     batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
@@ -183,7 +183,7 @@ def test_drawn_candidates_alone_make_up_the_loss():
     assert evaluated.item() == pytest.approx(SupCon(4)(pairs).item(), rel=1e-12)
 
 
-def test_the_settings_are_the_papers():
+def test_the_default_settings_are_those_of_the_paper():
     for name in ("supcon", "softmax+supcon"):
         defaults = OBJECTIVES[name].defaults
         assert (defaults["similarity"], defaults["learning_rate"]) == ("dot", 2e-5)

@@ -74,13 +74,13 @@ def edit(saved, **changes):
         ({"fit": 3}, "postprocessing.json: damaged"),
     ],
 )
-def test_an_invalid_description_is_named(changes, message, saved):
+def test_the_error_names_an_invalid_description_file(changes, message, saved):
     edit(saved, **changes)
     with pytest.raises(ValueError, match=message):
         find_transform(saved, {})
 
 
-def test_damaged_files_are_named(saved):
+def test_the_error_names_a_damaged_file(saved):
     folder = saved / FOLDER
     weights = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(weights[:100])

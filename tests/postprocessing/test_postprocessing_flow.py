@@ -97,7 +97,7 @@ def test_the_history_is_the_mean_log_likelihood():
     assert history[-1] == pytest.approx(flow.log_likelihood(x).mean().item() / 4, abs=1e-5)
 
 
-def test_the_seed_fixes_the_flow_and_the_global_random_state_is_kept():
+def test_the_seed_determines_the_flow_and_the_global_random_state_is_kept():
     x, options = skewed(60, 4), {"blocks": 1, "width": 4, "epochs": 2, "batch_size": 16}
     torch.manual_seed(7)
     wanted = torch.rand(1)
@@ -119,12 +119,12 @@ def test_the_seed_fixes_the_flow_and_the_global_random_state_is_kept():
         ({"learning_rate": math.nan}, "learning_rate must be a number above 0"),
     ],
 )
-def test_bad_settings_are_named(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         fit_flow(skewed(30, 4), **options)
 
 
-def test_bad_vectors_are_named():
+def test_invalid_embeddings_are_refused():
     with pytest.raises(ValueError, match="flow over 8 dimensions needs more than 8 embeddings.* got 8"):
         fit_flow(skewed(8, 8))
     with pytest.raises(ValueError, match="dim of a flow must be at least 2"):

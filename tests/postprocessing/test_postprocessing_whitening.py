@@ -28,7 +28,7 @@ def slow_covariance(vectors):
 
 @pytest.mark.parametrize(("count", "dim"), [(7, 2), (40, 5), (100, 9)])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_mean_and_covariance_do_not_depend_on_the_parts(count, dim, size):
+def test_mean_and_covariance_do_not_depend_on_the_split_into_parts(count, dim, size):
     vectors = skewed(count, dim)
     running = RunningCovariance()
     for part in vectors.split(size):
@@ -39,7 +39,7 @@ def test_mean_and_covariance_do_not_depend_on_the_parts(count, dim, size):
     torch.testing.assert_close(running.covariance, covariance, rtol=1e-10, atol=1e-12)
 
 
-def test_a_large_mean_costs_no_digits():
+def test_a_large_mean_does_not_reduce_the_precision():
     vectors = skewed(500, 4).double()
     shifted = RunningCovariance()
     for part in (vectors + 1e6).split(50):
@@ -85,7 +85,7 @@ def test_cosines_are_those_of_the_mahalanobis_inner_product():
             assert (whitened[i] @ whitened[j]).item() == pytest.approx(wanted.item(), abs=1e-5)
 
 
-def test_too_few_sentences_are_refused_and_the_needed_number_named():
+def test_too_few_sentences_are_refused_and_the_error_says_how_many_are_needed():
     with pytest.raises(ValueError, match="8 dimensions .* these 5 vary in 4: give more .*at least 9 .*most 4"):
         fit_whitening([skewed(5, 8)])
     with pytest.raises(ValueError, match="these 400 vary in 3"):
@@ -108,7 +108,7 @@ def test_a_constant_direction_does_not_count_as_a_direction(constant):
         fit_whitening([vectors])
 
 
-def test_bad_input_is_named():
+def test_invalid_input_is_refused():
     vectors = skewed(50, 4)
     for dim in (0, 5, -1):
         with pytest.raises(ValueError, match=f"dim must be between 1 and the embeddings' 4 dimensions, got {dim}"):

@@ -1,4 +1,4 @@
-"""The benchmarks run without data and without a GPU, and write the results that their tables need."""
+"""The benchmarks run without data or a GPU, and their tables can be printed from the saved results."""
 
 import importlib.util
 import json
@@ -28,7 +28,7 @@ def run(*arguments):
     )
 
 
-def test_every_benchmark_is_listed():
+def test_every_benchmark_is_registered():
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef table(" in path.read_text()}
     assert BENCHMARKS.keys() == files
 
@@ -55,7 +55,7 @@ def test_a_finished_benchmark_can_print_its_table_again(arguments, tmp_path, cap
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results").glob("*.json")), ids=lambda path: path.stem)
-def test_the_committed_results_fit_their_tables(path, capsys):
+def test_every_committed_result_can_be_printed_as_a_table(path, capsys):
     names = {"real_text": "recipes", "precision_bf16": "objectives", "precision_float32": "objectives"}
     name = names.get(path.stem, path.stem)
     if name in ("cpu", "gpu"):
@@ -66,7 +66,7 @@ def test_the_committed_results_fit_their_tables(path, capsys):
 
 @pytest.mark.slow
 @with_peer
-def test_the_gpu_benchmark_writes_a_row_for_each_work(tmp_path):
+def test_the_gpu_benchmark_writes_a_row_for_each_workload(tmp_path):
     output = tmp_path / "gpu.json"
     works = ["BERT-base, sentences", "RoBERTa-large, triplets", "BERT-base, encoding"]
     tiny = ("--device", "cpu", "--tiny", "--turns", "1", "--steps", "1")
@@ -84,13 +84,13 @@ def test_the_gpu_benchmark_writes_a_row_for_each_work(tmp_path):
 @pytest.mark.slow
 @with_peer
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_gpu_benchmark_ends_with_one_line(tmp_path):
+def test_the_gpu_benchmark_without_a_gpu_ends_with_a_one_line_error(tmp_path):
     completed = run("gpu", "--output", str(tmp_path / "gpu.json"))
     assert completed.returncode == 1 and not (tmp_path / "gpu.json").exists()
     assert completed.stderr.strip().splitlines()[-1].startswith("no NVIDIA GPU was found; `--device cpu --tiny`")
 
 
-def test_the_measured_lengths_fit_an_encoder():
+def test_the_recorded_sentence_lengths_are_valid():
     lengths = json.loads((ROOT / "benchmarks/lengths.json").read_text())
     assert list(lengths["wikipedia"]) == ["sentence"] and list(lengths["nli"]) == ["sent0", "sent1", "sent2"]
     for corpus in ("wikipedia", "nli"):

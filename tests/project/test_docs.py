@@ -1,4 +1,4 @@
-"""The programs in the documents run as they stand."""
+"""The example programs in the documentation run without changes."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def programs(document):
     return re.findall(r"```python\n(.*?)```", (DOCS / document).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_an_objective_of_ones_own_in_thirty_lines_trains(tmp_path, monkeypatch):
+def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (program,) = programs("methods.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 30
@@ -33,7 +33,7 @@ def test_an_objective_of_ones_own_in_thirty_lines_trains(tmp_path, monkeypatch):
     assert state and load_file(state[0])
 
 
-def test_every_objective_and_view_has_its_row():
+def test_methods_md_lists_every_objective_and_view():
     text = (DOCS / "methods.md").read_text(encoding="utf-8")
     missing = [name for name in (*OBJECTIVES, *VIEWS) if f"`{name}`" not in text]
     assert not missing

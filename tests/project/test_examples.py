@@ -1,4 +1,4 @@
-"""The example scripts as a user starts them, and the run that ends in results.json (simcse_hf.training.results)."""
+"""The example scripts, started as a user would, and the results.json that a run writes."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def _run(*command, check=True, **kwargs):
 
 
 @pytest.mark.parametrize("script, pooler", [("run_unsup.py", "cls_before_pooler"), ("run_sup.py", "cls")])
-def test_a_run_reports_and_its_model_loads_everywhere(files, start, script, pooler):
+def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start, script, pooler):
     ran = _run(*_command(script, files, start))
     results = json.loads((files / "out" / "results.json").read_text())
     assert results["steps"] == 6
@@ -87,7 +87,7 @@ def test_a_run_reports_and_its_model_loads_everywhere(files, start, script, pool
     torch.testing.assert_close(model.encode(["the cat sat"], normalize=False), expected, atol=1e-5, rtol=0)
 
 
-def test_a_finished_run_is_neither_mixed_nor_replaced(files, start):
+def test_a_finished_run_is_replaced_only_on_request(files, start):
     command = _command("run_unsup.py", files, start)
     _run(*command)
     before = (files / "out" / "model.safetensors").read_bytes()
@@ -99,7 +99,7 @@ def test_a_finished_run_is_neither_mixed_nor_replaced(files, start):
     assert json.loads((files / "out" / "results.json").read_text())["steps"] == 2
 
 
-def test_killed_by_a_signal_and_resumed_ends_with_the_same_weights(files, start):
+def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(files, start):
     steps = ("--max_steps", "40", "--eval_steps", "10", "--do_mlm")
     _run(*_command("run_unsup.py", files, start, *steps, "--output_dir", str(files / "whole")))
     command = _command("run_unsup.py", files, start, *steps)
@@ -118,7 +118,7 @@ def test_killed_by_a_signal_and_resumed_ends_with_the_same_weights(files, start)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_checkpoint_cut_off_in_writing_is_passed_over(tmp_path):
+def test_an_incomplete_checkpoint_is_skipped(tmp_path):
     for step, state in ((20, "{}"), (100, "{}"), (120, '{"log'), (140, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if state is not None:
@@ -152,21 +152,21 @@ def test_without_a_dev_set_the_last_weights_are_saved(files, start):
         ),
     ],
 )
-def test_bad_arguments_end_with_one_line(files, start, script, more, message):
+def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more, message):
     ran = _run(*_command(script, files, start, *more), check=False)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_supervised_training_wants_more_than_one_column(files, start):
+def test_supervised_training_refuses_a_file_with_one_column(files, start):
     ran = _run(*_command("run_sup.py", files, start, "--train_file", str(files / "texts.txt")), check=False)
     assert ran.returncode == 2 and "texts.txt" in ran.stderr
 
 
-def test_accelerate_launch_on_two_processes(files, start):
+def test_accelerate_launch_trains_on_two_processes(files, start):
     accelerate = str(Path(sys.executable).with_name("accelerate"))
-    # On CPUs alone, accelerate starts several processes by --multi_gpu, and the script asks for the CPU.
+    # Without a GPU, Accelerate starts several processes with --multi_gpu, and the script selects the CPU.
     launch = [
         accelerate,
         "launch",

@@ -1,4 +1,4 @@
-"""The layout of the package: imports go one way, and files and functions stay small."""
+"""The layout of the package: rooms import only from lower rooms, and files and functions stay small."""
 
 import ast
 from pathlib import Path

@@ -38,7 +38,7 @@ ALL = pytest.mark.parametrize("backend", ["exact", "flat", "ivf", "hnsw", "qdran
 
 
 @ALL
-def test_finds_what_numpy_finds(backend):
+def test_results_equal_those_of_numpy(backend):
     """With all cells probed and few vectors, the approximate ones are exact too."""
     vectors, queries = unit_vectors(500), unit_vectors(20, seed=1)
     index = make(backend)
@@ -67,7 +67,7 @@ def test_an_index_grows_before_and_after_it_is_saved(backend, tmp_path):
 
 
 @ALL
-def test_the_arrays_of_the_caller_are_copied_and_not_changed(backend):
+def test_the_callers_arrays_are_copied_and_not_changed(backend):
     vectors = unit_vectors(50)
     given = vectors.copy()
     index = make(backend)
@@ -265,7 +265,7 @@ def server(monkeypatch):
     return asked
 
 
-def test_a_collection_on_a_server_stays_there(server, tmp_path, monkeypatch):
+def test_a_collection_on_a_server_is_not_copied(server, tmp_path, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "secret")
     vectors, queries = unit_vectors(600), unit_vectors(300, seed=1)
     index = QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")

@@ -149,7 +149,7 @@ def test_embeddings_of_any_length_can_be_queries(model, container):
     assert (vectors == kept).all()
 
 
-def test_the_list_of_the_caller_is_not_changed(model):
+def test_the_callers_list_is_not_changed(model):
     """The reference's add_to_index appended to the list that build_index was given."""
     first, second = SENTENCES[:10], SENTENCES[10:20]
     index = SentenceIndex.build(model, first)
@@ -215,7 +215,7 @@ def test_a_loaded_index_gives_the_same_results_and_can_grow(model, backend, tmp_
     assert sorted(path.name for path in tmp_path.iterdir() if "index" in path.name) == ["index"]
 
 
-def test_embeddings_computed_before_are_used(model, tmp_path, monkeypatch):
+def test_embeddings_that_were_computed_before_are_used(model, tmp_path, monkeypatch):
     source = tmp_path / "s.txt"
     source.write_text("\n".join(SENTENCES))
     encode_file(model, source, tmp_path / "vectors", shard_size=30)
@@ -313,7 +313,7 @@ def test_a_full_disk_leaves_the_old_index_intact(model, tmp_path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_an_index_that_cannot_be_replaced_is_kept(model, tmp_path, monkeypatch):
+def test_an_index_that_cannot_be_replaced_stays_intact(model, tmp_path, monkeypatch):
     index = SentenceIndex.build(model, SENTENCES[:40])
     index.save(tmp_path / "index")
     index.add(SENTENCES[40:])
@@ -371,7 +371,7 @@ def test_the_model_builds_saves_loads_and_searches(model, checkpoint, tmp_path):
     assert other.search(["the cat"], top_k=2) == model.search(["the cat"], top_k=2)
 
 
-def test_commands_index_add_and_search(model, checkpoint, tmp_path, capsys, monkeypatch):
+def test_the_commands_index_add_to_and_search_a_folder(model, checkpoint, tmp_path, capsys, monkeypatch):
     first, second = tmp_path / "a.txt", tmp_path / "b.csv"
     first.write_text("\n".join(SENTENCES[:50]))
     second.write_text("said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:]))
@@ -407,6 +407,6 @@ def test_the_index_command_takes_the_folder_that_encode_wrote(model, checkpoint,
 @pytest.mark.parametrize(
     "words", [["--input", "x.txt", "--output", "y"], ["--add", "--cells", "3", "--input", "x", "--output", "y"]]
 )
-def test_wrong_command_lines(words):
+def test_invalid_command_lines_are_refused(words):
     with pytest.raises(SystemExit, match="2"):
         index_main(words)

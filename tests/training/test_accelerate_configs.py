@@ -1,4 +1,4 @@
-"""The launch configurations: accelerate reads them, what they name exists, and several processes do what one does."""
+"""Accelerate can read the launch configurations, and several processes give the results of one."""
 
 import json
 import os
@@ -22,7 +22,7 @@ slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_accelerate_reads_a_config_and_what_it_names_exists(path):
+def test_accelerate_can_read_each_config_and_the_files_it_names_exist(path):
     config = load_config_from_file(str(path))
     assert config.num_processes == {"one_gpu": 1, "two_cpu_processes": 2}.get(path.stem, 8)
     assert config.use_cpu is (path.stem == "two_cpu_processes")
@@ -34,7 +34,7 @@ def test_accelerate_reads_a_config_and_what_it_names_exists(path):
         assert hasattr(transformers.models.bert.modeling_bert, layer)
 
 
-def test_there_are_the_five_that_the_documents_name():
+def test_the_five_documented_configs_exist():
     assert {path.stem for path in CONFIGS} == {
         "one_gpu",
         "multi_gpu",
@@ -42,13 +42,13 @@ def test_there_are_the_five_that_the_documents_name():
         "deepspeed_zero2",
         "two_cpu_processes",
     }
-    kinds = {path.stem: yaml.safe_load(path.read_text())["distributed_type"] for path in CONFIGS}
-    assert kinds["fsdp2"] == "FSDP" and kinds["deepspeed_zero2"] == "DEEPSPEED" and kinds["one_gpu"] == "NO"
+    types = {path.stem: yaml.safe_load(path.read_text())["distributed_type"] for path in CONFIGS}
+    assert types["fsdp2"] == "FSDP" and types["deepspeed_zero2"] == "DEEPSPEED" and types["one_gpu"] == "NO"
 
 
 @pytest.fixture
 def command(tmp_path, save_checkpoint):
-    """Arguments of run_sup.py on 32 triplets, 8 a step over all processes, without dropout."""
+    """Arguments of run_sup.py: 32 triplets, 8 per step over all processes, no dropout."""
     start = save_checkpoint(BertModel(tiny_config(initializer_range=0.2)), "start")
     words = VOCABULARY[5:25]
     rows = (" ".join(words[(i * k + j) % 20] for j in range(5)) for i in range(32) for k in (1, 3, 7))
@@ -71,8 +71,8 @@ def losses(folder):
 
 
 @slow
-def test_sharded_training_is_that_of_one_process_and_resumes(command, tmp_path):
-    """FSDP2 on two CPU processes: losses, gradient norms, files that AutoModel loads, and a resume in the middle."""
+def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path):
+    """Two CPU processes have the losses and gradient norms of one, and AutoModel loads what they save."""
     one, sharded, resumed = (tmp_path / name for name in ("one", "sharded", "resumed"))
     script = str(ROOT / "examples" / "run_sup.py")
     run(sys.executable, script, *command, "--per_device_train_batch_size", "8", "--output_dir", str(one))
@@ -80,7 +80,7 @@ def test_sharded_training_is_that_of_one_process_and_resumes(command, tmp_path):
     launch += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
     launch += [str(ROOT / "tests" / "fsdp_on_cpu.py"), script, *command, "--per_device_train_batch_size", "4"]
     run(*launch, "--output_dir", str(sharded))
-    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP that saved
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # only FSDP writes this file
     for a, b in zip(losses(one), losses(sharded), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
     _, info = AutoModel.from_pretrained(sharded, output_loading_info=True)
@@ -94,7 +94,7 @@ def test_sharded_training_is_that_of_one_process_and_resumes(command, tmp_path):
 
 
 @slow
-def test_two_processes_encode_the_files_of_one(tmp_path, save_checkpoint):
+def test_two_processes_write_the_same_shards_as_one(tmp_path, save_checkpoint):
     model = save_checkpoint(BertModel(tiny_config(initializer_range=0.2)), "model")
     words = VOCABULARY[5:25]
     (tmp_path / "texts.txt").write_text("".join(f"{words[i % 20]} {words[i * 7 % 20]}\n" for i in range(50)))

@@ -1,4 +1,4 @@
-"""The dev-set callback: its figures, and how little it encodes."""
+"""The dev-set callback computes correct figures and encodes each text once."""
 
 import pytest
 import torch
@@ -28,22 +28,22 @@ def _one_by_one(model, tokenizer, texts):
     return torch.nn.functional.normalize(torch.stack(rows), dim=1)
 
 
-def test_the_three_figures_by_hand(model, tokenizer):
-    found = SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
+def test_spearman_alignment_and_uniformity_match_their_definitions(model, tokenizer):
+    metrics = SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
     first, second = (_one_by_one(model, tokenizer, texts) for texts in (PAIRS.sentences1, PAIRS.sentences2))
     cosine = (first * second).sum(1)
     ranks = lambda values: torch.tensor(values).argsort().argsort().double()  # noqa: E731
     spearman = torch.corrcoef(torch.stack([ranks(cosine.tolist()), ranks(PAIRS.scores)]))[0, 1]
-    assert found["stsb_spearman"] == pytest.approx(100 * spearman.item(), abs=1e-9)
-    # Scored above 4 of 5: the first three.
-    assert found["stsb_alignment"] == pytest.approx((first - second)[:3].pow(2).sum(1).mean().item(), rel=1e-4)
+    assert metrics["stsb_spearman"] == pytest.approx(100 * spearman.item(), abs=1e-9)
+    # The first three pairs have scores above 4.
+    assert metrics["stsb_alignment"] == pytest.approx((first - second)[:3].pow(2).sum(1).mean().item(), rel=1e-4)
     distinct = list(dict.fromkeys(PAIRS.sentences1 + PAIRS.sentences2))
     vectors = _one_by_one(model, tokenizer, distinct)
     uniformity = torch.pdist(vectors).pow(2).mul(-2).exp().mean().log()
-    assert found["stsb_uniformity"] == pytest.approx(uniformity.item(), rel=1e-4)
+    assert metrics["stsb_uniformity"] == pytest.approx(uniformity.item(), rel=1e-4)
 
 
-def test_each_distinct_text_is_encoded_once_and_the_mode_is_kept(model, tokenizer):
+def test_each_distinct_text_is_encoded_once_and_the_model_stays_in_training_mode(model, tokenizer):
     rows = []
     model.register_forward_pre_hook(lambda _m, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
     SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
@@ -51,15 +51,15 @@ def test_each_distinct_text_is_encoded_once_and_the_mode_is_kept(model, tokenize
     assert model.training
 
 
-def test_any_file_of_scored_pairs_and_any_name(model, tokenizer, tmp_path):
+def test_accepts_a_file_of_scored_pairs_and_a_name(model, tokenizer, tmp_path):
     file = tmp_path / "pairs.tsv"
     lines = zip(PAIRS.sentences1, PAIRS.sentences2, PAIRS.scores, strict=True)
     file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in lines))
-    found = SimilarityEvalCallback(file, name="mine").evaluate(model, tokenizer)
-    assert found["mine_spearman"] == SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)["stsb_spearman"]
+    metrics = SimilarityEvalCallback(file, name="mine").evaluate(model, tokenizer)
+    assert metrics["mine_spearman"] == SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)["stsb_spearman"]
 
 
-def test_broken_vectors_are_an_error_and_no_figure(model, tokenizer):
+def test_nan_embeddings_are_an_error(model, tokenizer):
     with torch.no_grad():
         model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="NaN"):

@@ -1,4 +1,4 @@
-"""What a user is promised of GradCache: the gradient of the whole batch, from the encoder memory of a chunk."""
+"""GradCache gives the gradient of the whole batch while the encoder holds one chunk at a time."""
 
 import os
 import socket
@@ -17,20 +17,20 @@ from simcse_hf.training.gradcache import CachedBatch
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
 BARLOW_TWINS = {"objective": "barlow_twins", "objective_options": {"projector_dim": 12}}
-CASES = {  # sentences a row, settings
+CASES = {  # name: (sentences per row, settings)
     "views of a sentence": (1, {}),
     "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
     "fixed mask": (1, {"fixed_mask": True}),
     "averages": (2, {"pooler_type": "avg"}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
-    "both directions, equal texts left out": (
+    "symmetric, with duplicates masked": (
         2,
         {"objective_options": {"symmetric": True, "mask_duplicates": True}},
     ),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
-    "a projector of the objective's own": (2, BARLOW_TWINS),
+    "an objective with a projector": (2, BARLOW_TWINS),
 }
 
 
@@ -51,7 +51,7 @@ def case_batch(case, rows=ROWS):
         batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
-        batch["mlm_targets"][:2] = -100  # a first chunk in which nothing is masked
+        batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
     return batch
 
 
@@ -63,7 +63,7 @@ def cached_step(model, batch, chunk_size, trim=True):
 
 
 def whole_batch_step(model, batch, chunk_size, seeds):
-    """The definition: all chunks with graph, each under its own seed, then one loss and one backward."""
+    """Slow reference: encode all chunks with a graph, each with its seed, then compute one loss and its gradient."""
     objective, seen = model.objective, []
 
     class Keep(Objective):
@@ -96,18 +96,18 @@ def gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_same(found, wanted, tolerance=1e-6):
-    assert found.keys() == wanted.keys() and wanted
-    largest = max(gradient.abs().max() for gradient in wanted.values())
+def assert_same(actual, expected, tolerance=1e-6):
+    assert actual.keys() == expected.keys() and expected
+    largest = max(gradient.abs().max() for gradient in expected.values())
     assert largest > 0
-    for name, gradient in wanted.items():
-        assert (found[name] - gradient).abs().max() <= tolerance * largest, name
+    for name, gradient in expected.items():
+        assert (actual[name] - gradient).abs().max() <= tolerance * largest, name
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, ROWS, 100])
 @pytest.mark.parametrize("case", CASES)
-def test_gradient_and_loss_are_the_whole_batchs_under_the_same_dropout(case, chunk_size):
-    """In float64, where everything but the arithmetic of the chunks would show."""
+def test_loss_and_gradient_equal_those_of_the_whole_batch_under_the_same_dropout(case, chunk_size):
+    """In float64, so that only a real difference exceeds the tolerance."""
     batch, one, other = case_batch(case), case_model(case), case_model(case)
     output, seeds = cached_step(one, batch, chunk_size, trim=False)
     assert len(seeds) == -(-ROWS // chunk_size) and len(set(seeds)) == len(seeds)
@@ -125,7 +125,7 @@ def test_gradient_and_loss_are_the_whole_batchs_under_the_same_dropout(case, chu
 
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("case", ["pairs", "masked-LM"])
-def test_so_it_is_in_float32(case, unpadded):
+def test_gradients_equal_those_of_the_whole_batch_in_float32(case, unpadded):
     batch = case_batch(case)
     one, other = (case_model(case, dtype=torch.float32, unpadded=unpadded) for _ in range(2))
     _, seeds = cached_step(one, batch, 3, trim=False)
@@ -134,8 +134,8 @@ def test_so_it_is_in_float32(case, unpadded):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_without_dropout_it_is_the_plain_step(case):
-    """Of the model itself, with padding that the chunks do not need cut off."""
+def test_without_dropout_the_step_equals_a_step_without_gradcache(case):
+    """The chunks are trimmed to their longest text, unlike the batch of the reference."""
     batch, one, other = case_batch(case), case_model(case, dropout=0.0), case_model(case, dropout=0.0)
     output, _ = cached_step(one, batch, 2)
     plain = other(**batch)
@@ -149,8 +149,8 @@ def test_without_dropout_it_is_the_plain_step(case):
         )
 
 
-def test_other_masks_give_another_gradient():
-    """The comparison above can fail: replayed under the wrong seeds, the gradient is not that of the batch."""
+def test_other_dropout_masks_give_another_gradient():
+    """The comparison above is able to fail: with the wrong seeds the gradient differs."""
     batch, one, other = case_batch("pairs"), case_model("pairs"), case_model("pairs")
     _, seeds = cached_step(one, batch, 3, trim=False)
     whole_batch_step(other, batch, 3, [seed + 1 for seed in seeds])
@@ -158,7 +158,7 @@ def test_other_masks_give_another_gradient():
         assert_same(gradients(one), gradients(other), 1e-2)
 
 
-def test_the_encoder_sees_a_chunk_at_a_time_twice_and_half_of_it_without_graph():
+def test_each_chunk_is_encoded_once_without_and_once_with_a_graph():
     model, seen = case_model("hard negatives"), []
     model.base_model.embeddings.register_forward_hook(
         lambda _, inputs, out: seen.append((out.numel(), torch.is_grad_enabled()))
@@ -169,15 +169,15 @@ def test_the_encoder_sees_a_chunk_at_a_time_twice_and_half_of_it_without_graph()
     assert max(size for size, _ in seen) <= 3 * 4 * 9 * 32
 
 
-def test_the_runs_random_state_moves_by_the_seeds_only():
+def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
     cached_step(case_model("pairs"), case_batch("pairs"), 3)
-    found = torch.get_rng_state()
+    state = torch.get_rng_state()
     torch.manual_seed(1)
     torch.randint(2**63 - 1, (3,))
-    assert torch.equal(found, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
 
 
-def test_an_error_in_the_objective_leaves_it_in_its_place():
+def test_the_model_keeps_its_objective_after_an_error():
     model, batch = case_model("pairs"), case_batch("pairs")
     objective = model.objective
     batch["attention_mask"] = batch["attention_mask"][:, :1]
@@ -203,7 +203,7 @@ def a_tokenizer():
 
 
 def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
-    """A run; returns its weights and log."""
+    """Train a model and return its weights and log."""
     values = {
         "output_dir": str(folder),
         "per_device_train_batch_size": 8,
@@ -237,7 +237,7 @@ RUNS = {
         "gradient_accumulation_steps": 2,
     },
     "masked-LM": {"columns": 3, "settings": {"do_mlm": True, "mlm_weight": 0.5}, "max_steps": 1},
-    "a projector of the objective's own": {"settings": BARLOW_TWINS},
+    "an objective with a projector": {"settings": BARLOW_TWINS},
     "padded": {"pad_to_max_length": True},
 }
 
@@ -253,19 +253,19 @@ def assert_same_runs(one, other, atol):
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_a_run_is_the_plain_run(run, tmp_path):
-    """Weights, losses and their parts, where there is no dropout to differ."""
+def test_a_run_with_gradcache_equals_a_run_without(run, tmp_path):
+    """Weights, losses and their parts are equal in a run without dropout."""
     plain, cached = (train(tmp_path / str(size), gradcache_chunk_size=size, **RUNS[run]) for size in (None, 3))
     assert_same_runs(plain, cached, 2e-3 if run == "bf16" else 2e-5)
 
 
-def test_unsupervised_training_with_dropout_runs_and_learns(tmp_path):
+def test_unsupervised_training_with_dropout_lowers_the_loss(tmp_path):
     _, logs = train(tmp_path, 1, 0.1, max_steps=12, gradcache_chunk_size=2, learning_rate=0.05)
     losses = [entry["loss"] for entry in logs]
     assert sum(losses[-3:]) < sum(losses[:3])
 
 
-RUNS_OF_TWO = ("hard negatives", "accumulated", "a projector of the objective's own")
+RUNS_OF_TWO = ("hard negatives", "accumulated", "an objective with a projector")
 
 
 def _train_in_process(rank, port, folder):
@@ -279,8 +279,8 @@ def _train_in_process(rank, port, folder):
     }
     torch.set_num_threads(1)
     values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
-    found = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
-    torch.save(found, folder / f"{rank}.pt")
+    results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
+    torch.save(results, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -295,9 +295,9 @@ def of_two_processes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("run", RUNS_OF_TWO)
-def test_two_processes_in_chunks_are_one_with_the_whole_batch(run, tmp_path, of_two_processes):
-    """4 rows a process in chunks of 3 and 1, the gradient exchanged with the last."""
-    one, (first, second) = train(tmp_path, **RUNS[run]), (found[run] for found in of_two_processes)
+def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_path, of_two_processes):
+    """Each process has 4 rows in chunks of 3 and 1, and exchanges gradients in the last chunk."""
+    one, (first, second) = train(tmp_path, **RUNS[run]), (results[run] for results in of_two_processes)
     assert_same_runs(one, first, 2e-5)
     assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
 
@@ -314,20 +314,20 @@ def test_two_processes_in_chunks_are_one_with_the_whole_batch(run, tmp_path, of_
         ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
     ],
 )
-def test_what_needs_the_whole_batchs_graph_is_refused(settings, changes, message, tmp_path):
+def test_settings_that_gradcache_does_not_support_are_refused(settings, changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(tmp_path, **({"gradcache_chunk_size": 2, "settings": settings, "columns": 1, "dropout": 0.1} | changes))
 
 
 class EncodesAgain(Objective):
-    """A user's objective with an encoder pass of its own, as the documentation of `EncodedBatch` describes it."""
+    """A custom objective that runs the encoder itself, as the documentation of `EncodedBatch` describes."""
 
     def forward(self, batch):
         anchors = {name: batch.inputs[name][:, 0] for name in ("input_ids", "attention_mask")}
         return (batch.model.embed(**anchors) - batch.embeddings[:, 1]).pow(2).mean()
 
 
-class EncodesAgainAndSaysSo(EncodesAgain):
+class DeclaredEncodesAgain(EncodesAgain):
     supports_gradcache = False
 
 
@@ -338,10 +338,10 @@ class EncodesAgainAndSaysSo(EncodesAgain):
             EncodesAgain,
             "batch.model.embed, but this batch comes without a model, as under GradCache. Set supports_grad",
         ),
-        (EncodesAgainAndSaysSo, "gradcache_chunk_size: EncodesAgainAndSaysSo"),
+        (DeclaredEncodesAgain, "gradcache_chunk_size: DeclaredEncodesAgain"),
     ],
 )
-def test_an_objective_that_runs_the_encoder_is_refused_with_advice(cls, message, tmp_path, monkeypatch):
+def test_an_objective_that_runs_the_encoder_itself_is_refused(cls, message, tmp_path, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "encodes_again", cls)
     settings = {"objective": "encodes_again"}
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Data loader workers change nothing: rows and losses are the same with none, and after a resume."""
+"""Data loader workers do not change rows or losses, even after a run is resumed."""
 
 import pytest
 from conftest import WORDS, tiny_config
@@ -28,7 +28,7 @@ def losses(tmp_path, tokenizer):
     return train
 
 
-def test_persistent_workers_give_the_losses_of_no_workers_also_after_a_resume(losses):
+def test_persistent_workers_do_not_change_the_losses_even_after_a_resume(losses):
     persistent = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     alone = losses("alone")
     assert len(alone) == 6 and losses("workers", **persistent) == alone

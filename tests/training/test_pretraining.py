@@ -1,4 +1,4 @@
-"""Masked-LM pretraining: the loss is the stock model's, and what a run saves is a start for SimCSE."""
+"""Masked-LM pretraining has the loss of the stock model and saves a checkpoint that SimCSE can start from."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def sentences(tmp_path):
-    """120 lines of a fixed order of words, which a masked-LM can learn."""
+    """Write 120 lines whose words have a fixed order, so that a masked-LM can learn it."""
     words = VOCABULARY[5:21]
     lines = [" ".join(words[(i + j) % 16] for j in range(4 + i % 5)) for i in range(120)]
     (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n")
@@ -43,7 +43,7 @@ def parse(*words):
 
 @pytest.mark.parametrize("model_type, config_class", [("bert", BertConfig), ("roberta", RobertaConfig)])
 @pytest.mark.parametrize("seed, length", [(0, 9), (1, 14)])
-def test_loss_and_gradients_are_the_stock_models(model_type, config_class, seed, length):
+def test_loss_and_gradients_equal_those_of_the_stock_model(model_type, config_class, seed, length):
     config = tiny_config(model_type, dropout=0.0)
     model = pretraining_class(contrastive_class(config_class))(config, do_mlm=True).double()
     stock = AutoModelForMaskedLM.from_config(config).double()
@@ -86,7 +86,7 @@ def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_pat
     assert masked["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
 
 
-def test_held_out_masks_stay_and_leave_the_generator_alone(tokenizer, sentences):
+def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, sentences):
     options, _ = parse("--train_file", sentences)
     texts, held_out = read_sentences(options)
     assert len(texts) == 108 and len(held_out) == 12 and texts + held_out == sentences.read_text().splitlines()
@@ -105,7 +105,7 @@ def test_held_out_masks_stay_and_leave_the_generator_alone(tokenizer, sentences)
     assert masked > 5 and kept > 24
 
 
-def test_a_run_learns_saves_a_stock_model_and_simcse_starts_from_it(sentences, tmp_path):
+def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_from(sentences, tmp_path):
     out = tmp_path / "out"
     options, args = parse(
         *f"--train_file {sentences} --train_tokenizer --vocab_size 120 --hidden_size 32 --num_hidden_layers 1".split(),
@@ -131,12 +131,12 @@ def test_a_run_learns_saves_a_stock_model_and_simcse_starts_from_it(sentences, t
     options, args = parse(
         *f"--train_file {sentences} --model_name_or_path {out} --output_dir {tmp_path / 'more'} --max_steps 1".split(),
         *"--max_seq_length 16 --mlm_probability 0.3 --use_cpu --report_to none --save_strategy no".split(),
-        *"--train_sampling_strategy group_by_length".split(),  # the order of the held-out sentences, too
+        *"--train_sampling_strategy group_by_length".split(),  # this also sets the order of the held-out sentences
     )
     assert pretrain(options, args)["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
 
 
-def test_saving_leaves_the_trained_model_as_it_is(tokenizer, tmp_path):
+def test_saving_does_not_change_the_model_in_memory(tokenizer, tmp_path):
     model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
     save_stock(model, tokenizer, tmp_path)
     assert model.config.simcse["do_mlm"] is True
@@ -152,7 +152,7 @@ def test_saving_leaves_the_trained_model_as_it_is(tokenizer, tmp_path):
         ("--train_tokenizer --model_name_or_path x", "keeps its tokenizer"),
     ],
 )
-def test_one_tokenizer(words, message, sentences):
+def test_exactly_one_source_of_the_tokenizer_is_required(words, message, sentences):
     options, _ = parse("--train_file", sentences, *words.split())
     with pytest.raises(ValueError, match=message):
         make_tokenizer(options, ["a text"])
@@ -167,7 +167,7 @@ def test_bad_input_is_refused(tmp_path):
         parse(tmp_path / "wrong.yaml")
 
 
-def test_the_recipe_is_read_and_the_script_says_what_is_wrong(tmp_path):
+def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_path):
     options, args = parse(ROOT / "examples" / "recipes" / "pretrain-mlm-small.yaml", "--hidden_size", 64)
     assert (options.hidden_size, options.vocab_size, options.train_tokenizer) == (64, 16384, True)
     assert args.learning_rate == 5e-4

@@ -1,4 +1,4 @@
-"""The sample encoder: plain transformers load it, masked-LM taught it something, a finished one is not made twice."""
+"""The sample encoder is loaded by plain transformers, has learned from masked-LM, and is built only once."""
 
 import json
 
@@ -26,7 +26,7 @@ def weights(directory):
     return (directory / "model.safetensors").read_bytes()
 
 
-def test_auto_classes_load_it_and_the_vocabulary_holds_the_words(directory, corpus):
+def test_auto_classes_load_the_encoder_and_its_vocabulary_covers_the_corpus(directory, corpus):
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model, report = AutoModelForMaskedLM.from_pretrained(directory, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -41,7 +41,7 @@ def test_auto_classes_load_it_and_the_vocabulary_holds_the_words(directory, corp
     assert len(tokenizer) == model.config.vocab_size
 
 
-def test_masked_words_are_likelier_than_by_chance(directory):
+def test_masked_words_are_predicted_better_than_by_chance(directory):
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModelForMaskedLM.from_pretrained(directory)
     batch = tokenizer("[MASK] doctor lost the pill.", return_tensors="pt")
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_masked_words_are_likelier_than_by_chance(directory):
     assert probabilities[tokenizer.convert_tokens_to_ids("the")] > 5 / len(tokenizer)
 
 
-def test_the_same_settings_are_reused_and_others_rebuilt(directory, corpus, tmp_path):
+def test_an_encoder_is_rebuilt_only_if_the_settings_change(directory, corpus, tmp_path):
     copy = build_sample_encoder(tmp_path / "encoder", corpus, settings=TINY)
     assert weights(copy) == weights(directory)
     (copy / "proof").touch()
@@ -61,7 +61,7 @@ def test_the_same_settings_are_reused_and_others_rebuilt(directory, corpus, tmp_
     assert json.loads((copy / MARKER).read_text(encoding="utf-8"))["seed"] == 1
 
 
-def test_a_build_cut_off_is_done_again(directory, corpus, tmp_path):
+def test_an_interrupted_build_is_repeated(directory, corpus, tmp_path):
     copy = tmp_path / "encoder"
     copy.mkdir()
     (copy / MARKER).write_text("null", encoding="utf-8")
@@ -69,14 +69,14 @@ def test_a_build_cut_off_is_done_again(directory, corpus, tmp_path):
     assert weights(copy) == weights(directory)
 
 
-def test_other_files_are_left_alone(corpus, tmp_path):
+def test_a_folder_with_other_files_is_refused_and_kept(corpus, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
     with pytest.raises(ValueError, match="holds files but no sample encoder"):
         build_sample_encoder(tmp_path, corpus, settings=TINY)
     assert (tmp_path / "thesis.tex").is_file()
 
 
-def test_a_missing_corpus_is_named(corpus, tmp_path):
+def test_the_error_names_a_missing_corpus_file(corpus, tmp_path):
     corpus = type(corpus)(tmp_path / "gone.txt", *[corpus.dev] * 3)
     with pytest.raises(FileNotFoundError, match=r"gone\.txt is not there"):
         build_sample_encoder(tmp_path / "encoder", corpus, settings=TINY)

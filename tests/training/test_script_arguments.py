@@ -1,4 +1,4 @@
-"""Command line over YAML over defaults, with the reference's names."""
+"""Arguments of the training scripts: names of the reference, and command line before YAML before defaults."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from simcse_hf.training.script_arguments import dropout_settings, parse_argument
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*sup-simcse*.yaml"))
 
 
-def test_the_reference_command_line(tmp_path):
+def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
     line = (
         f"--model_name_or_path bert-base-uncased --train_file data/wiki1m.txt --output_dir {tmp_path} "
         "--num_train_epochs 1 --per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
@@ -44,10 +44,10 @@ def test_the_reference_command_line(tmp_path):
     }
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
-    assert training.save_steps == 125  # saved when evaluated, as the reference does
+    assert training.save_steps == 125  # a checkpoint is saved at each evaluation, as in the reference
 
 
-def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_path):
+def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(tmp_path):
     line = (
         f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 "
         "covariance_weight=0.5 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
@@ -75,13 +75,13 @@ def test_an_objective_with_its_options_from_the_command_line_and_from_yaml(tmp_p
         ("--matryoshka_dims 64;32", "takes numbers with commas, such as 256,128,64, got '64;32'"),
     ],
 )
-def test_options_that_cannot_be_read(tmp_path, words, message):
+def test_malformed_options_are_refused(tmp_path, words, message):
     model = parse_arguments(["--output_dir", str(tmp_path), "--use_cpu", *words.split()])[0]
     with pytest.raises(ValueError, match=message):
         model.settings()
 
 
-def test_without_dev_set_saving_need_not_keep_step_with_evaluation(tmp_path):
+def test_save_steps_must_match_eval_steps_only_with_a_dev_set(tmp_path):
     defaults = {"eval_strategy": "steps", "eval_steps": 125, "save_steps": 125, "load_best_model_at_end": True}
     line = f"--output_dir {tmp_path} --use_cpu --save_steps 7".split()
     _, _, training = parse_arguments(line, defaults)
@@ -91,18 +91,18 @@ def test_without_dev_set_saving_need_not_keep_step_with_evaluation(tmp_path):
     assert parse_arguments([*line, "--dev_file", "dev.csv", "--eval_steps", "7"], defaults)[2].load_best_model_at_end
 
 
-def test_save_steps_given_wins_over_eval_steps(tmp_path):
+def test_an_explicit_save_steps_takes_precedence_over_eval_steps(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --eval_steps 125 --save_steps 250"
     assert parse_arguments(line.split())[2].save_steps == 250
 
 
 @pytest.mark.parametrize("way", [["{file}"], ["--config", "{file}"]])
-def test_yaml_between_defaults_and_command_line(tmp_path, way):
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_path, way):
     file = tmp_path / "run.yaml"
     file.write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\nuse_cpu: true\ncolumns: [a, b]\n")
     argv = [part.format(file=file) for part in way] + ["--temp", "0.2", "--output_dir", str(tmp_path)]
     model, data, training = parse_arguments(argv, {"learning_rate": 1.0, "max_seq_length": 64})
-    assert training.learning_rate == 3e-5  # a string for YAML
+    assert training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
     assert training.max_seq_length == 64
     assert model.temp == 0.2 and model.mlp_only_train
     assert data.columns == ["a", "b"]
@@ -116,7 +116,7 @@ def test_yaml_between_defaults_and_command_line(tmp_path, way):
         ("temp: [0.1\n", "not valid YAML"),
     ],
 )
-def test_a_bad_yaml_file_is_named(tmp_path, text, message):
+def test_the_error_names_an_invalid_yaml_file(tmp_path, text, message):
     file = tmp_path / "run.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -129,7 +129,7 @@ class _TwoDefaults(SimCSEObjective):
     defaults = {"pooler_type": "avg", "temp": 0.2, "learning_rate": 7e-6}
 
 
-def test_the_settings_of_an_objectives_paper_stand_between_the_defaults_and_explicit_arguments(tmp_path, caplog):
+def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(tmp_path, caplog):
     OBJECTIVES["two_defaults"] = _TwoDefaults
     try:
         line = ["--objective", "two_defaults", "--output_dir", str(tmp_path), "--use_cpu"]
@@ -148,7 +148,7 @@ def test_the_settings_of_an_objectives_paper_stand_between_the_defaults_and_expl
         del OBJECTIVES["two_defaults"]
 
 
-def test_another_pooler_switches_off_the_head_that_only_the_defaults_asked_for(tmp_path):
+def test_another_pooler_switches_off_a_head_that_was_only_a_default(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --pooler_type avg".split()
     assert not parse_arguments(line, {"mlp_only_train": True})[0].mlp_only_train
     assert parse_arguments([*line, "--mlp_only_train"], {"mlp_only_train": True})[0].mlp_only_train
@@ -180,13 +180,13 @@ def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
         )
 
 
-def test_an_unknown_argument_ends_with_usage(tmp_path, capsys):
+def test_an_unknown_argument_is_a_usage_error(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(f"--output_dir {tmp_path} --use_cpu --temperatur 0.1".split())
     assert "unknown argument(s): --temperatur 0.1" in capsys.readouterr().err
 
 
-def test_help_shows_the_arguments_of_this_package_first_with_their_defaults(capsys):
+def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--help"], {"temp": 0.07})
     text = capsys.readouterr().out
@@ -198,26 +198,26 @@ def test_help_shows_the_arguments_of_this_package_first_with_their_defaults(caps
     )
 
 
-def test_alpha_in_place_of_its_logarithm(tmp_path):
+def test_hard_negative_alpha_sets_the_weight_to_its_logarithm(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --hard_negative_alpha 2"
     assert parse_arguments(line.split())[0].settings()["hard_negative_weight"] == math.log(2)
 
 
-def test_a_value_outside_the_choices_ends_with_usage(tmp_path, capsys):
+def test_a_value_outside_the_choices_is_a_usage_error(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--pooler_type", "maximum"])
     assert "avg_first_last" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_dropout_sets_every_rate_of_an_encoder(family):
+def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
     names = dropout_settings(tiny_config(family), 0.3)
     assert names and set(names.values()) == {0.3}
     assert not any("classifier" in name for name in names)
     assert dropout_settings(tiny_config(family), None) == {}
 
 
-def test_dropout_must_be_a_rate():
+def test_a_dropout_of_1_is_refused():
     with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
         dropout_settings(tiny_config(), 1.0)
 
@@ -237,7 +237,7 @@ def test_every_method_of_the_papers_has_a_recipe():
 
 
 @pytest.mark.parametrize("path", METHOD_RECIPES, ids=lambda path: path.stem)
-def test_the_recipe_of_a_method_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
+def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
     values = yaml.safe_load(path.read_text())
     model_args, _, _ = parse_arguments([str(path), "--fp16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
     settings = model_args.settings()
@@ -251,7 +251,7 @@ def test_the_recipe_of_a_method_is_valid_and_agrees_with_the_objectives_defaults
 
 
 @pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.defaults])
-def test_the_name_of_an_objective_alone_applies_the_settings_of_its_paper(name, tmp_path):
+def test_selecting_an_objective_applies_its_papers_settings(name, tmp_path):
     model_args, _, training = parse_arguments(["--objective", name, "--use_cpu", "--output_dir", str(tmp_path)])
     for argument, value in OBJECTIVES[name].defaults.items():
         parsed = getattr(model_args, argument, None) if hasattr(model_args, argument) else None
@@ -260,7 +260,7 @@ def test_the_name_of_an_objective_alone_applies_the_settings_of_its_paper(name, 
     assert ContrastiveSettings(**settings).pooler_type == OBJECTIVES[name].defaults["pooler_type"]
 
 
-def test_the_recipes_are_table_a1(tmp_path):
+def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
     table = {}
     for recipe in RECIPES:
         model, _, training = parse_arguments(

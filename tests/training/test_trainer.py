@@ -1,4 +1,4 @@
-"""SimCSETrainer: what a user of the Trainer is promised beyond transformers' own."""
+"""Tests of SimCSETrainer: losses, evaluation, resuming, several processes, and the checks before a run."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ WORDS = VOCABULARY[5:25]
 
 
 def texts(rows, columns=1, seed=0):
-    """Distinct short sentences over the vocabulary."""
+    """Make rows of random short sentences over the vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda: " ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator))  # noqa: E731
     return Dataset.from_dict({f"sent{c}": [draw() for _ in range(rows)] for c in range(columns)})
@@ -58,13 +58,13 @@ def arguments(tmp_path, **changes):
 
 
 def best_model_arguments(tmp_path, max_steps):
-    """Evaluates and saves every second step, and ends with the best."""
+    """Arguments that evaluate and save every second step and load the best model at the end."""
     every_second = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     return arguments(tmp_path, max_steps=max_steps, load_best_model_at_end=True, **every_second)
 
 
 def model_of(model_type="bert", dropout=None, **settings):
-    """Weights large enough that random sentences get clearly different vectors."""
+    """Make a model whose weights are large enough for clearly different embeddings of random sentences."""
     torch.manual_seed(1)
     return AutoModelForCL.from_config(tiny_config(model_type, dropout=dropout, initializer_range=0.2), **settings)
 
@@ -83,10 +83,10 @@ def assert_same_weights(one, other):
 
 
 @pytest.mark.parametrize("do_mlm, passes", [(False, 1), (True, 2)])
-def test_an_optimizer_step_is_one_encoder_pass_and_one_for_mlm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
+def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
     model = model_of(do_mlm=do_mlm)
     trainer = SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)
-    # The check before the run makes a pass of its own.
+    # The dropout check before the run would add encoder passes.
     monkeypatch.setattr("simcse_hf.training.checks.check_dropout", lambda trainer: None)
     seen = []
     model.base_model.register_forward_hook(lambda *_: seen.append(1))
@@ -95,13 +95,13 @@ def test_an_optimizer_step_is_one_encoder_pass_and_one_for_mlm(tmp_path, tokeniz
 
 
 @pytest.mark.parametrize("columns", [1, 2, 4])
-def test_every_trainable_parameter_moves(tmp_path, tokenizer, columns):
+def test_training_updates_every_trainable_parameter(tmp_path, tokenizer, columns):
     model = model_of(do_mlm=True)
     before = weights(model)
     trainer = SimCSETrainer(model, arguments(tmp_path, max_steps=3), texts(32, columns), processing_class=tokenizer)
     trainer.train()
     after = weights(model)
-    # Positions beyond the longest text and words that never occur have no gradient; matrices as a whole do.
+    # Unused positions and words have no gradient, but each embedding matrix as a whole has one.
     still = [
         name for name, p in model.named_parameters() if p.requires_grad and torch.equal(before[name], after[name])
     ]
@@ -118,7 +118,7 @@ def test_the_parts_of_the_loss_are_logged(tmp_path, tokenizer):
         assert entry["loss"] == pytest.approx(entry["contrastive_loss"] + 0.5 * entry["mlm_loss"], abs=2e-3)
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_checkpoints_whole(tmp_path, tokenizer):
+def test_a_nan_loss_stops_training_and_keeps_the_saved_checkpoints(tmp_path, tokenizer):
     class Break(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **kwargs):
             if state.global_step == 3:
@@ -134,20 +134,20 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_checkpoints_whole(tmp
     assert all(torch.isfinite(tensor).all() for tensor in saved.state_dict().values())
 
 
-def test_bf16_trains_with_a_loss_in_full_precision(tmp_path, tokenizer):
+def test_the_loss_is_computed_in_float32_under_bf16(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, bf16=True), texts(32), processing_class=tokenizer)
     seen = []
     trainer.model.objective.register_forward_hook(
         lambda _module, inputs, out: seen.append((inputs[0].embeddings.dtype, out.dtype))
     )
     trainer.train()
-    assert set(seen) == {(torch.bfloat16, torch.float32)}  # the head's tanh leaves bfloat16 vectors
+    assert set(seen) == {(torch.bfloat16, torch.float32)}  # the head returns bfloat16 embeddings
 
 
 @pytest.mark.parametrize("columns, dropout", [(1, None), (3, 0.0)])
-def test_torch_compile_trains_alike_and_as_one_graph(tmp_path, tokenizer, columns, dropout):
-    """One graph without breaks, which is what CUDA graphs are recorded from."""
-    found = []
+def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, tokenizer, columns, dropout):
+    """CUDA graphs can only be recorded from one graph without breaks."""
+    trained = []
     for compiled in (False, True):
         torch._dynamo.reset()
         counters.clear()
@@ -156,17 +156,17 @@ def test_torch_compile_trains_alike_and_as_one_graph(tmp_path, tokenizer, column
         arguments_ = arguments(tmp_path, max_steps=2, **changes)
         model = model_of(dropout=dropout)
         SimCSETrainer(model, arguments_, texts(32, columns), processing_class=tokenizer).train()
-        found.append(weights(model))
+        trained.append(weights(model))
         assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
     if dropout == 0.0:
-        for name in found[0]:
-            torch.testing.assert_close(found[0][name], found[1][name], atol=1e-5, rtol=0)
+        for name in trained[0]:
+            torch.testing.assert_close(trained[0][name], trained[1][name], atol=1e-5, rtol=0)
 
 
 # --- evaluation on a dev set ---
 
 
-def test_dev_spearman_is_logged_and_chooses_the_best_model(tmp_path, tokenizer):
+def test_dev_spearman_is_logged_and_selects_the_best_model(tmp_path, tokenizer):
     arguments_ = best_model_arguments(tmp_path, max_steps=6)
     trainer = SimCSETrainer(model_of(), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
     trainer.train()
@@ -177,7 +177,7 @@ def test_dev_spearman_is_logged_and_chooses_the_best_model(tmp_path, tokenizer):
     assert trainer.evaluate()["eval_stsb_spearman"] == pytest.approx(scores[best], abs=1e-4)
 
 
-def test_early_stopping_by_dev_spearman(tmp_path, tokenizer):
+def test_early_stopping_monitors_dev_spearman(tmp_path, tokenizer):
     class Constant(SimilarityEvalCallback):
         def evaluate(self, model, tokenizer):
             return {"stsb_spearman": 10.0}
@@ -186,10 +186,10 @@ def test_early_stopping_by_dev_spearman(tmp_path, tokenizer):
     stopping = [Constant(pairs()), EarlyStoppingCallback(early_stopping_patience=2)]
     trainer = SimCSETrainer(model_of(), arguments_, texts(64), processing_class=tokenizer, callbacks=stopping)
     trainer.train()
-    assert trainer.state.global_step == 6  # the best at 2, then no better at 4 and 6
+    assert trainer.state.global_step == 6  # the best score is at step 2; steps 4 and 6 do not improve it
 
 
-def test_the_last_step_is_evaluated_and_eval_loss_stands_beside_the_dev_set(tmp_path, tokenizer):
+def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path, tokenizer):
     arguments_ = arguments(tmp_path, max_steps=5, eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=4)
     trainer = SimCSETrainer(
         model_of(), arguments_, texts(64), eval_dataset=texts(8, 2), dev_set=pairs(), processing_class=tokenizer
@@ -210,7 +210,7 @@ class _Kill(TrainerCallback):
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_killed_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(tmp_path, tokenizer, model_type):
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(tmp_path, tokenizer, model_type):
     def run(name, callbacks=(), resume=None):
         arguments_ = arguments(
             tmp_path, output_dir=str(tmp_path / name), max_steps=9, save_strategy="steps", save_steps=4, seed=3
@@ -233,7 +233,7 @@ def test_killed_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(tmp_pa
     assert_same_weights(weights(whole.model), weights(resumed.model))
 
 
-def test_best_model_of_an_encoder_without_pooler_comes_back_with_its_head(tmp_path, tokenizer):
+def test_the_best_model_of_an_encoder_without_pooler_keeps_its_head(tmp_path, tokenizer):
     arguments_ = best_model_arguments(tmp_path, max_steps=6)
     trainer = SimCSETrainer(model_of("distilbert"), arguments_, texts(64), dev_set=pairs(), processing_class=tokenizer)
     trainer.train()
@@ -242,7 +242,7 @@ def test_best_model_of_an_encoder_without_pooler_comes_back_with_its_head(tmp_pa
     assert_same_weights(weights(saved), weights(trainer.model))
 
 
-def test_starting_at_a_checkpoint_directory_does_not_resume_it(tmp_path, tokenizer):
+def test_a_checkpoint_as_starting_model_does_not_resume_its_run(tmp_path, tokenizer):
     first = arguments(tmp_path, save_strategy="steps", save_steps=4)
     SimCSETrainer(model_of(), first, texts(64), processing_class=tokenizer).train()
     checkpoint = str(tmp_path / "run" / "checkpoint-4")
@@ -285,7 +285,7 @@ def _train_in_process(rank, processes, port, directory, batch):
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
+def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(tmp_path):
     for processes, batch in ((1, 8), (2, 4)):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -293,7 +293,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
         mp.spawn(_train_in_process, (processes, port, tmp_path, batch), nprocs=processes)
     one, two = (AutoModelForCL.from_pretrained(tmp_path / f"of-{n}").state_dict() for n in (1, 2))
     for name in one:
-        if "key.bias" not in name:  # its gradient is zero, and Adam makes steps of what rounding leaves
+        if "key.bias" not in name:  # its gradient is zero up to rounding, which Adam amplifies
             torch.testing.assert_close(one[name], two[name], atol=2e-5, rtol=0)
     histories = [json.loads((tmp_path / f"of-{n}" / "trainer_state.json").read_text())["log_history"] for n in (1, 2)]
     dev = [[e["eval_stsb_spearman"] for e in history if "eval_stsb_spearman" in e] for history in histories]
@@ -318,7 +318,7 @@ def _attention_without_dropout(module, query, key, value, attention_mask, **kwar
 
 @pytest.fixture
 def drops_no_weights():
-    """The name of an attention function that, as some kernels do, takes a dropout rate and drops nothing."""
+    """Register an attention function that, like some kernels, accepts a dropout rate but ignores it."""
     name = "drops_no_weights"
     AttentionInterface.register(name, _attention_without_dropout)
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -329,7 +329,9 @@ def drops_no_weights():
 
 @pytest.mark.parametrize("changes", [{}, {"bf16": True}])
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
-def test_attention_that_loses_its_dropout_is_refused(tmp_path, tokenizer, drops_no_weights, model_type, changes):
+def test_an_attention_function_that_ignores_dropout_is_refused(
+    tmp_path, tokenizer, drops_no_weights, model_type, changes
+):
     model = model_of(model_type)
     model.set_attn_implementation(drops_no_weights)
     trainer = SimCSETrainer(model, arguments(tmp_path, **changes), texts(32), processing_class=tokenizer)
@@ -344,7 +346,7 @@ def test_attention_that_loses_its_dropout_is_refused(tmp_path, tokenizer, drops_
 @pytest.mark.parametrize(
     "changes", [{"torch_compile": True, "torch_compile_backend": "eager"}, {"gradient_checkpointing": True}]
 )
-def test_what_runs_with_padding_is_checked_with_padding(tmp_path, tokenizer, drops_no_weights, changes):
+def test_the_dropout_check_uses_padding_if_the_model_does(tmp_path, tokenizer, drops_no_weights, changes):
     model = model_of()
     model.set_attn_implementation(drops_no_weights)
     trainer = SimCSETrainer(model, arguments(tmp_path, **changes), texts(32), processing_class=tokenizer)
@@ -355,17 +357,17 @@ def test_what_runs_with_padding_is_checked_with_padding(tmp_path, tokenizer, dro
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 @pytest.mark.parametrize("unpadded", [True, False])
-def test_attention_that_keeps_its_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
+def test_an_attention_function_that_applies_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
     model = model_of(model_type)
     model.unpadded = unpadded
     check_run(SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer))
 
 
 @pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.0), (1, False, 0.0), (2, False, 0.1)])
-def test_where_no_attention_dropout_is_lost_the_kernel_is_accepted(
+def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
     tmp_path, tokenizer, drops_no_weights, columns, unpadded, rate
 ):
-    """A rate of 0 is a choice, and pairs need no dropout."""
+    """The dropout rate is 0, or the rows are pairs, which need no dropout."""
     torch.manual_seed(1)
     config = tiny_config(attention_probs_dropout_prob=rate, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, unpadded=unpadded)
@@ -374,12 +376,12 @@ def test_where_no_attention_dropout_is_lost_the_kernel_is_accepted(
     assert trainer.train().global_step == 1
 
 
-def test_pairs_train_without_dropout(tmp_path, tokenizer):
+def test_pairs_can_be_trained_without_dropout(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32, 2), processing_class=tokenizer)
     assert trainer.train().global_step == 4
 
 
-def test_the_dropout_check_leaves_the_random_state_alone(tmp_path, tokenizer):
+def test_the_dropout_check_does_not_change_the_random_state(tmp_path, tokenizer):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path), texts(32), processing_class=tokenizer)
     before = torch.get_rng_state()
     check_run(trainer)
@@ -394,7 +396,7 @@ def test_the_dropout_check_leaves_the_random_state_alone(tmp_path, tokenizer):
         (1, {"per_device_train_batch_size": 64, "dataloader_drop_last": True}, "32 rows, fewer than one batch of 64"),
     ],
 )
-def test_runs_without_effect_are_refused(tmp_path, tokenizer, columns, changes, message):
+def test_runs_that_cannot_train_are_refused(tmp_path, tokenizer, columns, changes, message):
     trainer = SimCSETrainer(model_of(), arguments(tmp_path, **changes), texts(32, columns), processing_class=tokenizer)
     with pytest.raises(ValueError, match=message):
         trainer.train()
@@ -406,7 +408,7 @@ def test_an_empty_training_set_is_refused(tmp_path, tokenizer):
         SimCSETrainer(model_of(), arguments(tmp_path), empty, processing_class=tokenizer).train()
 
 
-def test_a_length_beyond_the_positions_is_refused(tmp_path, tokenizer):
+def test_a_max_seq_length_above_the_encoders_positions_is_refused(tmp_path, tokenizer):
     with pytest.raises(ValueError, match=r"max_seq_length is 64.*\(roberta\) has 38 positions"):
         SimCSETrainer(
             model_of("roberta"), arguments(tmp_path, max_seq_length=64), texts(32), processing_class=tokenizer
@@ -427,7 +429,7 @@ def test_warns_about_rows_without_negatives(tmp_path, tokenizer, caplog, rows, c
     assert message in caplog.text
 
 
-def test_masked_lm_with_shards_is_refused_before_it_fails(tmp_path, tokenizer, monkeypatch):
+def test_masked_lm_with_sharded_weights_is_refused(tmp_path, tokenizer, monkeypatch):
     trainer = SimCSETrainer(model_of(do_mlm=True), arguments(tmp_path), texts(32), processing_class=tokenizer)
     trainer.is_fsdp_enabled = True
     for version, refused in ((1, False), (2, True)):
@@ -447,7 +449,7 @@ def test_warns_when_accelerate_ignores_fsdp(tmp_path, tokenizer, caplog, monkeyp
     assert "Accelerate ignores it on this device: each process holds the whole model" in caplog.text
 
 
-def test_fixed_mask_trains_and_stands_in_the_config(tmp_path, tokenizer):
+def test_fixed_mask_can_be_trained_and_is_saved_in_the_config(tmp_path, tokenizer):
     trainer = SimCSETrainer(
         model_of(), arguments(tmp_path, view="fixed_mask", max_seq_length=16), texts(32), processing_class=tokenizer
     )
@@ -457,7 +459,7 @@ def test_fixed_mask_trains_and_stands_in_the_config(tmp_path, tokenizer):
     assert section["fixed_mask"] is True and section["max_seq_length"] == 16
 
 
-def test_a_masked_lm_checkpoint_by_path_is_enough(tmp_path, save_checkpoint):
+def test_a_masked_lm_checkpoint_can_be_given_by_path_without_a_tokenizer(tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     trainer = SimCSETrainer(str(start), arguments(tmp_path), texts(32))
     trainer.train()

@@ -1,4 +1,4 @@
-"""What the Trainer accepts as model, arguments, data sets and callbacks, and what it says about the rest."""
+"""The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
 import logging
 from types import SimpleNamespace
@@ -42,18 +42,18 @@ def ids_of(trainer, row=0):
         ({"label": 1, "sentence1": "a cat", "sentence2": "the cat"}, ("sentence1", "sentence2")),
     ],
 )
-def test_columns_play_the_part_that_their_names_say(tmp_path, tokenizer, row, order):
+def test_column_names_determine_anchor_positive_and_negative(tmp_path, tokenizer, row, order):
     trainer = make(tmp_path, tokenizer, Dataset.from_list([row] * 9))
     assert ids_of(trainer) == [tokenizer(row[name])["input_ids"] for name in order]
 
 
-def test_lists_of_texts_and_of_rows_are_training_data(tmp_path, tokenizer):
+def test_accepts_lists_of_texts_and_lists_of_rows(tmp_path, tokenizer):
     assert ids_of(make(tmp_path, tokenizer, ["a cat", "a dog"])) == [tokenizer("a cat")["input_ids"]]
     rows = [{"anchor": "a cat", "positive": "the cat"}] * 4
     assert len(ids_of(make(tmp_path, tokenizer, rows))) == 2
 
 
-def test_flat_token_ids_are_single_sentences(tmp_path, tokenizer):
+def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
     tokenized = texts(16).map(lambda rows: tokenizer(rows["sent0"]), batched=True, remove_columns="sent0")
     trainer = make(tmp_path, tokenizer, tokenized, eval_dataset=tokenized)
     assert ids_of(trainer) == [tokenized[0]["input_ids"]]
@@ -78,12 +78,12 @@ class _Rows(torch.utils.data.Dataset):
         ([], "train_dataset is an empty list"),
     ],
 )
-def test_data_of_other_types_is_refused_with_what_to_pass(tmp_path, tokenizer, data, message):
+def test_a_dataset_of_another_type_is_refused_and_the_error_says_what_to_pass(tmp_path, tokenizer, data, message):
     with pytest.raises(TypeError, match=message):
         make(tmp_path, tokenizer, data)
 
 
-def test_columns_of_no_text_are_named(tmp_path, tokenizer):
+def test_the_error_names_columns_that_hold_no_text(tmp_path, tokenizer):
     rows = Dataset.from_dict({"sent0": ["a cat"] * 4, "sent1": [1, 2, 3, 4]})
     with pytest.raises(ValueError, match="train_dataset.*sent1"):
         make(tmp_path, tokenizer, rows)
@@ -92,7 +92,7 @@ def test_columns_of_no_text_are_named(tmp_path, tokenizer):
 # --- model and arguments ---
 
 
-def test_another_model_and_other_arguments_are_refused(tmp_path, tokenizer):
+def test_a_model_or_arguments_of_another_class_are_refused(tmp_path, tokenizer):
     with pytest.raises(TypeError, match="model is a BertModel.*AutoModelForCL.from_pretrained"):
         SimCSETrainer(BertModel(tiny_config()), arguments(tmp_path), texts(8), processing_class=tokenizer)
     plain = TrainingArguments(str(tmp_path), use_cpu=True)
@@ -102,7 +102,7 @@ def test_another_model_and_other_arguments_are_refused(tmp_path, tokenizer):
         SimCSETrainer(None, arguments(tmp_path), texts(8), processing_class=tokenizer)
 
 
-def test_the_callers_arguments_stay_as_they_are(tmp_path, tokenizer):
+def test_the_callers_arguments_are_not_changed(tmp_path, tokenizer):
     args = best_model_arguments(tmp_path, max_steps=2)
     args.hub_token = "hf_secret"
     before = dict(vars(args))
@@ -112,7 +112,7 @@ def test_the_callers_arguments_stay_as_they_are(tmp_path, tokenizer):
     assert trainer.args.hub_token == "hf_secret"
 
 
-def test_an_explicit_metric_for_the_best_model_is_kept_or_refused(tmp_path, tokenizer):
+def test_an_explicit_metric_for_best_model_is_used_or_refused(tmp_path, tokenizer):
     args = best_model_arguments(tmp_path, max_steps=2)
     by_loss = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_steps": 2, "save_steps": 2}
     by_loss |= {"eval_strategy": "steps", "save_strategy": "steps"}
@@ -123,7 +123,7 @@ def test_an_explicit_metric_for_the_best_model_is_kept_or_refused(tmp_path, toke
     assert args.best_metric_is_default
 
 
-def test_the_seed_decides_a_fresh_head(tmp_path, save_checkpoint):
+def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
     start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
     heads = []
     for seed, noise in ((1, 0), (1, 5), (2, 0)):
@@ -139,7 +139,7 @@ def test_label_smoothing_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("takes_trial", [False, True])
-def test_model_init_makes_the_model_of_each_trial(tmp_path, tokenizer, takes_trial):
+def test_model_init_creates_the_model_of_each_trial(tmp_path, tokenizer, takes_trial):
     calls = []
 
     def model_init(*trial):
@@ -156,7 +156,7 @@ def test_model_init_makes_the_model_of_each_trial(tmp_path, tokenizer, takes_tri
     assert len(calls) >= 2
 
 
-def test_a_custom_collator_need_not_make_an_attention_mask(tmp_path, tokenizer):
+def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
     default = make(tmp_path, tokenizer).data_collator
     runs = []
     for changes in ({}, {"gradcache_chunk_size": 4}):
@@ -168,7 +168,7 @@ def test_a_custom_collator_need_not_make_an_attention_mask(tmp_path, tokenizer):
         assert_same_weights(runs[-2], runs[-1])
 
 
-def test_zero_dropout_needs_to_be_allowed(tmp_path, tokenizer, caplog):
+def test_zero_dropout_needs_allow_zero_dropout(tmp_path, tokenizer, caplog):
     with pytest.raises(ValueError, match="set allow_zero_dropout"):
         make(tmp_path, tokenizer, model=model_of(dropout=0.0)).train()
     trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0), changes={"allow_zero_dropout": True})
@@ -180,7 +180,7 @@ def test_zero_dropout_needs_to_be_allowed(tmp_path, tokenizer, caplog):
 # --- evaluation ---
 
 
-def test_predict_and_evaluate_use_the_data_set_they_are_given(tmp_path, tokenizer):
+def test_predict_and_evaluate_use_the_dataset_passed_to_them(tmp_path, tokenizer):
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), changes={"per_device_eval_batch_size": 4})
     assert "eval_loss" not in trainer.evaluate()
     rows = texts(8, 2, seed=5)
@@ -192,7 +192,7 @@ def test_predict_and_evaluate_use_the_data_set_they_are_given(tmp_path, tokenize
     assert not any("stsb" in name for name in prediction.metrics)
 
 
-def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
+def test_each_of_several_evaluation_sets_has_its_own_metrics(tmp_path, tokenizer):
     evaluations = {"a": texts(8, 2, seed=5), "b": texts(8, 2, seed=6)}
     trainer = make(tmp_path, tokenizer, eval_dataset=evaluations, dev_set=pairs())
     metrics = trainer.evaluate()
@@ -226,7 +226,7 @@ def test_each_epoch_is_evaluated_once(tmp_path, tokenizer):
 # --- runs ---
 
 
-def test_training_again_after_a_broken_loss_starts_with_clean_sums(tmp_path, tokenizer):
+def test_training_can_be_repeated_after_a_nan_loss(tmp_path, tokenizer):
     class BreakOnce(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **kwargs):
             if state.global_step == 1 and not self.__dict__.setdefault("is_done", False):
@@ -235,10 +235,10 @@ def test_training_again_after_a_broken_loss_starts_with_clean_sums(tmp_path, tok
                     model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
 
     trainer = make(tmp_path, tokenizer, callbacks=[BreakOnce()])
-    sound = weights(trainer.model)
+    intact = weights(trainer.model)
     with pytest.raises(FloatingPointError):
         trainer.train()
-    trainer.model.load_state_dict(sound)
+    trainer.model.load_state_dict(intact)
     assert trainer.train().global_step == 4
 
 
@@ -252,15 +252,15 @@ def test_resuming_a_finished_run_takes_no_further_step(tmp_path, tokenizer):
     assert_same_weights(weights(first.model), weights(again.model))
 
 
-def test_fewer_rows_than_a_batch_of_all_processes_are_refused():
+def test_fewer_rows_than_one_batch_over_all_processes_are_refused():
     args = SimpleNamespace(train_batch_size=8, world_size=2, dataloader_drop_last=False, gradient_accumulation_steps=1)
     with pytest.raises(ValueError, match="15 rows, fewer than the batch of 16 over 2 processes"):
         check_batches(args, rows=15, num_sentences=1)
     check_batches(args, rows=16, num_sentences=1)
 
 
-def test_a_starting_model_by_name_keeps_its_prompt_in_training_and_evaluation(tmp_path, tokenizer):
-    """The embedding of a text is that of prompt + text in both."""
+def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, tokenizer):
+    """In both cases the embedding of a text is that of prompt + text."""
     model = model_of()
     model.update_settings(prompts={"query": "the cat "}, default_prompt_name="query")
     trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)

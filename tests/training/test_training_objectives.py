@@ -1,4 +1,4 @@
-"""Every objective and view through the Trainer: trains, evaluates, saves, resumes as if never stopped, and reloads."""
+"""Every objective and view can be trained, evaluated, saved, resumed and reloaded with the Trainer."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from simcse_hf.training.script_arguments import parse_arguments
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
-#: Settings of a model for each objective; its rows follow from the objective.
+#: Model settings for each objective. `rows_for` makes the training rows.
 SETTINGS = {
     "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
     "softmax": {"pooler_type": "avg_no_cls"},
@@ -42,10 +42,10 @@ def sentences(rows, seed=0, words=6):
 
 
 def rows_for(objective, tokenizer):
-    kind = OBJECTIVES[objective].rows
-    if kind == "spans":
+    row_type = OBJECTIVES[objective].rows
+    if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
-    if kind == "nli":
+    if row_type == "nli":
         texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
         return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
     return Dataset.from_dict({"sent0": sentences(16)})
@@ -96,7 +96,7 @@ def losses(trainer):
     return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
-def test_every_objective_is_here():
+def test_every_registered_objective_is_tested():
     assert SETTINGS.keys() == OBJECTIVES.keys()
 
 
@@ -123,7 +123,7 @@ def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, toke
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
-def test_matryoshka_goes_around_any_objective(start, tmp_path, tokenizer, objective):
+def test_matryoshka_can_be_combined_with_every_objective(start, tmp_path, tokenizer, objective):
     settings = SETTINGS[objective] | {"matryoshka_dims": [16, 8]}
     trainer = trainer_of(
         start, tmp_path, tokenizer, objective, settings=settings, max_steps=2, save_strategy="no", eval_strategy="no"
@@ -141,7 +141,7 @@ def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
 
 
 @pytest.mark.parametrize("objective", ["simcse", "vicreg", "contrastive_tension", "softmax"])
-def test_two_encoders_resume(start, tmp_path, tokenizer, objective):
+def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer, objective):
     settings = SETTINGS[objective] | {"encoders": 2}
     whole = trainer_of(start, tmp_path, tokenizer, objective, settings=settings)
     whole.train()
@@ -152,14 +152,14 @@ def test_two_encoders_resume(start, tmp_path, tokenizer, objective):
     assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
 
 
-def test_a_second_encoder_needs_a_second_text(start, tmp_path, tokenizer):
+def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(start, tmp_path, tokenizer):
     with pytest.raises(ValueError, match="objective 'is_bert' reads one text a row: set encoders to 1"):
         trainer_of(start, tmp_path, tokenizer, "is_bert", settings=SETTINGS["is_bert"] | {"encoders": 2})
 
 
 @pytest.mark.parametrize("view", [v for v in DATASET_VIEWS if v not in ("synonyms", "eda")])
 @pytest.mark.parametrize("both", [False, True])
-def test_a_view_trains_and_resumes_in_another_epoch(start, tmp_path, tokenizer, view, both):
+def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
     changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
     whole = trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, view_model=str(start), **changes)
     whole.train()
@@ -171,7 +171,7 @@ def test_a_view_trains_and_resumes_in_another_epoch(start, tmp_path, tokenizer, 
     assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
 
 
-def test_views_are_the_same_with_workers(tokenizer, tmp_path):
+def test_views_do_not_depend_on_the_number_of_workers(tokenizer, tmp_path):
     args = SimCSETrainingArguments(str(tmp_path), view="delete_words", view_rate=0.5, use_cpu=True)
     read = []
     for workers in (0, 2):
@@ -183,13 +183,13 @@ def test_views_are_the_same_with_workers(tokenizer, tmp_path):
     assert any(first != second for first, second in read[0])
 
 
-def test_esimcse_repeats_words_unless_told_otherwise(start, tmp_path, tokenizer):
+def test_the_default_view_of_esimcse_repeats_words(start, tmp_path, tokenizer):
     assert trainer_of(start, tmp_path, tokenizer, "esimcse").args.view == "repeat_words"
     assert trainer_of(start, tmp_path, tokenizer, "esimcse", view="identity").args.view == "identity"
     assert trainer_of(start, tmp_path, tokenizer, "simcse").args.view == "identity"
 
 
-def test_views_of_rows_that_are_no_single_sentences_are_refused(tokenizer, tmp_path):
+def test_a_view_of_rows_with_several_sentences_is_refused(tokenizer, tmp_path):
     args = SimCSETrainingArguments(str(tmp_path), view="crop", use_cpu=True)
     rows = Dataset.from_dict({"sent0": ["a cat"], "sent1": ["a dog"]})
     with pytest.raises(ValueError, match="view crop makes the positive of single sentences.*sent0, sent1"):
@@ -197,7 +197,7 @@ def test_views_of_rows_that_are_no_single_sentences_are_refused(tokenizer, tmp_p
 
 
 @pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax+supcon"])
-def test_relations_are_asked_for_before_the_first_step(start, tmp_path, tokenizer, objective):
+def test_missing_relations_are_reported_before_the_first_step(start, tmp_path, tokenizer, objective):
     trainer = trainer_of(start, tmp_path, tokenizer, objective)
     trainer.train_dataset = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
     with pytest.raises(ValueError, match="relations"):
@@ -229,8 +229,8 @@ def test_labelled_pairs_become_rows_of_pairs_or_of_premises(tmp_path):
 
 
 @pytest.mark.parametrize("objective", ["supcon", "softmax+supcon"])
-def test_supervised_contrastive_learning_runs_with_the_settings_of_its_paper(tmp_path, objective):
-    """Liao 2021, section 4.2 and Eq. 2."""
+def test_supervised_contrastive_objectives_use_their_papers_settings(tmp_path, objective):
+    """The settings are in section 4.2 and Eq. 2 of Liao 2021."""
     model, data, training = parse_arguments(f"--output_dir {tmp_path} --use_cpu --objective {objective}".split())
     settings = ContrastiveSettings(similarity=model.similarity, temperature=model.temp, pooler_type=model.pooler_type)
     assert (settings.similarity, settings.temperature, settings.pooler_type) == ("dot", 1.0, "avg_no_cls")
@@ -240,7 +240,7 @@ def test_supervised_contrastive_learning_runs_with_the_settings_of_its_paper(tmp
 
 
 def test_the_pairs_of_a_premise_stay_in_one_batch(start, tmp_path, tokenizer):
-    """In the order of the file; the objective recognizes the pairs of a premise by their equal text."""
+    """Rows keep the order of the file, and the objective recognizes the pairs of a premise by their equal text."""
     trainer = trainer_of(start, tmp_path, tokenizer, "supcon", train_sampling_strategy="sequential")
     first = next(iter(trainer.get_train_dataloader()))
     expected = tokenizer([row[0] for row in rows_for("supcon", tokenizer)["texts"][:4]])["input_ids"]
@@ -249,7 +249,7 @@ def test_the_pairs_of_a_premise_stay_in_one_batch(start, tmp_path, tokenizer):
     assert first["text_ids"].shape == first["input_ids"].shape[:2]
 
 
-def test_documents_become_neighbours_or_spans(tmp_path, start):
+def test_documents_become_pairs_of_neighbouring_sentences_or_spans(tmp_path, start):
     file = tmp_path / "documents.txt"
     documents = [sentences(8, seed=i) for i in range(3)]
     file.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")

@@ -132,7 +132,7 @@ def test_repeat_words_repeats_at_most_the_number_of_tokens_of_the_paper(size, mo
 
 
 @pytest.mark.parametrize("name", ["shuffle", "repeat_words"])
-def test_a_view_of_no_ids_is_empty(name):
+def test_a_view_of_an_empty_list_of_ids_is_empty(name):
     assert make_view(name)([], random.Random(0)) == []
 
 
@@ -145,7 +145,7 @@ def test_a_view_depends_on_the_random_state_only(name):
         assert name in DATASET_VIEWS
 
 
-def test_views_made_elsewhere_leave_the_text_unchanged():
+def test_views_that_are_not_made_from_text_leave_the_text_unchanged():
     for name in ("identity", "fixed_mask", "mlm", *DOCUMENT_VIEWS):
         assert make_view(name)(" as  it is ", random.Random(0)) == " as  it is "
 
