@@ -69,20 +69,25 @@ def section_pooler(config: PreTrainedConfig) -> str | None:
     return None if section is None else ContrastiveSettings.from_config(config).inference_pooler
 
 
-def inference_settings(config: PreTrainedConfig, pooler_type: str | None) -> dict[str, Any]:
+def inference_settings(config: PreTrainedConfig, pooler_type: str | None, head: str | None = None) -> dict[str, Any]:
     """Choose the settings that load a checkpoint for inference.
 
     Args:
         config (`PreTrainedConfig`): The checkpoint's config.
         pooler_type (`str`, *optional*): The pooler that the user asked for.
+        head (`str`, *optional*): The head that the user asked for.
 
     Returns:
         `dict[str, Any]`: Keyword arguments of `AutoModelForCL.from_pretrained`.
 
     Raises:
-        ValueError: If the pooler is unknown.
+        ValueError: If the pooler or the head is unknown.
     """
     settings: dict[str, Any] = {"do_mlm": False}  # the masked-LM head serves training only
+    if head not in (None, "pooler", "dense"):
+        raise ValueError(f"head must be 'pooler' or 'dense', got {head!r}")
+    if head is not None:
+        settings["head"] = head
     if pooler_type is None:
         return settings
     if pooler_type not in POOLER_TYPES:

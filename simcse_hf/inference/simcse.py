@@ -46,6 +46,8 @@ class SimCSE:
         dtype (`torch.dtype`, *optional*): Data type of the weights. The default is float32.
         max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the limit that the
             checkpoint names, at most the number of the encoder's positions.
+        head (`str`, *optional*): `"pooler"` or `"dense"`, for a checkpoint that holds its head twice, and the two
+            differ: use the encoder's own pooler, or the folder `2_Dense`.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
         **hub_arguments (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`, `subfolder`.
 
@@ -63,6 +65,7 @@ class SimCSE:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         max_length: int | None = None,
+        head: str | None = None,
         postprocess: bool = True,
         **hub_arguments: Any,
     ) -> None:
@@ -82,7 +85,7 @@ class SimCSE:
         self.model = AutoModelForCL.from_pretrained(
             name_or_path,
             dtype=dtype or torch.float32,
-            **inference_settings(config, pooler_type),
+            **inference_settings(config, pooler_type, head),
             **hub_arguments,
         )
         settings = self.model.settings

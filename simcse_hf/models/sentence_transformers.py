@@ -23,7 +23,8 @@ logger = logging.get_logger(__name__)
 
 DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
 
-#: Everything that may be written at the top of a checkpoint, with folders.
+#: Everything that may be written at the top of a checkpoint, with folders. The folder of IS-BERT's pooler is no module
+#: of sentence-transformers, but it is needed wherever the weights are.
 NAMES = (
     "modules.json",
     "sentence_bert_config.json",
@@ -33,6 +34,7 @@ NAMES = (
     "2_Pooling",
     FOLDER,
     DENSE_FOLDER,
+    NGRAM_POOLER,
 )
 
 # The names of sentence-transformers 2 to 5, which 6 still reads.
@@ -266,7 +268,7 @@ def _transformer_config(config: PreTrainedConfig, settings: ContrastiveSettings)
 
 
 def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copy what [`save_sentence_transformers_files`] has written.
+    """Copy what [`save_sentence_transformers_files`] and `save_ngram_head` have written.
 
     Args:
         source (`str` or `os.PathLike`): The checkpoint to copy from.

@@ -44,7 +44,6 @@ class ContrastiveTension(Objective):
         "pooler_type": "avg",
         "mlp_only_train": False,
         "dropout": 0.0,
-        "allow_zero_dropout": True,
         "max_seq_length": 75,
         "per_device_train_batch_size": 16,
         "optim": "rmsprop",

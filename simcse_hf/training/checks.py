@@ -9,6 +9,7 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
+from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
 from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import SimilarityEvalCallback
@@ -104,9 +105,12 @@ def check_run(trainer: ContrastiveTrainer) -> None:
     objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
     if args.gradcache_chunk_size is not None:
         check_gradcache(objective, args)
+    check_length_grouping(args, rows)
     check_sharding(trainer)
     check_batches(args, len(rows), num_sentences)
-    if num_sentences == 1 and objective.num_views > 1 and args.view == "identity":
+    # Two encoders give a text two embeddings without dropout.
+    is_dropout_the_view = args.view == "identity" and trainer.model.second_encoder is None
+    if num_sentences == 1 and objective.num_views > 1 and is_dropout_the_view:
         check_dropout(trainer)
     if num_sentences > 1 and args.view == "fixed_mask":
         raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
@@ -145,6 +149,33 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) 
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward pass "
             f"contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size adds some."
         )
+
+
+def check_length_grouping(args: SimCSETrainingArguments, rows: Any) -> None:
+    """Refuse to group rows by their length where no column says how long they are.
+
+    Without the column, transformers takes the number of texts in a row for its length, so all rows are equally long.
+
+    Args:
+        args (`SimCSETrainingArguments`): The training arguments.
+        rows (`Any`): The training rows.
+
+    Raises:
+        ValueError: If the rows are drawn anew when they are read, or have no column of lengths.
+    """
+    if args.train_sampling_strategy != "group_by_length" or args.length_column_name in rows.column_names:
+        return
+    if isinstance(rows, SeededDataset):
+        raise ValueError(
+            f"train_sampling_strategy='group_by_length' does not work with a {type(rows).__name__}, whose rows are "
+            "drawn anew in every epoch, so their lengths are not known in advance. Use "
+            "train_sampling_strategy='random', or train on texts with view='identity'."
+        )
+    raise ValueError(
+        "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
+        f"{args.length_column_name!r}, and train_dataset has {', '.join(rows.column_names)}. Add the column, pass "
+        "texts in place of token ids, or use train_sampling_strategy='random'."
+    )
 
 
 def check_sharding(trainer: ContrastiveTrainer) -> None:

@@ -7,7 +7,7 @@ import torch
 from conftest import flat, random_batch, tiny_config
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, BertForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.sentence_transformers import (
     SentenceTransformersSettings,
     read_sentence_transformers_settings,
@@ -292,6 +292,20 @@ def test_the_newer_head_can_be_chosen(trained_on_in_the_library, save_checkpoint
     older = AutoModelForCL.from_pretrained(directory, head="pooler")
     difference = theirs[2].linear.weight - older.bert.pooler.dense.weight
     torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+
+
+def test_the_newer_head_can_be_chosen_for_inference(trained_on_in_the_library):
+    directory, theirs = trained_on_in_the_library
+    with pytest.raises(ValueError, match="two different heads: .*Pass head='dense'"):
+        SimCSE(directory, device="cpu")
+    texts = ["a cat sat .", "the dog"]
+    newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
+    embeddings = newer.encode(texts, normalize=False)
+    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(texts)), rtol=0, atol=1e-6)
+    difference = newer.model.bert.pooler.dense.weight - older.model.bert.pooler.dense.weight
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+    with pytest.raises(ValueError, match="head must be 'pooler' or 'dense', got 'fresh'"):
+        SimCSE(directory, device="cpu", head="fresh")
 
 
 def test_differing_heads_are_accepted_if_none_is_kept_or_used(trained_on_in_the_library):

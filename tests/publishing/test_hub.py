@@ -20,6 +20,7 @@ from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.publish import push_main
+from simcse_hf.models.sentence_transformers import copy_sentence_transformers_files
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
 
@@ -397,6 +398,14 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
         kept = load(files[f"{folder}/model.safetensors"])
         assert all(torch.equal(kept[name], tensor) for name, tensor in load(files["model.safetensors"]).items())
         assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
+
+
+def test_the_pooler_of_is_bert_is_pushed_with_a_checkpoint(saved, tmp_path):
+    directory = saved(pooler_type="ngrams")
+    assert "ngrams/model.safetensors" in files_to_push(directory)
+    copy_sentence_transformers_files(directory, tmp_path)
+    copied = (tmp_path / "ngrams" / "model.safetensors").read_bytes()
+    assert copied == (directory / "ngrams" / "model.safetensors").read_bytes()
 
 
 def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):

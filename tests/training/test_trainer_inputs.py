@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
 from test_trainer import arguments, assert_same_weights, best_model_arguments, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf.data.spans import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.training.checks import check_batches
 
@@ -175,6 +176,36 @@ def test_zero_dropout_needs_allow_zero_dropout(tmp_path, tokenizer, caplog):
     with caplog.at_level(logging.WARNING, "simcse_hf"):
         assert trainer.train().global_step == 4
     assert "both views of a sentence have the same embedding" in caplog.text
+
+
+def test_two_encoders_train_without_dropout(tmp_path, tokenizer, caplog):
+    """The authors of Contrastive Tension switch dropout off: the two views come from two encoders."""
+    for name, settings in (("ct", {"objective": "contrastive_tension"}), ("simcse", {"encoders": 2})):
+        model = AutoModelForCL.from_config(tiny_config(dropout=0.0), pooler_type="avg", **settings)
+        with caplog.at_level(logging.WARNING, "simcse_hf"):
+            assert make(tmp_path / name, tokenizer, model=model).train().global_step == 4
+    assert "same embedding" not in caplog.text
+
+
+# --- the order of the rows ---
+
+
+def test_grouping_by_length_is_refused_for_rows_that_are_drawn_anew(tmp_path, tokenizer):
+    changes = {"train_sampling_strategy": "group_by_length"}
+    with pytest.raises(ValueError, match="does not work with a ViewDataset, whose rows are drawn anew"):
+        make(tmp_path, tokenizer, changes=changes | {"view": "delete_words"}).train()
+    spans = SpanDataset([[" ".join(VOCABULARY[5:25])] * 4] * 32, tokenizer, 12)
+    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg")
+    with pytest.raises(ValueError, match="does not work with a SpanDataset, whose rows are drawn anew"):
+        make(tmp_path, tokenizer, spans, model, changes=changes).train()
+
+
+def test_grouping_by_length_needs_lengths(tmp_path, tokenizer):
+    changes = {"train_sampling_strategy": "group_by_length"}
+    assert make(tmp_path, tokenizer, changes=changes).train().global_step == 4
+    token_ids = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
+    with pytest.raises(ValueError, match="in the column 'length', and train_dataset has input_ids"):
+        make(tmp_path, tokenizer, token_ids, changes=changes).train()
 
 
 # --- evaluation ---

@@ -153,7 +153,7 @@ def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer, obje
 
 
 def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(start, tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="objective 'is_bert' reads one text a row: set encoders to 1"):
+    with pytest.raises(ValueError, match="'is_bert' reads one text per row, but encoders is 2. Set encoders to 1"):
         trainer_of(start, tmp_path, tokenizer, "is_bert", settings=SETTINGS["is_bert"] | {"encoders": 2})
 
 
