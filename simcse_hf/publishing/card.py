@@ -14,7 +14,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..models.configuration import SECTION, ContrastiveSettings, max_positions
-from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.head import TANH
+from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform
 from ..postprocessing.interface import VectorTransform
@@ -169,12 +170,11 @@ def model_context(
     context = training_context(settings, run, datasets)
     method = transform[0].method if transform else None
     citation = bibtex_of(papers_of(settings, run, method) or ["simcse"])
-    dim, max_length = config.hidden_size, max_positions(config)
+    max_length = max_positions(config)
     if transform is not None:
         vector_transform, fit = transform
         if fit.pooler != settings.inference_pooler:
-            settings = replace(settings, pooler_type=fit.pooler, mlp_only_train=False, templates=[])
-        dim = vector_transform.output_dim
+            settings = replace(settings, pooler_type=fit.pooler, mlp_only_train=False, templates=[], dense_layers=[])
         max_length = min((x for x in (max_length, fit.max_length) if x is not None), default=None)
         context["transform"] = {
             "method": method,
@@ -185,18 +185,28 @@ def model_context(
             "file": fit.file,
             "columns": fit.columns,
         }
+    encoder_dim = settings.dense_layers[-1]["out_features"] if settings.dense_layers else config.hidden_size
     return context | {
         "model_type": config.model_type,
-        "dim": dim,
+        "dim": encoder_dim if transform is None else transform[0].output_dim,
+        "dense_layers": [
+            {"folder": f"{DENSE_FOLDER}/{number}", "activation": _activation(layer), **layer}
+            for number, layer in enumerate(settings.dense_layers)
+        ],
         "pooler": settings.inference_pooler,
         "mlp_only_train": settings.mlp_only_train,
-        "widths": [width for width in context["matryoshka_dims"] if width < config.hidden_size],
+        "widths": [width for width in context["matryoshka_dims"] if width < encoder_dim],
         "max_length": max_length,
         "template": settings.templates[0] if settings.templates else None,
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "citation": citation,
     }
+
+
+def _activation(layer: dict[str, Any]) -> str:
+    """Return the name in `torch.nn` of the activation of a dense layer."""
+    return layer.get("activation_function", TANH).rpartition(".")[2]
 
 
 def is_written_by_hand(path: Path) -> bool:

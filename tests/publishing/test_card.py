@@ -21,6 +21,11 @@ from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
 from simcse_hf.training.record import changed_arguments, describe_run
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
+#: Of 32 dimensions; the second has neither a bias nor an activation.
+DENSE_LAYERS = [
+    {"in_features": 32, "out_features": 24},
+    {"in_features": 24, "out_features": 16, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
+]
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
 
 
@@ -74,6 +79,8 @@ def blocks(card):
         *[("bert", {"pooler_type": name}) for name in ("avg_top2", "avg_first_last", "avg_embeddings_last")],
         ("bert", {"mlp_only_train": True}),
         ("distilbert", {"pooler_type": "cls"}),
+        ("bert", {"pooler_type": "cls", "dense_layers": DENSE_LAYERS}),
+        ("distilbert", {"pooler_type": "avg", "dense_layers": DENSE_LAYERS[:1]}),
     ],
 )
 def test_the_code_examples_give_the_embeddings_of_the_model(family, settings, save_checkpoint, capsys):
@@ -414,6 +421,15 @@ def test_the_card_command_writes_the_card(directory, tmp_path, capsys):
     assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), (
         "no template syntax is left"
     )
+
+
+def test_the_dimensions_are_those_after_the_dense_layers(save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(), dense_layers=DENSE_LAYERS, matryoshka_dims=[24, 8])
+    card = write_card(save_checkpoint(model)).read_text()
+    assert "Sentence embeddings with 16 dimensions" in card and "| dimensions | 16 |" in card
+    assert "| dense layers | 32 to 24 (Tanh), 24 to 16 (Identity), after the pooler |" in card
+    assert "`pooler_output` of `transformers` is the input of the dense layers." in card
+    assert "the leading 8 dimensions" in card
 
 
 def test_the_transformers_example_adds_the_default_prompt(save_checkpoint):
