@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -18,12 +19,34 @@ _POSITIVE_BETA = (2, 4)  # Beta distribution of positive lengths, skewed towards
 _DOCUMENTS_PER_CALL = 256
 
 
+@dataclass(frozen=True)
+class SpanOptions:
+    """Numbers and lengths of the spans of a [`SpanDataset`].
+
+    Args:
+        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
+        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
+        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
+            fits into `max_seq_length`.
+        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
+            paper's ratio, and at least 1.
+        min_tokens (`int`, *optional*): Documents with fewer tokens are left out. By default it is
+            `2 * anchors * max_span`, as in the paper.
+    """
+
+    anchors: int = 1
+    positives: int = 2
+    max_span: int | None = None
+    min_span: int | None = None
+    min_tokens: int | None = None
+
+
 class SpanDataset(SeededDataset):
     """Spans of documents, one row per document (DeCLUTR, Giorgi et al. 2021, arXiv:2006.03659).
 
-    The length of an anchor follows Beta(4, 2) between `min_span` and `max_span`, and its start is uniform. The length
-    of a positive follows Beta(2, 4). It starts anywhere from one length before the anchor up to the anchor's end, so
-    it touches, overlaps or lies within the anchor:
+    The length of an anchor follows Beta(4, 2) between the options `min_span` and `max_span`, and its start is uniform.
+    The length of a positive follows Beta(2, 4). It starts anywhere from one length before the anchor up to the
+    anchor's end, so it touches, overlaps or lies within the anchor:
 
         anchor              [......]
         positive of 3   [..]            the earliest: it ends where the anchor starts
@@ -41,14 +64,7 @@ class SpanDataset(SeededDataset):
         tokenizer (`PreTrainedTokenizerBase`): Tokenizer of the model.
         max_seq_length (`int`): Maximum number of tokens of a span, including special tokens.
         seed (`int`, *optional*, defaults to `0`): Seed of the run.
-        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
-        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
-        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
-            fits into `max_seq_length`.
-        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
-            paper's ratio, and at least 1.
-        min_tokens (`int`, *optional*): Documents with fewer tokens are left out. By default it is
-            `2 * anchors * max_span`, as in the paper.
+        options (`SpanOptions`, *optional*): Numbers and lengths of spans.
 
     Raises:
         ValueError: If lengths or numbers contradict each other, or no document is long enough.
@@ -60,17 +76,15 @@ class SpanDataset(SeededDataset):
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int,
         seed: int = 0,
-        anchors: int = 1,
-        positives: int = 2,
-        max_span: int | None = None,
-        min_span: int | None = None,
-        min_tokens: int | None = None,
+        options: SpanOptions | None = None,
     ) -> None:
         super().__init__(seed)
+        options = options or SpanOptions()
+        anchors, positives = options.anchors, options.positives
         self._before, self._after = special_tokens(tokenizer)
         room = max_seq_length - len(self._before) - len(self._after)
-        self.max_span = room if max_span is None else max_span
-        self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
+        self.max_span = room if options.max_span is None else options.max_span
+        self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
         if anchors < 1 or positives < 1:
             raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
         if not 1 <= self.min_span <= self.max_span <= room:
@@ -79,7 +93,7 @@ class SpanDataset(SeededDataset):
                 f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
                 "special tokens)"
             )
-        shortest = 2 * anchors * self.max_span if min_tokens is None else min_tokens
+        shortest = 2 * anchors * self.max_span if options.min_tokens is None else options.min_tokens
         if shortest < anchors * self.max_span:
             raise ValueError(
                 f"min_tokens must be at least anchors * max_span = {anchors * self.max_span}, got {shortest}"

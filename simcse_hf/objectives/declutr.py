@@ -56,7 +56,7 @@ class DeCLUTR(Objective):
         "num_train_epochs": 1,
     }
 
-    #: Options that say how the scripts draw spans, which are also arguments of [`SpanDataset`].
+    #: Options that say how the scripts draw spans, which are also fields of [`SpanOptions`].
     span_options: ClassVar[tuple[str, ...]] = ("anchors", "positives", "max_span", "min_span")
 
     def __init__(

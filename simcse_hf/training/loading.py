@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from ..data.documents import next_sentence_pairs, read_documents
 from ..data.nli_groups import build_nli_groups
 from ..data.readers import load_text_dataset
-from ..data.spans import SpanDataset
+from ..data.spans import SpanDataset, SpanOptions
 from ..data.views import DOCUMENT_VIEWS
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
@@ -101,10 +101,10 @@ def _load_structured_rows(
     if row_type == "spans":
         options = model_args.settings()["objective_options"]
         names = getattr(objective_class(model_args.objective), "span_options", ())
-        span_options = {name: options[name] for name in names if name in options}
+        span_options = SpanOptions(**{name: options[name] for name in names if name in options})
         documents = itertools.islice(read_documents(path), limit)
         return SpanDataset(
-            documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, **span_options
+            documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, span_options
         )
     if row_type == "nli":
         rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")

@@ -6,7 +6,7 @@ import pytest
 from conftest import CLS, SEP
 from torch.utils.data import DataLoader
 
-from simcse_hf.data.spans import SpanDataset
+from simcse_hf.data.spans import SpanDataset, SpanOptions
 
 LETTERS = [chr(97 + i) for i in range(26)]
 
@@ -43,7 +43,7 @@ def samples(dataset, number):
 
 
 def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
-    dataset = SpanDataset([document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2)
+    dataset = SpanDataset([document(200)], tokenizer, 66, options=SpanOptions(max_span=64, min_span=4, positives=2))
     anchors, positives, relations = [], [], set()
     for (start, end), *others in samples(dataset, 3000):
         assert 0 <= start and end <= 200 and len(others) == 2
@@ -66,7 +66,7 @@ def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
 
 @pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
 def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchors, positives, tokenizer):
-    dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
+    dataset = SpanDataset([document(100)], tokenizer, 18, options=SpanOptions(anchors, positives))
     assert dataset.max_span == 16 and dataset.min_span == 1
     for row in samples(dataset, 200):
         assert len(row) == anchors * (1 + positives)
@@ -99,9 +99,9 @@ def test_a_row_depends_on_seed_epoch_and_index_alone(tokenizer):
 
 def test_documents_that_are_too_short_are_left_out(tokenizer):
     documents = [document(n) for n in (10, 64, 63, 65, 9)]
-    dataset = SpanDataset(documents, tokenizer, 18, anchors=2)  # needs 2 * 2 * 16
+    dataset = SpanDataset(documents, tokenizer, 18, options=SpanOptions(anchors=2))  # needs 2 * 2 * 16
     assert len(dataset) == 2
-    assert len(SpanDataset(documents, tokenizer, 18, anchors=2, min_tokens=32)) == 3
+    assert len(SpanDataset(documents, tokenizer, 18, options=SpanOptions(anchors=2, min_tokens=32))) == 3
     with pytest.raises(
         ValueError, match="none of the 5 documents has 132 tokens, and the longest has 65: lower max_span"
     ):
@@ -121,4 +121,4 @@ def test_documents_that_are_too_short_are_left_out(tokenizer):
 )
 def test_contradicting_lengths_are_refused(options, message, tokenizer):
     with pytest.raises(ValueError, match=message):
-        SpanDataset([document(100)], tokenizer, 18, **options)
+        SpanDataset([document(100)], tokenizer, 18, options=SpanOptions(**options))

@@ -26,7 +26,6 @@ MAX_ENTRIES, MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 13, 400, 60, 8
 #: Functions whose signature or length another library's interface demands.
 LONG_SIGNATURES = {
     "models/modeling.py:ContrastiveModel.forward": "the inputs of a transformers model",
-    "data/spans.py:SpanDataset.__init__": "the settings of DeCLUTR's paper, one argument each",
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
     "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
 }
