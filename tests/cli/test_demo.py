@@ -88,7 +88,7 @@ def index(folders, model):
 
 @pytest.fixture(scope="module")
 def demo(folders):
-    """Address and process of the command, serving with --top_k 4 and --pairs."""
+    """Start the command with --top_k 4 and --pairs, and return its address and process."""
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     port = free_port()
     options = ["--index", folders / "index", "--port", str(port), "--top_k", "4", "--pairs", folders / "pairs.tsv"]

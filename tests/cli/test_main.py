@@ -96,7 +96,7 @@ def test_invalid_input_gives_a_one_line_error(tmp_path, capsys):
 
 
 def _model_commands(tmp_path):
-    """A command line of each command that loads a model, without the model."""
+    """Command lines of all commands that load a model, without the model's name."""
     texts = str(write(tmp_path / "texts.txt", ["a cat", "a dog"]))
     output = str(tmp_path / "output")
     return {

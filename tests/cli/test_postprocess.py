@@ -34,7 +34,7 @@ FAST = {"whitening": [], "flow": ["--blocks", "1", "--width", "8", "--epochs", "
 
 
 def perturb(model):
-    """Moves every weight: layers with the same normalisation all give vectors in one hyperplane."""
+    """Change every weight, because equal layer norms would put all embeddings in one hyperplane."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -54,7 +54,7 @@ def raw(save_checkpoint):
 
 @pytest.fixture
 def fit(raw, sentences, tmp_path):
-    """`fit(method)`: the directory of the masked-LM checkpoint with a transform of its `avg_first_last` vectors."""
+    """`fit(method)` returns a masked-LM checkpoint with a transform fitted to its `avg_first_last` embeddings."""
 
     def fit(method, *options, model=raw, output=None, pooler="avg_first_last"):
         output = output or tmp_path / f"with-{method}"

@@ -48,7 +48,7 @@ def test_a_mistyped_model_gives_a_one_line_error(tmp_path, capsys):
 
 
 def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
-    """The command needs nothing but the package: no examples, no recipes, no data of the repository."""
+    """The command needs only the installed package and no examples, recipes or data from the repository."""
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"a cat {animal}\n" for animal in ["sat", "ran", "slept", "sang"] * 4))
     model = save_checkpoint(BertModel(tiny_config()))

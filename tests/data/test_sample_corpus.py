@@ -27,7 +27,7 @@ def past_tense_stems(verb: str) -> tuple[str, ...]:
 
 
 def parse(sentence: str) -> Meaning:
-    """Reads the meaning back from the words, without the code that chose them."""
+    """Read the meaning back from the words, independently of the code that generated them."""
     text = f" {sentence.lower().removesuffix('.')} "
     slots = {}
     for slot, values in VALUES.items():

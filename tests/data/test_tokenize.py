@@ -110,7 +110,7 @@ def test_groups_keep_their_texts_and_relations(tokenizer):
 
 
 class SlowTokenizer(PreTrainedTokenizer):
-    """A tokenizer in Python: its rules are not in its vocabulary."""
+    """A Python tokenizer, whose rules are not part of its vocabulary."""
 
     def __init__(self, lower=False, **options):
         self.lower = lower

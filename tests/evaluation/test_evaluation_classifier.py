@@ -25,7 +25,7 @@ def data(n, classes, seed, noise=2.0):
 
 
 def slow_fit(x, y, held_out, classes, config, l2):
-    """One fit as SentEval makes it, with torch's own layer, loss and optimizer, in float64."""
+    """Slow reference: one fit like SentEval's, with torch's layer, loss and optimizer in float64."""
     random = np.random.RandomState(SEED)
     torch.manual_seed(SEED)
     model = torch.nn.Linear(x.shape[1], classes).double()

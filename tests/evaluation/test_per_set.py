@@ -15,7 +15,7 @@ DIM = 5
 
 
 def embed(texts):
-    """Correlated embeddings that depend on the text alone, around another mean for texts that begin with "b"."""
+    """Make correlated embeddings that depend only on the text; texts that begin with "b" have another mean."""
     mixing = np.random.default_rng(0).standard_normal((DIM, DIM))
     rows = []
     for text in texts:
@@ -63,7 +63,7 @@ def test_scores_are_those_of_the_transformed_embeddings_of_each_set():
     assert set(evaluation.scores) == {"STSBenchmark", "c"} and "average" in evaluation.results
 
 
-def test_a_set_with_too_few_texts_and_transfer_tasks_are_named():
+def test_errors_name_a_set_with_too_few_texts_and_transfer_tasks():
     with pytest.raises(ValueError, match="c: no whitening can be fitted on its 4 texts: .*give more sentences"):
         score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, ())
     with pytest.raises(ValueError, match="for STS tasks and pairs only: leave out MR"):

@@ -161,7 +161,7 @@ def test_threads_get_the_embeddings_of_one_thread(directory):
 
 @pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "cls_token"])
 def test_dense_modules_and_every_pooling_give_the_embeddings_of_sentence_transformers(mode, directory, tmp_path):
-    """LaBSE is such a model: its embeddings have the size of the last Dense module."""
+    """LaBSE is an example: its embeddings have the size of the last Dense module."""
     add_modules(directory)
     pooling = {"word_embedding_dimension": 32} | {
         f"pooling_mode_{name}": name == mode for name in ("mean_tokens", "max_tokens", "cls_token")

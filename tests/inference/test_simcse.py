@@ -27,7 +27,7 @@ TEXTS = [
 
 @pytest.fixture
 def make(save_checkpoint):
-    """`make(family, **settings)`: a SimCSE of a checkpoint on disk."""
+    """`make(family, **settings)` saves a checkpoint and loads it as `SimCSE`."""
 
     def make(family="bert", options=None, **settings):
         directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), **settings), f"{family}-model")
@@ -37,7 +37,7 @@ def make(save_checkpoint):
 
 
 def slow_encode(simcse, text, pooler_type):
-    """The stock encoder, one text without padding."""
+    """Encode one text with the stock encoder, without padding."""
     stock = AutoModel.from_pretrained(simcse.name_or_path).eval()
     inputs = simcse.tokenizer(text, return_tensors="pt")
     with torch.no_grad():
@@ -181,7 +181,7 @@ LONG = " ".join(["cat dog bird"] * 50)
     ("family", "positions"), [("bert", 40), ("roberta", 38), ("xlm-roberta", 38), ("mpnet", 38), ("distilbert", 40)]
 )
 def test_a_text_longer_than_the_positions_is_truncated(family, positions, make):
-    """RoBERTa's 40 rows serve 38 tokens, as its positions start after the padding id, 1."""
+    """RoBERTa's 40 positions are enough for 38 tokens, because positions start after the padding id 1."""
     simcse = make(family)
     assert simcse.max_length == positions
     fitting = " ".join(LONG.split()[: positions - 2])
@@ -319,7 +319,7 @@ def test_the_old_argument_pooler_is_refused_and_pooler_type_named(save_checkpoin
 
 
 def as_sentence_transformer(directory, pooling, modules=("Transformer", "Pooling", "Normalize"), length=7):
-    """What sentence-transformers writes beside the encoder's files."""
+    """Write the files that sentence-transformers saves beside the encoder."""
     folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     rows = [
         {"idx": i, "name": str(i), "path": folders.get(kind, f"{i}_{kind}"), "type": f"sentence_transformers.x.{kind}"}

@@ -61,7 +61,7 @@ def test_config_may_be_the_name_of_another_checkpoint(save_checkpoint):
 
 
 def test_a_model_of_a_generated_class_can_be_copied():
-    """EMA teachers and reference models are deep copies."""
+    """Copies are needed for EMA teachers and reference models."""
     model = AutoModelForCL.from_config(tiny_config("albert")).eval()
     twin, batch = copy.deepcopy(model), random_batch(2, 2)
     assert torch.equal(twin(**batch).sentence_embeddings, model(**batch).sentence_embeddings)

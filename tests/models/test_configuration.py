@@ -79,7 +79,7 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
 
 
 def test_model_type_stays_the_stock_one(tmp_path):
-    """Whoever loads it needs neither this package nor remote code."""
+    """Others can load the model without this package and without remote code."""
     BertForCL(tiny_config()).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["model_type"] == "bert" and "auto_map" not in saved

@@ -15,7 +15,7 @@ from simcse_hf.objectives import InfoNCE
 
 
 def views(batch, num_sentences=2, **options):
-    """An unsupervised batch: one text repeated."""
+    """Make an unsupervised batch, in which each text is repeated."""
     return {name: x.repeat_interleave(num_sentences, dim=1) for name, x in random_batch(batch, 1, **options).items()}
 
 
@@ -144,7 +144,7 @@ def test_with_a_fixed_mask_the_views_are_equal_although_dropout_is_active():
 
 
 def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
-    """Values and gradients are those of encoding twice from one state of the random generator."""
+    """Values and gradients equal those of encoding twice from the same random state."""
     fixed = BertForCL(tiny_config(), fixed_mask=True)
     plain = BertForCL(tiny_config())
     plain.load_state_dict(fixed.state_dict())
@@ -182,7 +182,7 @@ def test_mlp_only_train_uses_the_head_in_training_only(family):
 
 
 def dense(model):
-    """The linear layer of the head, wherever the family keeps it."""
+    """Return the linear layer of the head, whose place depends on the encoder."""
     return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
 
 
@@ -190,7 +190,7 @@ def dense(model):
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
-    """DistributedDataParallel need not search for unused ones."""
+    """DistributedDataParallel then does not have to search for unused parameters."""
     model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type, do_mlm=do_mlm)
     batch = random_batch(4, 2)
     model(**with_masked_inputs(batch) if do_mlm else batch).loss.backward()
@@ -223,7 +223,7 @@ def test_parameters_that_text_inputs_do_not_use_are_frozen(family, options):
 
 
 def freeze_like_peft(model, *modules_to_save):
-    """Freeze all but a part of the last layer, which stands for an adapter, and `modules_to_save`."""
+    """Freeze all weights except `modules_to_save` and a part of the last layer, which stands for an adapter."""
     model.requires_grad_(False)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("layer.1.attention" in name or any(f".{x}." in name for x in modules_to_save))
@@ -231,7 +231,7 @@ def freeze_like_peft(model, *modules_to_save):
 
 
 def test_a_random_head_that_is_frozen_is_refused(save_checkpoint):
-    """A LoRA adapter without modules_to_save does not hold the head: reloaded embeddings would be unrelated."""
+    """A LoRA adapter without modules_to_save does not contain the head, so reloaded embeddings would be unrelated."""
     directory = save_checkpoint(BertForMaskedLM(tiny_config()))
     with pytest.raises(ValueError, match=r"random and is frozen.*modules_to_save=\['pooler'\]"):
         freeze_like_peft(AutoModelForCL.from_pretrained(directory))(**random_batch(4, 2))
@@ -264,7 +264,7 @@ def test_accepts_only_the_argument_values_that_peft_passes():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_pretrained_masked_lm_head_is_reused(family, save_checkpoint):
-    """From the stock checkpoint the first loss is the stock class's own."""
+    """The first loss equals that of the stock class from the same checkpoint."""
     stock_model = AutoModelForMaskedLM.from_config(tiny_config(family)).eval()
     with torch.no_grad():
         for parameter in stock_model.parameters():

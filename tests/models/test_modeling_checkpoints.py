@@ -26,7 +26,7 @@ WITH_OWN_POOLER = ("bert", "roberta", "xlm-roberta", "mpnet", "albert")
 
 
 def dense(model):
-    """The linear layer of the head, wherever the family keeps it."""
+    """Return the linear layer of the head, whose place depends on the encoder."""
     return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
 
 
@@ -36,7 +36,7 @@ def dense(model):
 @pytest.mark.parametrize("do_mlm", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_automodel_loads_what_is_saved(family, do_mlm, save_checkpoint):
-    """Nothing missing, nothing unexpected but a trained masked-LM head, and the same vectors bit for bit."""
+    """AutoModel misses no weights, finds only a masked-LM head unexpected, and gives the same embeddings exactly."""
     model = AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm, unpadded=False).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -85,7 +85,7 @@ def test_settings_of_config_json_are_used_and_can_be_overridden(save_checkpoint)
 
 
 def test_a_float16_checkpoint_is_trained_in_float32(save_checkpoint):
-    """Autocast scales gradients of float32 weights; transformers alone would keep the checkpoint's type."""
+    """Gradient scaling needs float32 weights, but transformers would keep the dtype of the checkpoint."""
     model = BertForCL(tiny_config(), do_mlm=True).half()
     loaded = BertForCL.from_pretrained(save_checkpoint(model))
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
@@ -103,7 +103,7 @@ def test_loading_info_is_returned_on_request(save_checkpoint):
 
 
 def write(directory, config, state_dict, suffix):
-    """A checkpoint of just these keys."""
+    """Write a checkpoint with exactly these keys."""
     config.save_pretrained(directory)
     if suffix == ".bin":
         torch.save(state_dict, directory / "pytorch_model.bin")
@@ -114,7 +114,7 @@ def write(directory, config, state_dict, suffix):
 
 
 def reference_output(directory, suffix, cls=BertModel, family="bert"):
-    """What the reference's training writes: a prefixed encoder without pooler, and `mlp.dense.*`."""
+    """Write a checkpoint as the reference's training does: a prefixed encoder without pooler, and `mlp.dense.*`."""
     stock = cls(tiny_config(family))
     state = {f"{family}.{k}": v for k, v in stock.state_dict().items() if not k.startswith("pooler.")}
     state |= {k.replace("pooler.", "mlp."): v for k, v in stock.state_dict().items() if k.startswith("pooler.")}
@@ -124,7 +124,7 @@ def reference_output(directory, suffix, cls=BertModel, family="bert"):
 
 
 def published(directory, cls=BertModel, family="bert"):
-    """The layout of princeton-nlp/*-simcse-*: the encoder with its pooler, in an old file with `position_ids`."""
+    """Write the layout of princeton-nlp/*-simcse-*: the encoder with its pooler, and the old key `position_ids`."""
     stock = cls(tiny_config(family))
     state = stock.state_dict() | {"embeddings.position_ids": torch.arange(40)[None]}
     write(directory, stock.config, state, ".bin")
@@ -141,7 +141,7 @@ def stock(cls, family="bert"):
 
 
 def roberta_base(directory):
-    """The layout of roberta-base itself: a masked-LM head, and a pooler that was never trained."""
+    """Write the layout of roberta-base: a masked-LM head and a pooler that was never trained."""
     masked_lm, encoder = RobertaForMaskedLM(tiny_config("roberta")), RobertaModel(tiny_config("roberta"))
     pooler = {f"roberta.pooler.{k}": v for k, v in encoder.pooler.state_dict().items()}
     state = {k: v for k, v in masked_lm.state_dict().items() if "decoder" not in k} | pooler
@@ -298,7 +298,7 @@ def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoi
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_the_config_names_the_stock_architecture(family, save_checkpoint):
-    """Converters and inference servers look there; our class is found by the section `simcse`."""
+    """Converters and servers read the architecture; this package recognises its models by the section `simcse`."""
     directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), do_mlm=True))
     (name,) = json.loads((directory / "config.json").read_text())["architectures"]
     assert name == type(AutoModel.from_pretrained(directory)).__name__

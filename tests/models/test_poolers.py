@@ -10,7 +10,7 @@ MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 
 @pytest.fixture
 def layers():
-    """Embedding output and three layers, (3 texts, 5 tokens, 4 dimensions); the padding holds large numbers."""
+    """Embedding output and three layers of 3 texts, 5 tokens and 4 dimensions. Padding holds large numbers."""
     hidden = [torch.randn(3, 5, 4, dtype=torch.float64) for _ in range(4)]
     for layer in hidden:
         layer[MASKS == 0] = 1e6
@@ -18,7 +18,7 @@ def layers():
 
 
 def slow_pool(pooler_type, hidden):
-    """By loops, from the words of the paper: average over the tokens of a text, over the layers that are named."""
+    """Slow reference: average over the tokens of each text and over the layers that the paper names, in loops."""
     if pooler_type.startswith("cls"):
         return torch.stack([hidden[-1][text][0] for text in range(3)])
     if pooler_type == "max":
@@ -81,7 +81,7 @@ def test_avg_no_cls_leaves_the_first_token_out_of_the_mean(layers):
 
 @pytest.mark.parametrize("pooling", [masked_mean, masked_max])
 def test_a_row_without_tokens_is_zero(pooling, layers):
-    """Filler rows of a sharded batch may be all padding."""
+    """A sharded batch may be filled up with rows of padding only."""
     assert (pooling(layers[0], torch.zeros_like(MASKS)) == 0).all()
 
 

@@ -268,7 +268,7 @@ def test_an_activation_outside_of_torch_is_refused(save_checkpoint):
 
 @pytest.fixture
 def trained_on_in_the_library(library, save_checkpoint, tmp_path):
-    """Our `cls` model after training on in sentence-transformers, which moves `2_Dense` and not the pooler."""
+    """Our `cls` model after further training in sentence-transformers, which changes `2_Dense` but not the pooler."""
     theirs = library.SentenceTransformer(str(save_checkpoint(BertForCL(tiny_config()))), device="cpu")
     with torch.no_grad():
         theirs[2].linear.weight.add_(0.1)

@@ -11,7 +11,7 @@ from simcse_hf.objectives.info_nce import InfoNCE
 
 
 def test_large_batches_are_computed_in_chunks_automatically(monkeypatch):
-    """In float64, where torch's softplus is the less exact: above 20 it is the identity, which is off by 2e-9."""
+    """In float64. The tolerance is for torch's softplus, which is the identity above 20 and so off by 2e-9."""
     calls = []
     chunked = info_nce.chunked_loss
     monkeypatch.setattr(info_nce, "chunked_loss", lambda *a: calls.append(1) or chunked(*a))
@@ -28,7 +28,7 @@ def test_large_batches_are_computed_in_chunks_automatically(monkeypatch):
 
 
 def test_chunked_gradient_is_scaled_by_the_gradient_of_the_loss(monkeypatch):
-    """Loss scaling, and a graph that is kept and gone through twice."""
+    """The loss is scaled, and a retained graph is used for two backward passes."""
     monkeypatch.setattr(info_nce, "PLAIN_LOGITS", 0)
     inputs = draw(5, 1)
     loss = InfoNCE()(*inputs)

@@ -13,7 +13,7 @@ FORMS = {"plain": (2**62, 2**23), "chunked": (0, 2**23), "chunks of two rows": (
 
 @pytest.fixture(params=FORMS)
 def form(request, monkeypatch):
-    """Every test that takes it runs on all logits at once, on one chunk and on many."""
+    """Run a test on all logits at once, in one chunk and in many chunks."""
     plain_logits, chunk_logits = FORMS[request.param]
     monkeypatch.setattr(info_nce, "PLAIN_LOGITS", plain_logits)
     monkeypatch.setattr(chunked_info_nce, "CHUNK_LOGITS", chunk_logits)
@@ -75,7 +75,7 @@ def test_equals_the_equations(n, k, temperature, similarity, form):
 @pytest.mark.parametrize("k", [0, 2])
 @pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
 def test_float32_equals_the_equations(temperature, k, form):
-    """Training runs in float32: what is left, of the gradient too, is the rounding of a logit, 1e-7 / temperature."""
+    """In float32, loss and gradient differ only by the rounding of a logit, which is 1e-7 / temperature."""
     inputs = draw(17, k, dtype=torch.float32)
     exact_inputs = [None if x is None else x.detach().double().requires_grad_() for x in inputs]
     fast = InfoNCE(temperature)(*inputs)
@@ -86,7 +86,7 @@ def test_float32_equals_the_equations(temperature, k, form):
 
 
 def test_loss_of_equal_embeddings_is_the_log_of_the_number_of_candidates(form):
-    """A closed form: nothing to tell apart, n positives and n * k hard negatives."""
+    """Closed form: if all embeddings are equal, each anchor has n positives and n * k hard negatives."""
     same = torch.ones(4, 5)
     assert InfoNCE()(same, same).item() == pytest.approx(math.log(4), rel=1e-6)
     assert InfoNCE()(same, same, torch.ones(4, 2, 5)).item() == pytest.approx(math.log(12), rel=1e-6)
@@ -225,7 +225,7 @@ def test_log_weight_without_alpha_is_the_weight():
 
 
 def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, symmetric, ids):
-    """Term by term: every query lists its positive's logit and those of all that counts against it."""
+    """Slow reference: list the logit of the positive and of every negative of each query."""
     losses = []
     pairs = [("anchor", first + i) for i in range(len(anchors))]
     if symmetric:
@@ -311,7 +311,7 @@ def test_text_ids_are_compared_in_all_64_bits(form):
 
 
 def test_symmetric_over_parts_of_the_batch_is_the_mean_of_the_parts(form):
-    """Several processes: each has its own anchors and the vectors of all."""
+    """With several processes, each has its own anchors and the embeddings of all."""
     anchors, positives, negatives = inputs = draw(6, 1)
     loss = InfoNCE(symmetric=True, hard_negative_weight=0.4)
     whole = loss(*inputs)
@@ -332,7 +332,7 @@ def test_symmetric_loss_stays_the_same_if_anchors_and_positives_are_swapped(form
 
 
 def test_zero_embeddings_have_the_gradient_of_normalization(form):
-    """What is absent from a batch may stand there as zeros."""
+    """Sentences that are absent from a row may be rows of zeros."""
     anchors, positives, _ = draw(4, 0)
     zeros = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
     results = gradients(InfoNCE()(anchors, positives, extra_negatives=zeros), [anchors, positives])
@@ -354,6 +354,6 @@ def test_shapes_that_do_not_fit_are_refused_by_name(change, message):
 
 
 def test_the_default_temperature_under_the_dot_product_is_one():
-    """SimCSE, Table D.1: "N/A" is the dot product as it is, undivided."""
+    """ "N/A" in Table D.1 of SimCSE is the dot product without a temperature."""
     assert (InfoNCE().temperature, InfoNCE(similarity="dot").temperature) == (0.05, 1.0)
     assert InfoNCE(0.3, similarity="dot").temperature == 0.3

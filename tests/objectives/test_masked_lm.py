@@ -58,7 +58,7 @@ def test_views_of_a_sentence_are_masked_independently(masker):
 
 
 def test_masks_follow_torchs_random_seed(masker):
-    """So that a resumed run, which restores that generator, sees the masks of an uninterrupted one."""
+    """A resumed run restores that generator and therefore draws the masks of an uninterrupted run."""
     ids = random_batch(20, 2)["input_ids"]
     state = torch.get_rng_state()
     first = mask_tokens(ids, masker())
@@ -71,7 +71,7 @@ def test_masks_follow_torchs_random_seed(masker):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_head_is_the_stock_one(family):
-    """Its logits on hidden states are the stock class's on text, bit for bit, and its parameters are counted once."""
+    """Its logits on hidden states equal those of the stock class bit for bit, and no parameter occurs twice."""
     config = tiny_config(family)
     stock = AutoModelForMaskedLM.from_config(config).eval()
     head = StockMaskedLMHead(config, stock.base_model)
@@ -86,7 +86,7 @@ def test_head_is_the_stock_one(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_model_has_the_encoder_only_once(family):
-    """What do_mlm adds are the stock head's parameters, and the decoder is the embedding table itself."""
+    """do_mlm adds only the parameters of the stock head, and the decoder shares the embedding table."""
     config = tiny_config(family)
     plain, with_mlm = (AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm) for do_mlm in (False, True))
     stock = AutoModelForMaskedLM.from_config(config)

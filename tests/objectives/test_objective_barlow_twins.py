@@ -19,7 +19,7 @@ def unprojected(dim, **options):
 
 
 def reference(views, weight):
-    """Eq. 1 and 2 number by number."""
+    """Slow reference: Eq. 1 and 2, one entry at a time."""
     rows, _, dim = views.shape
 
     def standardised(column):

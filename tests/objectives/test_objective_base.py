@@ -59,7 +59,7 @@ def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
         register("distance", Objective)
 
 
-def test_the_weights_of_an_objective_are_saved_in_a_file_of_their_own_and_restored(distance, save_checkpoint):
+def test_the_weights_of_an_objective_are_saved_in_a_separate_file_and_restored(distance, save_checkpoint):
     model = BertForCL(tiny_config(), objective="distance")
     batch = random_batch(4, 2)
     model.eval()
@@ -110,7 +110,7 @@ def test_the_model_provides_everything_in_the_encoder_protocol():
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_says_what_it_is_and_names_its_paper(name):
+def test_every_objective_has_a_summary_and_names_its_paper(name):
     cls = OBJECTIVES[name]
     assert cls.summary and cls.papers and isinstance(cls.defaults, dict)
     assert all(paper in PAPERS for paper in cls.papers)

@@ -17,12 +17,12 @@ def objective_of(dim, negatives=7):
 
 
 def pairs(rows, negatives):
-    """(row of the first encoder, row of the second, whether it is the same sentence)."""
+    """Return tuples (row of the first encoder, row of the second, whether both are the same sentence)."""
     return [(i, (i + k) % rows, k == 0) for i in range(rows) for k in range(negatives + 1)]
 
 
 def reference(vectors, negatives):
-    """The mean binary cross-entropy and its gradient, pair by pair, by the derivative sigmoid(logit) - label."""
+    """Slow reference: the mean binary cross-entropy pair by pair, and its gradient sigmoid(logit) - label."""
     rows = len(vectors)
     every = pairs(rows, negatives)
     loss, gradient = 0.0, torch.zeros_like(vectors)

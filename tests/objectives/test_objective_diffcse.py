@@ -40,7 +40,7 @@ def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, projector=Fa
 
 
 def masks_of_the_objective(model, ids, seed):
-    """The masked ids of the next training step after `torch.manual_seed(seed)`."""
+    """Return the masked ids that the next training step uses after `torch.manual_seed(seed)`."""
     torch.manual_seed(seed)
     return model.objective._mask(ids)
 
@@ -99,7 +99,7 @@ def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, s
 
 
 def test_the_embedding_replaces_cls_after_the_embedding_layer(generator):
-    """For BERT the layers can be called by hand: neither positions nor layer norm touch the sentence embedding."""
+    """For BERT the layers can be called directly; the sentence embedding gets no positions and no layer norm."""
     model = model_of(generator())
     discriminator, vector = model.objective.discriminator, torch.randn(1, 32, dtype=torch.float64)
     ids = torch.tensor([[CLS, 7, 8, SEP]])
@@ -146,7 +146,7 @@ def test_the_contrastive_part_is_simcse(generator):
 
 
 def test_every_trained_parameter_is_used_and_the_generator_is_left_alone(generator):
-    """DistributedDataParallel stops at a parameter without gradient."""
+    """DistributedDataParallel fails if a trained parameter gets no gradient."""
     model = model_of(generator())
     model(**random_batch(4, 2)).loss.backward()
     assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
@@ -182,7 +182,7 @@ def test_evaluation_is_simcse_and_draws_no_random_numbers(generator):
 
 
 def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
-    """They are all padding: they have no tokens to classify."""
+    """These sentences are all padding, so there are no tokens to classify."""
     model, batch = model_of(generator()), random_batch(3, 3)
     batch["input_ids"][1, 2], batch["attention_mask"][1, 2] = PAD, 0
     present = batch["attention_mask"].any(-1)
@@ -240,7 +240,7 @@ def masking_every_word(model):
 
 
 class Share:
-    """A training step of one of several processes. Masks differ between processes, so every word is masked."""
+    """Run a training step in one process. Every word is masked, because masks differ between processes."""
 
     def __init__(self, generator):
         self.generator = generator

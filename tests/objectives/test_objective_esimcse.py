@@ -29,7 +29,7 @@ def batches(steps=4, rows=4, sentences=2):
 
 
 def train(model, data, lr=0.1):
-    """Loss, gradients and queue of each step of gradient descent."""
+    """Return the loss, the gradients and the queue of each step of gradient descent."""
     inner = getattr(model, "module", model)
     optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
     steps = []
@@ -50,7 +50,7 @@ def similarity(a, b, kind):
 
 
 def reference_loss(vectors, queue, temperature=0.05, kind="cosine"):
-    """Eq. 5, one anchor and one candidate at a time."""
+    """Slow reference: Eq. 5, one anchor and one candidate at a time."""
     total = 0.0
     for i, row in enumerate(vectors):
         scores = [similarity(row[0], other[1], kind) / temperature for other in vectors]

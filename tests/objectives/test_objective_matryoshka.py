@@ -13,7 +13,7 @@ WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
 
 
 def slow_info_nce(vectors, width, temperature):
-    """One pair at a time, in the leading numbers alone."""
+    """Slow reference: one pair at a time, with only the leading dimensions."""
     total = 0.0
     for i, row in enumerate(vectors):
         anchor = row[0][:width]
@@ -64,7 +64,7 @@ def test_the_requirements_of_the_wrapped_objective_are_kept(name):
 
 
 def esimcse(dims, steps=3, optimise=True):
-    """The model, and parts and queue of each step."""
+    """Return the model, and the loss parts and the queue of each step."""
     torch.manual_seed(3)
     options = {"queue_size": 7, "momentum": 0.9}
     model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)

@@ -21,7 +21,7 @@ SIZES = [(2, 3), (5, 4), (8, 8), (3, 17)]  # rows, dimensions
 
 
 class Product(Objective):
-    """A loss in which every projected row weighs differently."""
+    """A loss that weights every projected row differently."""
 
     def __init__(self, dim):
         super().__init__(dim)

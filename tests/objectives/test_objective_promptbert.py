@@ -50,13 +50,13 @@ def batch_of(tokenizer, texts=TEXTS, templates=TEMPLATES, max_length=20):
 
 
 def slow_vector(model, ids, positions):
-    """The hidden state at the mask token of one row of tokens at these positions."""
+    """Return the hidden state at the mask token of one row with these tokens and positions."""
     hidden = model.base_model(input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions])).last_hidden_state
     return hidden[0, ids.index(MASK)]
 
 
 def slow_head(head, vector):
-    """tanh(W x + b), number by number; the vector itself without a head."""
+    """Slow reference: tanh(W x + b) entry by entry, or the embedding itself without a head."""
     if head is None:
         return vector
     weight, bias = head[0].weight, head[0].bias
@@ -102,7 +102,7 @@ def test_loss_and_gradient_match_a_slow_reference(tokenizer, texts, temperature,
 
 @pytest.mark.parametrize("model_type", ["roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "electra"])
 def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(tokenizer, model_type):
-    """Two batches of equal lengths and other words have the same template vectors."""
+    """Two batches with the same lengths but different words have the same template embeddings."""
     model = model_of(tokenizer, model_type)
     alone = []
     for texts in (["cat sat on", "a dog", "tree"], ["mat red big", "old small", "house"]):

@@ -40,7 +40,7 @@ def step(case, vectors, text_ids):
 
 
 def slow(case, vectors, text_ids):
-    """Query by query, in plain numbers."""
+    """Slow reference: one query at a time, in Python floats."""
     options = CASES[case][1]
     units = [[sentence / sentence.norm() for sentence in row] for row in vectors]
     losses = []
@@ -87,7 +87,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_gradient_of_one(case, results):
-    """The mean of the losses, and the gradients of each process's own vectors over the number of processes."""
+    """Return the mean loss, and the gradients of each process's embeddings divided by the number of processes."""
     loss, gradient = step(case, *case_batch(case))
     assert sum(of_rank[case][0].item() for of_rank in results) / PROCESSES == pytest.approx(loss.item(), rel=1e-12)
     together = torch.cat([of_rank[case][1] for of_rank in results]) / PROCESSES
@@ -104,7 +104,7 @@ def test_evaluation_uses_the_rows_of_its_own_process():
 
 
 def vectors_of(batch):
-    """Stand-in for an encoder: equal token ids have equal vectors, others are far from them."""
+    """A stand-in for an encoder: equal token ids give equal embeddings, and different ids give distant ones."""
     ids = batch["input_ids"].flatten(0, 1)
     drawn = [
         torch.randn(DIM, generator=torch.Generator().manual_seed(hash(tuple(row.tolist())) % 2**31)) for row in ids
@@ -131,7 +131,7 @@ def test_a_repeated_sentence_is_no_false_negative(tokenizer):
 
 
 def test_a_row_may_have_a_contradiction_and_a_neutral_hypothesis_as_hard_negatives(tokenizer):
-    """Table 7: the negatives of a row are drawn from both labels, and k of them are k candidates."""
+    """In Table 7 the negatives of a row come from both labels, and k negatives are k candidates."""
     pairs = []
     for premise in ("the cat sat on a mat", "a dog ran in the house"):
         for hypothesis, label in (("a {} {}", 0), ("a big {} sang", 1), ("the {} slept", 2)):

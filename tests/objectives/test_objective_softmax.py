@@ -12,7 +12,7 @@ from simcse_hf.objectives.softmax import Softmax
 
 
 def slow_loss(objective, rows, vectors):
-    """The mean of -log p(label) over the pairs, the classifier's layers multiplied out."""
+    """Slow reference: the mean of -log p(label) over the pairs, with the classifier's layers written out."""
     first, _, second = objective.classifier
     losses = []
     for row, sentences in zip(rows, vectors, strict=True):
@@ -86,7 +86,7 @@ def test_a_half_precision_classifier_accepts_float32_embeddings():
 
 
 def test_a_batch_without_hypotheses_is_zero_and_reaches_every_parameter():
-    """DistributedDataParallel waits for a gradient of each."""
+    """DistributedDataParallel waits for the gradient of every parameter."""
     batch, objective = embedded([[0], [1]], 4), Softmax(4).double()
     batch.inputs["relations"][:] = -100
     loss = objective(batch)

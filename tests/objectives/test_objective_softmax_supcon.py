@@ -30,7 +30,7 @@ BATCHES = {  # the first half of the rows is the first process's
 
 
 class Encoder(nn.Module):
-    """A linear layer for an encoder, and the objective."""
+    """A linear layer in place of the encoder, and the objective."""
 
     def __init__(self, name):
         super().__init__()
@@ -53,7 +53,7 @@ def step(model, *inputs):
 
 
 def rows_of(rank, rows):
-    """A process's rows, with no more columns than its own longest row has."""
+    """Return the rows of a process, with as many columns as its longest row."""
     whole, each = embedded(rows, DIM), len(rows) // PROCESSES
     mine = slice(rank * each, (rank + 1) * each)
     width = max(map(len, rows[mine]))
@@ -62,7 +62,7 @@ def rows_of(rank, rows):
 
 
 def results_of(rank, processes):
-    """Of each objective and batch: loss, gradients, and the loss in evaluation mode."""
+    """Return the loss, the gradients and the evaluation loss of each objective and batch."""
     results = {}
     for name in OBJECTIVES:
         for batch, rows in BATCHES.items():

@@ -57,7 +57,7 @@ def test_equals_the_equation(name, dim, temperature, similarity):
 
 
 def test_matches_a_small_example_computed_by_hand():
-    """Two premises in the plane; the second has no positive and counts only by its hypothesis."""
+    """Two premises in two dimensions. The second has no positive, so only its hypothesis enters the loss."""
     vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
     batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
     expected = math.log(math.e + 1 + 1 / math.e) - 1

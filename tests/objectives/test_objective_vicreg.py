@@ -20,7 +20,7 @@ def unprojected(dim, **options):
 
 
 def reference(views):
-    """The unweighted terms, number by number."""
+    """Slow reference: the unweighted terms, one entry at a time."""
     rows, _, dim = views.shape
     invariance = sum((views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)) / (rows * dim)
     variance, covariance = 0, 0

@@ -168,7 +168,7 @@ def test_world_and_sums_cover_all_processes(results):
         assert {of_rank["sum"] for of_rank in results[processes]} == {processes * (processes + 1) // 2}
 
 
-def test_evaluation_compares_only_the_rows_of_the_own_process(results):
+def test_evaluation_compares_only_rows_of_the_same_process(results):
     """The last evaluation batches may have different sizes, so nothing is gathered."""
     model, pairs = case_model("pairs").eval(), case_batch("pairs")
     for processes in WORLDS:

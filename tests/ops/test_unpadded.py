@@ -472,7 +472,7 @@ def test_the_softmax_gradient_equals_torchs():
 
 
 def left_padded(batch):
-    """The batch with each row's padding moved to the left."""
+    """Return the batch with the padding of each row moved to the left."""
     shift = batch["attention_mask"].shape[1] - batch["attention_mask"].sum(1, keepdim=True)
     column = (torch.arange(batch["attention_mask"].shape[1]) - shift) % batch["attention_mask"].shape[1]
     return {name: x.gather(1, column) for name, x in batch.items()}
@@ -497,7 +497,7 @@ def test_padding_on_the_left_gives_the_same_embeddings_with_and_without_padding(
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("unpadded", [True, False])
 def test_poolers_find_cls_behind_padding_on_the_left(pooler_type, unpadded):
-    """RoBERTa counts positions over tokens, so the side of the padding changes nothing at all."""
+    """RoBERTa derives positions from the attended tokens, so the side of the padding makes no difference."""
     config = tiny_config("roberta", initializer_range=0.2)
     model = AutoModelForCL.from_config(config, pooler_type=pooler_type, unpadded=unpadded).eval()
     batch = random_batch(6, length=11)

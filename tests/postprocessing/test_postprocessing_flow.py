@@ -19,7 +19,7 @@ def float64():
 
 
 def moved(module):
-    """With every parameter moved: some start at 0, where an error goes unnoticed."""
+    """Make a flow with all parameters changed, because an error in one that starts at 0 would go unnoticed."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -9,7 +9,7 @@ from simcse_hf.postprocessing.whitening import RunningCovariance, Whitening, fit
 
 
 def skewed(count, dim, seed=0, offset=3.0):
-    """Correlated vectors far from the origin, (count, dim) float32."""
+    """Make correlated float32 vectors of shape `(count, dim)` far from the origin."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(dim, dim, generator=generator) * torch.logspace(0, -2, dim)
     return torch.randn(count, dim, generator=generator) @ mixing.T + offset

@@ -39,7 +39,7 @@ ALL = pytest.mark.parametrize("backend", ["exact", "flat", "ivf", "hnsw", "qdran
 
 @ALL
 def test_results_equal_those_of_numpy(backend):
-    """With all cells probed and few vectors, the approximate ones are exact too."""
+    """With few vectors and all cells probed, the approximate backends are exact as well."""
     vectors, queries = unit_vectors(500), unit_vectors(20, seed=1)
     index = make(backend)
     index.add(vectors)
@@ -119,7 +119,7 @@ def test_equal_scores_come_in_the_order_of_the_index(top_k, chunk, monkeypatch):
 
 
 def test_equal_scores_keep_their_order_however_the_matrix_product_rounds(monkeypatch):
-    """A processor may round the products of equal rows differently, by their place in the matrix."""
+    """A processor may round the products of equal rows differently, depending on their position in the matrix."""
     import simcse_hf.search.exact as exact
 
     generator = torch.Generator().manual_seed(0)
@@ -173,7 +173,7 @@ def test_exact_search_on_a_gpu():
 
 
 def test_the_inverted_file_uses_the_inner_product_within_cells_too():
-    """Vectors of different lengths: by L2 distance both the cell and the order would be others."""
+    """For vectors of different lengths, L2 distance would give another cell and another order."""
     faiss = pytest.importorskip("faiss")
     vectors = unit_vectors(400) * np.linspace(0.2, 3, 400, dtype=np.float32)[:, None]
     index = make("ivf", cells=4, probes=4)
@@ -253,7 +253,7 @@ def test_a_missing_library_is_reported_with_the_extra_to_install(monkeypatch, li
 
 @pytest.fixture
 def server(monkeypatch):
-    """Stands for a server: every client of a URL shares one collection store, and the keys it was asked with."""
+    """Simulate a server: all clients of a URL share one collection store, and the API keys are recorded."""
     qdrant_client = pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
     store, asked = qdrant_client.QdrantClient(":memory:"), []
 

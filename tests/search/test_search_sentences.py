@@ -77,7 +77,7 @@ def test_finds_the_most_similar_sentences_in_descending_order(model, backend):
 
 @ALL
 def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend):
-    """The reference's tool ignored both for a list."""
+    """The reference's tool ignores both arguments for a list of queries."""
     needs(backend)
     index = SentenceIndex.build(model, SENTENCES, backend=backend, **PROBES.get(backend, {}))
     queries = ["the cat sat", "a red house", "dog"]
@@ -150,7 +150,7 @@ def test_embeddings_of_any_length_can_be_queries(model, container):
 
 
 def test_the_callers_list_is_not_changed(model):
-    """The reference's add_to_index appended to the list that build_index was given."""
+    """The reference's add_to_index changes the list that was passed to build_index."""
     first, second = SENTENCES[:10], SENTENCES[10:20]
     index = SentenceIndex.build(model, first)
     index.add(second)

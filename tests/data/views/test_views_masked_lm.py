@@ -23,7 +23,7 @@ def model():
 
 
 def reference(model, ids, mask, seed, rate, special):
-    """One row, one token at a time, in float64."""
+    """Slow reference: sample one row, one token at a time, in float64."""
     rng = random.Random(seed)
     places = [i for i in range(len(ids)) if mask[i] and ids[i] not in special]
     exact = rate * len(places)

@@ -24,7 +24,7 @@ LICENCE = "  1 WordNet 3.0 Copyright of nobody, written for a test.  \n"
 
 
 def write_wordnet(folder):
-    """The files of WordNet's own format (wndb(5)): a synset's number is the byte at which its line begins."""
+    """Write files in WordNet's format (wndb(5)), in which a synset's number is the byte offset of its line."""
     folder.mkdir(parents=True)
     senses = []
     for number, (pos, synsets) in enumerate(SYNSETS.items(), 1):
