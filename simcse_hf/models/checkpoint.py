@@ -47,6 +47,13 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 #: sentence-transformers, and `ngram_head` in the folder `ngrams`.
 OWN_LAYERS = ("sentence_head", "dense_layers", "ngram_head")
 
+#: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
+_PRETRAINING_HEADS = (
+    *("cls", "lm_head", "head", "decoder", "predictions", "sop_classifier", "pred_layer", "lm_predictions"),
+    *("mask_predictions", "vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
+)
+
 
 class ContrastiveCheckpoint(ModelWithObjective):
     """`save_pretrained` and `from_pretrained` of [`~modeling.ContrastiveModel`], on top of those of transformers."""
@@ -55,6 +62,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
     sentence_head: SentenceHead
     dense_layers: nn.ModuleList
     ngram_head: NGramHead | None
+    _explained_keys: tuple[set[str], set[str]] = (set(), set())
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
         self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
@@ -152,14 +160,24 @@ class ContrastiveCheckpoint(ModelWithObjective):
         wants_info = kwargs.pop("output_loading_info", False)
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
-        load: Any = super().from_pretrained
-        model, info = load(name_or_path, *args, output_loading_info=True, **kwargs)
+
+        def load(**more: Any) -> tuple[Self, dict[str, Any]]:
+            loader: Any = super(ContrastiveCheckpoint, cls).from_pretrained
+            result: tuple[Self, dict[str, Any]] = loader(
+                name_or_path, *args, output_loading_info=True, **kwargs, **more
+            )
+            model, info = result
+            for name, keys in zip(("missing_keys", "unexpected_keys"), model._explained_keys, strict=True):
+                info[name] = info[name] | keys
+            return model, info
+
+        model, info = load()
         has_reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
         if has_reference_head:
             renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renames[r"^lm_head\."] = "cls.predictions."
-            model, info = load(name_or_path, *args, output_loading_info=True, key_mapping=renames, **kwargs)
+            model, info = load(key_mapping=renames)
         has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
         model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
         model._load_ngram_head(name_or_path, kwargs)
@@ -178,10 +196,29 @@ class ContrastiveCheckpoint(ModelWithObjective):
         model.head_source = "kept" if keeps else "fresh"
         if model.settings.pooler_type == "cls":
             logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
+        unused = sorted({key.split(".")[0] for key in model._explained_keys[1]})
+        if unused:
+            logger.info(f"{name_or_path}: embeddings do not use its pretraining head ({', '.join(unused)}).")
         if model._saved_section is not None:
             model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
         loaded: Any = (model, info) if wants_info else model
         return loaded
+
+    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+        """Take the keys that [`from_pretrained`] explains itself out of transformers' report on loading.
+
+        They are the encoder's own pooler, which is drawn anew if it is missing, the heads of pretraining, and the
+        reference implementation's head, which a second load renames. All other keys stay in the report.
+        """
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+        missing = {key for key in loading_info.missing_keys if self.has_own_pooler and ".pooler." in f".{key}"}
+        heads = {name for name in _PRETRAINING_HEADS if not hasattr(self.base_model, name)}
+        if self.has_own_pooler:
+            heads.add("mlp")
+        unexpected = {key for key in loading_info.unexpected_keys if key.split(".")[0] in heads}
+        self._explained_keys = (missing, unexpected)
+        loading_info.missing_keys = loading_info.missing_keys - missing
+        loading_info.unexpected_keys = loading_info.unexpected_keys - unexpected
 
     @torch.no_grad()
     def reset_head(self) -> None:

@@ -91,7 +91,9 @@ class SimilarityEvalCallback(TrainerCallback):
             inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
             prompt = default_prompt(inner.settings)
             texts = [prompt + text for text in self._texts]
-            self._token_ids = tokenize_texts(tokenizer, texts, max_positions(inner.config), inner.settings.templates)
+            limits = (inner.settings.max_length, max_positions(inner.config))  # as in inference
+            max_length = min((limit for limit in limits if limit is not None), default=None)
+            self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
         embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
         first, second = embeddings[self._first], embeddings[self._second]
         metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}
