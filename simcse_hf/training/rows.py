@@ -44,8 +44,8 @@ def as_text_dataset(data: Any, name: str) -> Dataset | SeededDataset:
         )
     if isinstance(data, list):
         if not data or not isinstance(data[0], (str, dict)):
-            kind = f"a list of {type(data[0]).__name__}" if data else "an empty list"
-            raise TypeError(f"{name} is {kind}: {_HOW}")
+            description = f"a list of {type(data[0]).__name__}" if data else "an empty list"
+            raise TypeError(f"{name} is {description}: {_HOW}")
         data = Dataset.from_list(data) if isinstance(data[0], dict) else Dataset.from_dict({"sent0": data})
     if isinstance(data, SeededDataset):
         return data
