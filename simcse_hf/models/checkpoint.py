@@ -161,15 +161,12 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
 
-        def load(**more: Any) -> tuple[Self, dict[str, Any]]:
+        def load(**more: Any) -> Any:
             loader: Any = super(ContrastiveCheckpoint, cls).from_pretrained
-            result: tuple[Self, dict[str, Any]] = loader(
-                name_or_path, *args, output_loading_info=True, **kwargs, **more
-            )
-            model, info = result
-            for name, keys in zip(("missing_keys", "unexpected_keys"), model._explained_keys, strict=True):
-                info[name] = info[name] | keys
-            return model, info
+            result: Any = loader(name_or_path, *args, output_loading_info=True, **kwargs, **more)
+            for name, keys in zip(("missing_keys", "unexpected_keys"), result[0]._explained_keys, strict=True):
+                result[1][name] = result[1][name] | keys
+            return result
 
         model, info = load()
         has_reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
