@@ -88,7 +88,8 @@ def first_tokens(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Te
     if hidden.shape[1] == 1:
         return hidden[:, 0]
     column = attention_mask.bool().int().argmax(1)  # of the first 1
-    return hidden[torch.arange(len(hidden), device=hidden.device), column]
+    # A gather keeps the batch size symbolic when the model is exported; indexing by an arange would fix it.
+    return hidden.gather(1, column[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
 def encode_padded(

@@ -260,9 +260,9 @@ def test_exports_that_cannot_hold_a_template_are_refused(tmp_path, tokenizer):
 
 
 def test_settings_that_contradict_each_other_are_refused_before_training(tokenizer):
-    with pytest.raises(ValueError, match="templates go together"):
+    with pytest.raises(ValueError, match="templates need each other"):
         AutoModelForCL.from_config(tiny_config(), pooler_type="mask")
-    with pytest.raises(ValueError, match="templates go together"):
+    with pytest.raises(ValueError, match="templates need each other"):
         AutoModelForCL.from_config(tiny_config(), pooler_type="avg", templates=TEMPLATES)
     with pytest.raises(ValueError, match="pooler_type 'mask' and templates"):
         make_objective("promptbert", 8, {}, {})

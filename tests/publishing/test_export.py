@@ -250,7 +250,7 @@ def test_export_does_not_change_the_source(published, tmp_path):
 def test_exporting_to_a_directory_that_is_not_empty_is_refused(to, published):
     if to == "onnx":
         needs("onnxruntime"), needs("onnxscript")
-    with pytest.raises(ValueError, match="is not an empty directory. Choose another --output"):
+    with pytest.raises(ValueError, match="is not an empty directory: name another --output"):
         export_main([str(published), "--to", to, "--output", str(published), "--pooler", "avg"])
 
 

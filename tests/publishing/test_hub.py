@@ -279,7 +279,7 @@ def test_a_card_that_the_hub_refuses_is_reported(hub, saved):
 @pytest.mark.parametrize("status", [403, 500])
 def test_error_responses_of_the_hub_are_explained(status, hub, saved, monkeypatch):
     monkeypatch.setattr("hub_server._Handler._may_write", lambda self: self._error(status, "", "the hub's own words"))
-    wanted = "may not write there" if status == 403 else "the hub answered 500: the hub's own words"
+    wanted = "may not write to this repository" if status == 403 else "the hub answered 500: the hub's own words"
     with pytest.raises(PushError, match=wanted):
         push_model(saved(), "org/name")
 
