@@ -354,6 +354,6 @@ def test_shapes_that_do_not_fit_are_refused_by_name(change, message):
 
 
 def test_the_default_temperature_under_the_dot_product_is_one():
-    """ "N/A" in Table D.1 of SimCSE is the dot product without a temperature."""
+    """SimCSE's Table D.1 lists the dot product with the temperature "N/A", that is without one."""
     assert (InfoNCE().temperature, InfoNCE(similarity="dot").temperature) == (0.05, 1.0)
     assert InfoNCE(0.3, similarity="dot").temperature == 0.3

@@ -185,8 +185,7 @@ def test_the_inverted_file_uses_the_inner_product_within_cells_too():
 
 
 def test_cells_are_computed_from_all_embeddings_not_only_the_first():
-    """Two far-apart groups added one after the other: with cells from the first group alone, one cell would hold all
-    of the second."""
+    """With cells from the first of two distant groups alone, one cell would hold the whole second group."""
     rng = np.random.default_rng(0)
     groups = [
         direction + 0.3 * rng.standard_normal((400, DIM)) for direction in (np.eye(DIM)[0] * 3, -np.eye(DIM)[0] * 3)
