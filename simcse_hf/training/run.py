@@ -50,7 +50,7 @@ UNSUP_SAMPLE = {
     "output_dir": "outputs/sample-unsup",
     "learning_rate": 1e-3,
     "per_device_train_batch_size": 256,
-    "max_steps": 80,
+    "max_steps": 60,
     "logging_steps": 10,
     "eval_steps": 20,
     "save_steps": 20,
