@@ -35,7 +35,7 @@ class SampleEncoderSettings:
         hidden_size (`int`, *optional*, defaults to `64`): Width; the feed-forward layers are four times as wide.
         num_layers (`int`, *optional*, defaults to `2`): Number of transformer layers.
         num_heads (`int`, *optional*, defaults to `4`): Number of attention heads.
-        steps (`int`, *optional*, defaults to `520`): Optimizer steps of masked language modelling.
+        steps (`int`, *optional*, defaults to `700`): Optimizer steps of masked language modelling.
         batch_size (`int`, *optional*, defaults to `64`): Sentences in a step.
         learning_rate (`float`, *optional*, defaults to `0.002`): Peak learning rate, reached after a linear warm-up
             over the first tenth of the steps; it then decays linearly to 0.
@@ -45,7 +45,7 @@ class SampleEncoderSettings:
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
-    steps: int = 520
+    steps: int = 700
     batch_size: int = 64
     learning_rate: float = 2e-3
     mlm_probability: float = 0.3
