@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -10,6 +9,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..data.collator import pad
 from ..data.templates import read_template
 from ..ops.distributed import world
 from ..ops.memory import keep_freed_memory
@@ -142,7 +142,7 @@ def encode_token_ids(
         for step in tqdm(rounds, desc="Encoding", unit="batch", disable=not show_progress or rank != 0):
             number = step * processes + rank
             rows = batches[number % len(batches)]
-            ids, mask = _pad([token_ids[i] for i in rows], pad_token_id)
+            ids, mask = pad([token_ids[i] for i in rows], pad_token_id)
             output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_embeddings.float()
             if embeddings is None:
                 place = output.device if processes > 1 else "cpu"
@@ -157,11 +157,3 @@ def encode_token_ids(
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings.cpu()
-
-
-def _pad(rows: list[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.full(mask.shape, pad_token_id, dtype=torch.long)
-    ids[mask] = torch.tensor(list(chain.from_iterable(rows)))
-    return ids, mask.long()

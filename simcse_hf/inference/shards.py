@@ -123,7 +123,7 @@ def encode_file(
     transform; a run that differs in any of them is refused, so a resumed run ends with the same bytes as one without
     interruption.
 
-    Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a common folder),
+    Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a shared folder),
     each process writes every W-th shard. They wait for one another once, at the start.
 
     Args:
