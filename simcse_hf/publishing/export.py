@@ -12,7 +12,6 @@ from transformers.utils import logging
 from ..inference.simcse import SimCSE
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
-from ..postprocessing.files import save_transform
 
 logger = logging.get_logger(__name__)
 
@@ -51,10 +50,7 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
             "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
         )
     directory = _empty_directory(directory)
-    simcse.model.save_pretrained(directory)
-    simcse.tokenizer.save_pretrained(directory)
-    if simcse.postprocessing is not None and simcse.postprocessing_fit is not None:
-        save_transform(directory, simcse.postprocessing, simcse.postprocessing_fit)
+    simcse.save_pretrained(directory)
     return directory
 
 
