@@ -76,6 +76,7 @@ RUNS: dict[str, tuple[str, dict, dict]] = {
     "esimcse": ("wiki", UNSUP | {"objective": "esimcse"}, {}),
     "promptbert": ("wiki", {"pooler_type": "mask", "objective": "promptbert", "templates": TEMPLATES}, {}),
     "diffcse": ("wiki", UNSUP | {"objective": "diffcse"}, {}),
+    "tsdae": ("wiki", {"pooler_type": "cls_before_pooler", "objective": "tsdae"}, {}),
     "supervised simcse": ("nli", {"pooler_type": "cls"}, {"learning_rate": 3e-4}),
     "softmax (SBERT), pairs": ("nli pairs", MEAN | {"objective": "softmax"}, {"learning_rate": 3e-4}),
     "softmax (SBERT), 3p3n-Augment": (

@@ -318,7 +318,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         if objective is None:
             return ContrastiveOutput(sentence_embeddings=embeddings)
         loss = contrastive_loss = mlm_loss = parts = None
-        if use_objective and embeddings.shape[1] >= objective.num_views:
+        if use_objective and input_ids.shape[1] >= objective.num_views:
             encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states)
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
@@ -338,13 +338,15 @@ class ContrastiveModel(ContrastiveCheckpoint):
         """Embed each sentence of each row, as the objective needs it.
 
         Returns:
-            Embeddings of shape `(batch, num_sentences, dim)` and, for objectives that read them, the last layer's
-            hidden states of shape `(batch, num_sentences, length, dim)`.
+            Embeddings of shape `(batch, num_sentences, dim)` of the objective's `embedded_columns` and, if it reads
+            them, the last layer's hidden states of shape `(batch, num_sentences, length, dim)`.
 
         Raises:
             ValueError: If `fixed_mask` is set and a row holds different texts.
         """
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
+        chosen = slice(None) if objective is None else objective.embedded_columns
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+        inputs = {name: batch[name][:, chosen] for name in names}
         ids = inputs["input_ids"]
         if self.settings.fixed_mask:
             # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.

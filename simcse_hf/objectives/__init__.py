@@ -13,6 +13,7 @@ from .simcse import SimCSEObjective
 from .softmax import Softmax
 from .softmax_supcon import SoftmaxSupCon
 from .supcon import SupCon
+from .tsdae import TSDAE
 from .vicreg import VICReg
 
 __all__ = [
@@ -34,6 +35,7 @@ register("is_bert", ISBERT)
 register("esimcse", ESimCSE)
 register("promptbert", PromptBERT)
 register("diffcse", DiffCSE)
+register("tsdae", TSDAE)
 register("declutr", DeCLUTR)
 register("softmax", Softmax)
 register("softmax+supcon", SoftmaxSupCon)

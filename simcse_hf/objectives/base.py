@@ -69,7 +69,8 @@ class EncodedBatch:
     Args:
         embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds
             the anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
-            sentences than the widest row is filled up with zeros.
+            sentences than the widest row is filled up with zeros. If the objective limits `embedded_columns`, there
+            are only those.
         inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
             `(batch, num_sentences - 1)` and `text_ids` of shape `(batch, num_sentences)`.
@@ -131,7 +132,13 @@ class Objective(nn.Module):
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
     - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses) or
       `"spans"` (of documents).
-    - `view` is the default view of single sentences.
+    - `view` is the default view of single sentences, and `view_rate` its default rate, if that differs from the
+      view's own.
+    - `embedded_columns` are the columns of a row that the model embeds, by default all. The objective reads the tokens
+      of the others from `inputs`.
+    - `contrasts_rows` says whether the loss of a row depends on the other rows of its batch.
+    - `shares_encoder_weights` says whether modules of the objective hold weights of the encoder. FSDP cannot shard
+      such a model.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`. An
       instance may set the latter.
 
@@ -147,6 +154,10 @@ class Objective(nn.Module):
     num_views: int = 2
     rows: ClassVar[str] = "texts"
     view: ClassVar[str] = "identity"
+    view_rate: ClassVar[float | None] = None
+    embedded_columns: ClassVar[slice] = slice(None)
+    contrasts_rows: ClassVar[bool] = True
+    shares_encoder_weights: ClassVar[bool] = False
     needs_hidden_states: bool = False
     needs_text_ids: bool = False
 

@@ -128,7 +128,7 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
     papers = list(objective.papers) if objective else []
     view = (run.get("view") or {}).get("name")
     positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders(settings) == 2)
-    if view in VIEWS and not positive_from_objective:
+    if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
         papers.append(VIEWS[view][1])
     if settings.encoders == 2 or (settings.do_mlm and settings.objective != "declutr"):
         papers.append("simcse")

@@ -107,7 +107,7 @@ def check_run(trainer: ContrastiveTrainer) -> None:
         check_gradcache(objective, args)
     check_length_grouping(args, rows)
     check_sharding(trainer)
-    check_batches(args, len(rows), num_sentences)
+    check_batches(args, len(rows), num_sentences, objective.contrasts_rows)
     # Two encoders give a text two embeddings without dropout.
     is_dropout_the_view = args.view == "identity" and trainer.model.second_encoder is None
     if num_sentences == 1 and objective.num_views > 1 and is_dropout_the_view:
@@ -116,13 +116,15 @@ def check_run(trainer: ContrastiveTrainer) -> None:
         raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
 
 
-def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) -> None:
+def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int, contrasts_rows: bool = True) -> None:
     """Check that the rows fill the batches, and say what weakens them.
 
     Args:
         args (`SimCSETrainingArguments`): The training arguments.
         rows (`int`): Number of training rows.
         num_sentences (`int`): Number of texts in a row.
+        contrasts_rows (`bool`, *optional*, defaults to `True`): Whether the objective compares the rows of a batch
+            (see [`Objective`]). If it does not, small batches weaken nothing.
 
     Raises:
         ValueError: If there are fewer rows than a batch needs.
@@ -139,6 +141,8 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int) 
             "Accelerate would repeat rows to fill it, and a repeated text would be its own negative. Lower "
             "per_device_train_batch_size or use fewer processes"
         )
+    if not contrasts_rows:
+        return
     if not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
         logger.warning(
             f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch has no "
@@ -185,8 +189,15 @@ def check_sharding(trainer: ContrastiveTrainer) -> None:
         trainer (`ContrastiveTrainer`): The trainer that is about to train.
 
     Raises:
-        ValueError: If FSDP2 is combined with the masked-LM loss.
+        ValueError: If FSDP is combined with an objective that shares the encoder's weights, or FSDP2 with the
+            masked-LM loss.
     """
+    if trainer.is_fsdp_enabled and prepared_objective(trainer.model).shares_encoder_weights:
+        raise ValueError(
+            f"objective {trainer.model.settings.objective!r} does not work with FSDP, which shards the layers of the "
+            "encoder that the objective also uses: train with DistributedDataParallel "
+            "(examples/accelerate_configs/multi_gpu.yaml)"
+        )
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", None) == 2 and trainer.model.settings.do_mlm:
         raise ValueError(

@@ -147,7 +147,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         )
     if not objective.supports_gradcache:
         raise ValueError(
-            f"gradcache_chunk_size: {name} makes encoder passes of its own over the whole batch "
+            f"gradcache_chunk_size: {name} makes passes of its own over the tokens of the whole batch "
             "(supports_gradcache is False): unset gradcache_chunk_size"
         )
     if args.torch_compile:

@@ -22,7 +22,7 @@ from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
-from ..objectives import objective_class
+from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
@@ -84,7 +84,7 @@ class SimCSETrainer(ContrastiveTrainer):
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         start = _load(_call(model_init, None) if model is None else model)
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
-        args.view = args.view or objective_class(start.settings.objective).view
+        _set_default_view(args, objective_class(start.settings.objective))
         self._prepare_model(start, args, tokenizer)
         texts: dict[str, Any] = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
         self._tokenize: partial[Any] = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
@@ -380,6 +380,13 @@ def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     """Call `model_init` with the trial of a search, if it takes one."""
     assert model_init is not None
     return model_init(trial) if inspect.signature(model_init).parameters else model_init()
+
+
+def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
+    """Set the view that the objective is trained with, and its rate, where the arguments leave them open."""
+    args.view = args.view or objective.view
+    if args.view == objective.view and args.view_rate is None:
+        args.view_rate = objective.view_rate
 
 
 def _no_rows(evals: list[SimilarityEvalCallback]) -> Dataset | None:

@@ -99,6 +99,8 @@ OBJECTIVE_CARDS = {
                    "The positive of a sentence is the same sentence in another template.", {"promptbert", "simcse"}),
     "diffcse": ({}, f"{link('diffcse', 'diffcse')} without labels, from {DROPOUT}.", "`generator` start",
                 {"diffcse", "simcse"}),
+    "tsdae": ({}, f"{link('tsdae', 'tsdae')} without labels, from a view of each sentence (`delete_words`).",
+              "The encoder reads the sentence without some of its words (view `delete_words`, rate 0.6).", {"tsdae"}),
 }  # fmt: skip
 
 

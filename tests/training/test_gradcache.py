@@ -309,7 +309,7 @@ def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_pa
     ("settings", "changes", "message"),
     [
         ({"objective": "is_bert"}, {}, "gradcache_chunk_size: ISBERT reads the hidden states of all tokens"),
-        ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes encoder passes of its own"),
+        ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes passes of its own"),
         ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
         ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
     ],

@@ -33,6 +33,7 @@ SETTINGS = {
     "esimcse": {"objective_options": {"queue_size": 8}},
     "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
     "diffcse": {},
+    "tsdae": {"pooler_type": "cls_before_pooler"},
 }
 
 
@@ -122,8 +123,8 @@ def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, toke
     assert torch.isfinite(vectors).all() and vectors.shape == (3, 32)
 
 
-@pytest.mark.parametrize("objective", SETTINGS)
-def test_matryoshka_can_be_combined_with_every_objective(start, tmp_path, tokenizer, objective):
+@pytest.mark.parametrize("objective", [name for name in SETTINGS if name != "tsdae"])
+def test_matryoshka_can_be_combined_with_every_objective_except_tsdae(start, tmp_path, tokenizer, objective):
     settings = SETTINGS[objective] | {"matryoshka_dims": [16, 8]}
     trainer = trainer_of(
         start, tmp_path, tokenizer, objective, settings=settings, max_steps=2, save_strategy="no", eval_strategy="no"

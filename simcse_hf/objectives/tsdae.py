@@ -1,0 +1,186 @@
+"""TSDAE: a decoder reconstructs a sentence from the embedding of its damaged copy."""
+
+import copy
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.utils import logging
+
+from ..ops.distributed import mean_over_processes
+from .base import EncodedBatch, Encoder, Objective, TrainingRows
+from .info_nce import as_full_precision
+from .masked_lm import StockMaskedLMHead, load_masked_lm
+
+logger = logging.get_logger(__name__)
+
+
+class TSDAE(Objective):
+    r"""Sequential denoising auto-encoder (Wang, Reimers and Gurevych 2021, arXiv:2104.06979, Eq. 1 and 2).
+
+    Column 0 of a row is a sentence, column 1 its damaged copy. The view of training deletes 60% of the words. Only the
+    copy is encoded. From its embedding s and the tokens before position t, a Transformer decoder predicts token t of
+    the sentence, from the first token after [CLS] to [SEP]:
+
+        - 1/T sum over the T tokens of the batch of log P(x_t | x_<t, s)
+
+    The cross-attention of the decoder has s as its only key and value. Everything else in the decoder is the encoder:
+    embeddings, self-attention and feed-forward layers are the same modules, so they are trained, and saved, once. New
+    are the cross-attention and the language-model head, whose output weights are tied to the word embeddings. The head
+    starts from the masked-LM head of the starting checkpoint if that has one. A softmax over a single key is 1, so the
+    query and key layers of the cross-attention have no effect and stay frozen.
+
+    The sentences must be padded on the right, as the package's collator does.
+
+    Args:
+        dim (`int`): Embedding size, which must be the encoder's hidden size.
+    """
+
+    summary = "a sequential denoising auto-encoder (TSDAE): a decoder reconstructs a sentence from its embedding alone"
+    papers = ("tsdae",)
+    supports_gradcache = False
+    shares_encoder_weights = True
+    contrasts_rows = False
+    embedded_columns = slice(1, None)
+    view = "delete_words"
+    view_rate = 0.6
+    #: The paper's best configuration (its section 3), with the training settings of the authors' code.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 3e-5,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_steps": 100_000,
+    }
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.decoder: Any = None
+        self._own_names: set[str] = set()
+        self.register_state_dict_post_hook(_remove_shared_weights)
+
+    def attach(self, model: Encoder) -> None:
+        """Build the decoder around the modules of the encoder.
+
+        Args:
+            model (`Encoder`): The model to be trained.
+
+        Raises:
+            ValueError: If transformers has no decoder for this type of encoder, or a setting of the model does not
+                fit: Matryoshka dimensions, an embedding of another size than the hidden states, or a second encoder.
+        """
+        _check_model(model, self.dim)
+        encoder = model.base_model
+        self.decoder = _build_decoder(model)
+        self._head = head = StockMaskedLMHead(model.config, encoder)
+        _load_trained_head(head, model)
+        self.lm_head = nn.ModuleDict(head.modules)
+        if model.config.tie_word_embeddings:
+            cast(nn.Linear, head.output_embeddings()).weight = cast(Any, encoder).get_input_embeddings().weight
+        shared = {id(parameter) for parameter in encoder.parameters()}
+        self._own_names = {name for name, parameter in self.named_parameters() if id(parameter) not in shared}
+        self.to(model.device, next(encoder.parameters()).dtype)
+
+    def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with more than a sentence and its damaged copy, and damaged sentences (`view_both`).
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If the rows do not fit.
+        """
+        if rows.num_sentences > 2 or rows.has_relations:
+            columns = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+            raise ValueError(
+                f"the training data has rows with {columns}, but objective 'tsdae' reconstructs single sentences: "
+                "give one column of texts, or two, where the second holds a damaged copy of the first"
+            )
+        if getattr(rows.dataset, "both", False):
+            raise ValueError(
+                "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: "
+                "unset view_both"
+            )
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""
+        ids, mask = batch.inputs["input_ids"][:, 0], batch.inputs["attention_mask"][:, 0].bool()
+        states = self.decoder(
+            # Padding comes last, so no token attends to it and no mask is needed beside the causal one.
+            input_ids=ids[:, :-1],
+            encoder_hidden_states=batch.embeddings[:, -1:],
+            use_cache=False,
+        ).last_hidden_state
+        predicted = mask[:, 1:]
+        logits = self._head.logits(states[predicted])
+        with torch.autocast(logits.device.type, enabled=False):
+            total = F.cross_entropy(as_full_precision(logits), ids[:, 1:][predicted], reduction="sum")
+        return mean_over_processes(total, predicted.sum(), self.training)
+
+
+def _check_model(model: Encoder, dim: int) -> None:
+    settings, size = model.settings, model.config.hidden_size
+    if settings.matryoshka_dims:
+        raise ValueError(
+            "objective 'tsdae' reconstructs a sentence from its whole embedding and trains no leading dimensions: "
+            "train without matryoshka_dims"
+        )
+    if settings.encoders == 2:
+        raise ValueError("objective 'tsdae' encodes one text of a row, but encoders is 2: set encoders to 1")
+    if dim != size:
+        raise ValueError(
+            f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
+            f"embeddings have size {dim}: train without dense_layers that change the size"
+        )
+
+
+def _build_decoder(model: Encoder) -> nn.Module:
+    """Build the encoder's own architecture as a decoder, on the encoder's modules wherever it has them."""
+    encoder = model.base_model
+    config = copy.deepcopy(model.config)
+    config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
+    decoder = cast(Any, type(encoder))(config)
+    cross_attentions = [module for name, module in decoder.named_modules() if name.endswith(".crossattention")]
+    if not cross_attentions:
+        raise ValueError(
+            f"objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
+            f"cross-attention for model_type {model.config.model_type!r}: choose an encoder of the family of BERT, "
+            "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
+        )
+    decoder.pooler = None
+    shared = dict(encoder.named_modules())
+    for name, module in list(decoder.named_modules()):
+        is_leaf = next(module.children(), None) is None
+        if is_leaf and name in shared:
+            parent, _, child = name.rpartition(".")
+            setattr(decoder.get_submodule(parent), child, shared[name])
+    for attention in cross_attentions:
+        attention.self.query.requires_grad_(False)
+        attention.self.key.requires_grad_(False)
+    return decoder
+
+
+def _load_trained_head(head: StockMaskedLMHead, model: Encoder) -> None:
+    """Copy the masked-LM head of the checkpoint that the model was loaded from, if there is one that fits."""
+    if not model.name_or_path:
+        return
+    try:
+        trained = load_masked_lm(model.name_or_path)
+        if trained.config.vocab_size != model.config.vocab_size:
+            raise ValueError(f"its vocabulary has {trained.config.vocab_size} tokens")
+    except ValueError as error:
+        logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
+        return
+    for name, module in head.modules.items():
+        module.load_state_dict(getattr(trained, name).state_dict())
+
+
+def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+    """Leave out the encoder's weights, which are in the main file of a checkpoint, and second names of a weight."""
+    for name in list(state_dict):
+        if name.startswith(prefix) and name.removeprefix(prefix) not in module._own_names:
+            del state_dict[name]

@@ -1,0 +1,307 @@
+"""TSDAE: a decoder, which is the encoder with cross-attention, reconstructs a sentence from one embedding."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import PAD, VOCABULARY, random_batch, tiny_config
+from datasets import Dataset
+from process_helpers import in_processes
+from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.objectives import TrainingRows
+from simcse_hf.objectives.tsdae import TSDAE
+from simcse_hf.training.checks import check_sharding
+
+DECODERS = ["bert", "roberta", "xlm-roberta", "electra"]
+OTHERS = ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"]
+WORDS = VOCABULARY[5:25]
+
+
+def model_of(model_type="bert", dropout=0.0, pooler_type="cls_before_pooler", **settings):
+    torch.manual_seed(3)
+    config = tiny_config(model_type, dropout=dropout, initializer_range=0.2)
+    model = AutoModelForCL.from_config(config, objective="tsdae", pooler_type=pooler_type, **settings)
+    model.prepare_objective()
+    return model.double().train()
+
+
+def linear(module, x):
+    return x @ module.weight.T + module.bias
+
+
+def normalized(module, x):
+    centred = x - x.mean()
+    return centred / ((centred**2).mean() + module.eps).sqrt() * module.weight + module.bias
+
+
+def attend_to_the_past(attention, states, heads=2):
+    """Self-attention of the last of a list of states, one head and one earlier token at a time."""
+    size = len(states[0]) // heads
+    query = linear(attention.self.query, states[-1])
+    keys, values = ([linear(module, x) for x in states] for module in (attention.self.key, attention.self.value))
+    mixed = []
+    for head in range(heads):
+        part = slice(head * size, (head + 1) * size)
+        weights = torch.stack([(query[part] * key[part]).sum() / size**0.5 for key in keys]).softmax(0)
+        mixed.append(sum(weight * value[part] for weight, value in zip(weights, values, strict=True)))
+    return torch.cat(mixed)
+
+
+def slow_loss(model, batch):
+    """The mean cross-entropy for BERT, from its parameters, one sentence, layer and token at a time."""
+    bert, decoder, head = model.bert, model.objective.decoder, model.objective.lm_head["cls"].predictions
+    total, count = 0.0, 0
+    for row in range(len(batch["input_ids"])):
+        ids, mask = batch["input_ids"][row], batch["attention_mask"][row]
+        sentence = model.embed(ids[1:2, : mask[1].sum()])[0]
+        text = ids[0, : mask[0].sum()].tolist()
+        inputs = []
+        for position, token in enumerate(text[:-1]):
+            tables = bert.embeddings
+            x = tables.word_embeddings.weight[token] + tables.position_embeddings.weight[position]
+            inputs.append(normalized(tables.LayerNorm, x + tables.token_type_embeddings.weight[0]))
+        for number, layer in enumerate(bert.encoder.layer):
+            cross = decoder.encoder.layer[number].crossattention
+            outputs = []
+            for t, x in enumerate(inputs):
+                mixed = attend_to_the_past(layer.attention, inputs[: t + 1])
+                x = normalized(layer.attention.output.LayerNorm, x + linear(layer.attention.output.dense, mixed))
+                told = linear(cross.output.dense, linear(cross.self.value, sentence))  # one key: its weight is 1
+                x = normalized(cross.output.LayerNorm, x + told)
+                wide = torch.nn.functional.gelu(linear(layer.intermediate.dense, x))
+                outputs.append(normalized(layer.output.LayerNorm, x + linear(layer.output.dense, wide)))
+            inputs = outputs
+        for x, target in zip(inputs, text[1:], strict=True):
+            x = normalized(head.transform.LayerNorm, torch.nn.functional.gelu(linear(head.transform.dense, x)))
+            logits = bert.embeddings.word_embeddings.weight @ x + head.bias
+            total = total - logits.log_softmax(0)[target]
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("pooler", ["cls_before_pooler", "cls", "avg"])
+def test_loss_and_gradient_match_a_slow_reference(pooler):
+    model, batch = model_of(pooler_type=pooler), random_batch(3, 2)
+    loss, expected = model(**batch).loss, slow_loss(model, batch)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(weights.values()))
+    exact = torch.autograd.grad(expected, list(weights.values()))
+    for name, one, other in zip(weights, found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-10, msg=name)
+
+
+def test_the_loss_is_that_of_sentence_transformers(save_checkpoint):
+    """sentence-transformers' DenoisingAutoEncoderLoss with equal weights. It ignores padding by its id, as we do."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    model, batch = model_of(), random_batch(4, 2)
+    start = save_checkpoint(model, "start")
+    other = SentenceTransformer(modules=[Transformer(str(start)), Pooling(32, "cls")], device="cpu")
+    loss = DenoisingAutoEncoderLoss(other, tie_encoder_decoder=True).double().train()
+    ours = dict(model.objective.decoder.named_parameters())
+    head = dict(model.objective.lm_head["cls"].named_parameters())
+    with torch.no_grad():
+        for name, parameter in loss.decoder.bert.named_parameters():
+            parameter.copy_(ours[name])
+        for name, parameter in loss.decoder.cls.named_parameters():
+            if name in head:
+                parameter.copy_(head[name])
+    features = [{name: x[:, column] for name, x in batch.items()} for column in (1, 0)]
+    theirs = loss(features, None)
+    output = model(**batch)
+    assert output.loss.item() == pytest.approx(theirs.item(), rel=1e-6)
+    output.loss.backward()
+    theirs.backward()
+    name = "encoder.layer.0.attention.self.value.weight"
+    expected = loss.decoder.bert.get_parameter(name).grad
+    torch.testing.assert_close(model.bert.get_parameter(name).grad, expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(model_type):
+    model = model_of(model_type)
+    encoder = {id(p) for p in model.base_model.parameters()}
+    new = [name for name, p in model.objective.decoder.named_parameters() if id(p) not in encoder]
+    assert new and all(".crossattention." in name for name in new)
+    embeddings = model.base_model.get_input_embeddings().weight
+    assert model.objective._head.output_embeddings().weight is embeddings
+    model(**random_batch(3, 2)).loss.backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_padding_changes_nothing(model_type):
+    model, batch = model_of(model_type), random_batch(4, 2)
+    wider = {
+        name: torch.nn.functional.pad(x, (0, 5), value=PAD if name == "input_ids" else 0) for name, x in batch.items()
+    }
+    unpadded = model(**batch).loss.item()
+    assert model(**wider).loss.item() == pytest.approx(unpadded, rel=1e-9)
+    model.unpadded = False
+    assert model(**wider).loss.item() == pytest.approx(unpadded, rel=1e-9)
+
+
+def test_only_the_damaged_copy_is_encoded():
+    model, batch = model_of(), random_batch(3, 2)
+    other = {name: torch.stack([y[:, 0], x[:, 1]], 1) for (name, x), y in zip(
+        batch.items(), random_batch(3, 2, seed=5).values(), strict=True)}  # fmt: skip
+    one, two = model(**batch), model(**other)
+    assert one.sentence_embeddings.shape == (3, 1, 32)
+    assert torch.equal(one.sentence_embeddings, two.sentence_embeddings) and one.loss != two.loss
+
+
+def test_a_sentence_is_predicted_from_its_past_and_its_embedding_only():
+    model, batch = model_of(), random_batch(1, 2)
+    batch["attention_mask"][:] = 1
+    states = []
+    model.objective.decoder.register_forward_hook(lambda _, __, output: states.append(output.last_hidden_state))
+    model(**batch)
+    batch["input_ids"][0, 0, 5] = 7 if batch["input_ids"][0, 0, 5] != 7 else 8
+    model(**batch)
+    assert torch.equal(states[0][:, :5], states[1][:, :5]) and not torch.equal(states[0][:, 5:], states[1][:, 5:])
+
+
+def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):
+    torch.manual_seed(1)
+    start = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2)), "start")
+    model = AutoModelForCL.from_pretrained(start, objective="tsdae", pooler_type="avg")
+    model.prepare_objective()
+    trained = AutoModelForMaskedLM.from_pretrained(start).cls.predictions.transform.dense.weight
+    assert torch.equal(model.objective.lm_head["cls"].predictions.transform.dense.weight, trained)
+
+
+def test_a_checkpoint_holds_each_weight_once_and_continues(tmp_path, tokenizer):
+    model, batch = model_of(), random_batch(3, 2)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "_objective.safetensors")
+    assert all(".crossattention." in name or ".lm_head." in name for name in saved)
+    assert not any(x.shape[0] == len(VOCABULARY) and x.dim() == 2 for x in saved.values())
+    _, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["unexpected_keys"] and not info["missing_keys"]
+    again = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
+    assert again(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
+
+
+def test_a_copy_of_the_model_shares_its_own_weights():
+    model = copy.deepcopy(model_of())
+    layer, decoder = model.bert.encoder.layer[0], model.objective.decoder.encoder.layer[0]
+    assert layer.attention.self.query is decoder.attention.self.query
+    assert model.objective._head.logits(torch.zeros(1, 32).double()).shape == (1, len(VOCABULARY))
+
+
+def test_trains_in_half_precision():
+    model = model_of().bfloat16()
+    model.objective = None
+    loss = model(**random_batch(3, 2)).loss
+    loss.backward()
+    assert loss.dtype == torch.float32 and torch.isfinite(loss)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("model_type", OTHERS)
+def test_an_encoder_without_a_decoder_form_is_refused(model_type):
+    with pytest.raises(ValueError, match=f"none with cross-attention for model_type '{model_type}': choose an enc"):
+        model_of(model_type)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"matryoshka_dims": [16]}, "trains no leading dimensions: train without matryoshka_dims"),
+        ({"encoders": 2}, "encodes one text of a row, but encoders is 2: set encoders to 1"),
+        (
+            {"dense_layers": [{"in_features": 32, "out_features": 16}]},
+            "hidden size, 32, but the embeddings have size 16",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        model_of(**settings)
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        (TrainingRows(3, 4), "rows with 3 sentences, but objective 'tsdae' reconstructs single sentences"),
+        (TrainingRows(2, 4, dataset=SimpleNamespace(both=True, column_names=[])), "unset view_both"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows, message):
+    TSDAE(8).check(TrainingRows(2, 1))
+    with pytest.raises(ValueError, match=message):
+        TSDAE(8).check(rows)
+
+
+def trainer_of(tmp_path, tokenizer, **arguments):
+    args = SimCSETrainingArguments(
+        str(tmp_path / "run"), use_cpu=True, report_to="none", per_device_train_batch_size=4, **arguments
+    )
+    rows = Dataset.from_dict({"sent0": [" ".join(WORDS[:10]), "cat"] * 50})
+    return SimCSETrainer(model_of(), args, rows, processing_class=tokenizer)
+
+
+def test_fsdp_is_refused(tmp_path, tokenizer):
+    trainer = trainer_of(tmp_path, tokenizer)
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="objective 'tsdae' does not work with FSDP"):
+        check_sharding(trainer)
+
+
+# --- the view ---
+
+
+def test_sixty_percent_of_the_words_are_deleted_unless_the_run_says_otherwise(tmp_path, tokenizer):
+    trainer = trainer_of(tmp_path, tokenizer)
+    rows = trainer.train_dataset
+    assert (trainer.args.view, trainer.args.view_rate) == ("delete_words", 0.6)
+    whole = tokenizer([" ".join(WORDS[:10]), "cat"])["input_ids"]
+    for index in range(4):
+        sentence, damaged = rows[index]["input_ids"]
+        assert sentence == whole[index % 2]
+        assert len(damaged) == (6 if index % 2 == 0 else 3), "4 of 10 words stay, and at least one"
+    assert trainer_of(tmp_path, tokenizer, view_rate=0.3).args.view_rate == 0.3
+    assert trainer_of(tmp_path, tokenizer, view="shuffle").args.view_rate is None
+
+
+def test_small_batches_are_not_warned_about(tmp_path, tokenizer, caplog):
+    """Every sentence is reconstructed by itself, so batches need no negatives."""
+    trainer = trainer_of(tmp_path, tokenizer, gradient_accumulation_steps=2, max_steps=1, save_strategy="no")
+    with caplog.at_level("WARNING", "simcse_hf"):
+        trainer.train()
+    assert "negatives" not in caplog.text
+
+
+# --- several processes ---
+
+
+def step(model, batch):
+    model(**batch).loss.backward()
+    inner = getattr(model, "module", model)
+    return {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
+
+
+def share(rank, processes):
+    """Run a training step in one process, with half of the rows."""
+    return step(DistributedDataParallel(model_of()), {n: x[2 * rank :][:2] for n, x in random_batch(4, 2).items()})
+
+
+def test_two_processes_equal_one(tmp_path):
+    """The sentences differ in length, so a mean over each process's own tokens would differ."""
+    whole = step(model_of(), random_batch(4, 2))
+    lengths = random_batch(4, 2)["attention_mask"][:, 0].sum(1)
+    assert lengths[:2].sum() != lengths[2:].sum()
+    for gradients in in_processes(share, tmp_path):
+        assert gradients.keys() == whole.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=1e-7, atol=1e-12)
