@@ -1,18 +1,18 @@
 """The command `simcse-hf build-nli`."""
 
 import argparse
-from pathlib import Path
 
 from .common import (
+    TABLE_SUFFIXES,
     TEXT_FILE_HELP,
     add_general_options,
     add_output_options,
-    check_output_file,
+    check_table_file,
     command_parser,
     report,
+    write_table,
 )
 
-_SUFFIXES = (".csv", ".jsonl", ".parquet")
 _LABELS = ("entailment", "neutral", "contradiction")
 
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         help="labels that positives may have; default: entailment",
     )
     parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
-    add_output_options(parser, f"file to write, ending in {', '.join(_SUFFIXES)}")
+    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
     add_general_options(parser)
     return parser
 
@@ -57,15 +57,9 @@ def build_nli_main(argv: list[str]) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
-    output = Path(arguments.output)
-    if output.suffix not in _SUFFIXES:
-        parser.error(f"--output must end in {', '.join(_SUFFIXES)}, got {output}")
-    check_output_file(parser, arguments)
-
-    from datasets import Dataset
+    check_table_file(parser, arguments)
 
     from ..data.nli import build_nli_triplets
-    from ..ops.files import write_atomically
 
     try:
         triplets = build_nli_triplets(
@@ -78,10 +72,7 @@ def build_nli_main(argv: list[str]) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    writer = {".csv": Dataset.to_csv, ".jsonl": Dataset.to_json, ".parquet": Dataset.to_parquet}[output.suffix]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(output) as temporary:
-        writer(triplets, str(temporary))
-    document = {"output": output, "rows": triplets.num_rows, "columns": triplets.column_names}
-    report(arguments, document, f"{output}: {triplets.num_rows} rows of {', '.join(triplets.column_names)}")
+    write_table(triplets, arguments.output)
+    document = {"output": arguments.output, "rows": triplets.num_rows, "columns": triplets.column_names}
+    report(arguments, document, f"{arguments.output}: {triplets.num_rows} rows of {', '.join(triplets.column_names)}")
     return 0

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from ..inference.simcse import SimCSE
 
 POOLER_TYPES = (
@@ -31,6 +33,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalise it"
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def command_parser(command: str, description: str, **options: Any) -> argparse.ArgumentParser:
@@ -301,6 +304,33 @@ def check_output_file(parser: argparse.ArgumentParser, arguments: argparse.Names
         parser.error(f"--output {path} is a folder: name a file")
     if path.exists() and not arguments.overwrite:
         parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
+
+
+def check_table_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage error if `--output` is no table, or a file that may not be replaced.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+    """
+    if Path(arguments.output).suffix not in TABLE_SUFFIXES:
+        parser.error(f"--output must end in {', '.join(TABLE_SUFFIXES)}, got {arguments.output}")
+    check_output_file(parser, arguments)
+
+
+def write_table(rows: "Dataset", output: str | Path) -> None:
+    """Write rows to a file, which is either complete or not there.
+
+    Args:
+        rows (`datasets.Dataset`): The rows.
+        output (`str` or `Path`): File to write, ending in one of `TABLE_SUFFIXES`. Its folder is made if needed.
+    """
+    from ..ops.files import write_atomically
+
+    path = Path(output).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as temporary:
+        {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix](str(temporary))
 
 
 @contextmanager

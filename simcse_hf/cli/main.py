@@ -18,6 +18,7 @@ COMMANDS = {
     "search": ("search", "search_main", "find the texts of an index that are nearest to a query"),
     "demo": ("demo", "demo_main", "serve a web page to search an index and compare sentences"),
     "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
+    "mine": ("mine", "mine_main", "mine hard negatives: turn pairs into triplets"),
     "build-nli": ("build_nli", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
     "export": ("publish", "export_main", "write a model for sentence-transformers or ONNX Runtime"),
     "card": ("publish", "card_main", "write the model card from result files"),

@@ -27,7 +27,7 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import build_nli, demo
+    from simcse_hf.cli import build_nli, demo, mine
 
     actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
@@ -39,6 +39,7 @@ def _parsers():
         "export": publish._export_parser(),
         "fit": actions["fit"],
         "index": search._index_parser(),
+        "mine": mine._parser(),
         "search": search._search_parser(),
     }
 

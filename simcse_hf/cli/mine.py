@@ -1,0 +1,163 @@
+"""The command `simcse-hf mine`."""
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .common import (
+    TABLE_SUFFIXES,
+    add_general_options,
+    add_model_options,
+    add_output_options,
+    add_text_options,
+    check_table_file,
+    command_parser,
+    cosine,
+    load_encoder,
+    positive_int,
+    report,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from ..search.hard_negatives import MiningReport
+
+BACKENDS = ("exact", "flat", "ivf", "hnsw")
+OUTPUT_FORMATS = ("n-tuple", "triplet")
+SAMPLING_STRATEGIES = ("top", "random")
+_OPTIONS = (
+    "num_negatives",
+    "range_min",
+    "range_max",
+    "max_score",
+    "min_score",
+    "absolute_margin",
+    "relative_margin",
+    "sampling_strategy",
+    "seed",
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "mine",
+        "Mine hard negatives: turn pairs of an anchor and a positive into triplets. For each anchor, a model searches "
+        "the most similar texts that are not its positives.",
+    )
+    add_model_options(parser)
+    add_text_options(parser, several_columns=True)
+    group = parser.add_argument_group("candidates")
+    group.add_argument(
+        "--corpus", metavar="FILE", help="file of further candidates; default: the positives of all pairs only"
+    )
+    group.add_argument("--corpus_column", metavar="NAME", help="column of texts, if --corpus has several")
+    group.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="exact",
+        help="what searches; ivf and hnsw may miss some; default: exact",
+    )
+    group = parser.add_argument_group("negatives")
+    group.add_argument("--num_negatives", type=positive_int, default=1, help="hard negatives of a pair; default: 1")
+    group.add_argument(
+        "--range_min", type=int, default=0, help="skip so many of the most similar candidates; default: 0"
+    )
+    group.add_argument(
+        "--range_max",
+        type=positive_int,
+        help="rank at which the search ends; default: range_min + num_negatives, or + 10 x num_negatives if a bound "
+        "below or --sampling_strategy random is given",
+    )
+    group.add_argument("--max_score", type=cosine, help="drop candidates that are more similar to the anchor")
+    group.add_argument("--min_score", type=cosine, help="drop candidates that are less similar to the anchor")
+    group.add_argument(
+        "--absolute_margin",
+        "--margin",
+        type=float,
+        help="drop candidates above the positive's similarity minus this margin",
+    )
+    group.add_argument(
+        "--relative_margin",
+        type=float,
+        help="drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
+    )
+    group.add_argument(
+        "--sampling_strategy",
+        choices=SAMPLING_STRATEGIES,
+        default="top",
+        help="take the most similar candidates that are left, or draw from them; default: top",
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of --sampling_strategy random; default: 0")
+    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
+    parser.add_argument(
+        "--output_format",
+        choices=OUTPUT_FORMATS,
+        default="n-tuple",
+        help="n-tuple: the negatives of a pair become columns, and a pair with too few is dropped; triplet: each "
+        "negative becomes a row; default: n-tuple",
+    )
+    add_general_options(parser)
+    return parser
+
+
+def mine_main(argv: list[str]) -> int:
+    """Run `simcse-hf mine`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf mine`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If no pair has enough negatives.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    check_table_file(parser, arguments)
+
+    from ..data.readers import load_text_dataset
+    from ..data.texts import stream_texts
+    from ..search.hard_negatives import mine_hard_negatives
+    from ..search.mining import MiningOptions
+
+    options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
+    pairs = load_text_dataset(arguments.input, columns=arguments.column)
+    corpus = []
+    if arguments.corpus is not None:
+        corpus = [text for _, text in stream_texts(arguments.corpus, arguments.corpus_column) if text.strip()]
+    rows, result = mine_hard_negatives(
+        pairs,
+        load_encoder(arguments.model, arguments),
+        corpus=corpus,
+        options=options,
+        backend=arguments.backend,
+        output_format=arguments.output_format,
+        show_progress=not arguments.quiet,
+    )
+    if not len(rows):
+        raise ValueError(
+            f"{arguments.input}: no pair has {options.num_negatives} hard negative(s) left: {_dropped(result)}. Raise "
+            "--range_max, or loosen the margins and scores."
+        )
+    write_table(rows, arguments.output)
+    document = {"output": arguments.output, "columns": rows.column_names, **asdict(result), "options": asdict(options)}
+    report(arguments, document, _text(arguments.output, rows.column_names, result))
+    return 0
+
+
+def _dropped(result: "MiningReport") -> str:
+    return ", ".join(f"{count} x {reason}" for reason, count in result.dropped.items())
+
+
+def _text(output: str, columns: list[str], result: "MiningReport") -> str:
+    lines = [
+        f"{output}: {result.rows} rows of {', '.join(columns)}",
+        f"{result.pairs} pairs, {result.anchors} distinct anchors, {result.candidates} distinct candidates",
+        f"mean cosine similarity of positives {result.positive_score:.4f}"
+        + (f", of negatives {result.negative_score:.4f}" if result.negative_score is not None else ""),
+        "left out:",
+        *(f"  {count:>10}  {reason}" for reason, count in result.dropped.items()),
+        f"  {result.pairs_without_negatives:>10}  pairs with too few negatives",
+    ]
+    return "\n".join(lines)

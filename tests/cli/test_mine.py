@@ -1,0 +1,83 @@
+"""`simcse-hf mine`: from a file of pairs and a model to a file of triplets."""
+
+import json
+
+import pytest
+import torch
+from conftest import tiny_config
+from evaluation_helpers import write
+
+from simcse_hf.cli import mine
+from simcse_hf.cli.main import main
+from simcse_hf.models.auto import contrastive_class
+from simcse_hf.search.hard_negatives import MINING_BACKENDS, OUTPUT_FORMATS
+from simcse_hf.search.mining import SAMPLING_STRATEGIES
+
+PAIRS = [
+    "query,positive",
+    "a cat sat,a cat sat on a mat",
+    "the dog ran,the dog ran in the house",
+    "a bird sang,a bird sang in the tree",
+    "red,the big red house",
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tokenizer):
+    """A folder with a model, pairs and a corpus."""
+    torch.manual_seed(1)
+    base = tmp_path_factory.mktemp("mine")
+    config = tiny_config("bert")
+    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "model")
+    tokenizer.save_pretrained(base / "model")
+    write(base / "pairs.csv", PAIRS)
+    write(base / "corpus.txt", ["a man slept", "A CAT  sat on a mat", "the woman ran"])
+    return base
+
+
+def run(base, name, *options):
+    words = ["--model", str(base / "model"), "--input", str(base / "pairs.csv"), "--output", str(base / name)]
+    return main(["mine", *words, "--device", "cpu", "--quiet", *options])
+
+
+def test_choices_are_those_of_the_package():
+    assert mine.BACKENDS == MINING_BACKENDS and mine.OUTPUT_FORMATS == OUTPUT_FORMATS
+    assert mine.SAMPLING_STRATEGIES == SAMPLING_STRATEGIES
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_triplets_are_written_in_a_form_that_training_reads(base, suffix):
+    from simcse_hf import load_text_dataset
+
+    assert run(base, f"triplets.{suffix}", "--corpus", str(base / "corpus.txt")) == 0
+    rows = load_text_dataset(base / f"triplets.{suffix}", cache_dir=base)
+    assert rows["sent0"] == [line.split(",")[0] for line in PAIRS[1:]] and rows.num_columns == 3
+    assert all(negative != positive for negative, positive in zip(rows["sent2"], rows["sent1"], strict=True))
+
+
+def test_the_result_says_what_was_left_out_and_why(base, capsys):
+    assert run(base, "counted.csv", "--corpus", str(base / "corpus.txt"), "--max_score", "0.9", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["pairs"] == document["anchors"] == 4 and document["candidates"] == 6
+    assert document["dropped"]["repeated candidate"] == 1
+    assert document["dropped"]["positive of the same anchor"] == 4
+    assert document["rows"] + document["pairs_without_negatives"] == 4
+    assert document["options"]["max_score"] == 0.9
+    assert run(base, "counted.csv", "--overwrite") == 0
+    assert "positive of the same anchor" in capsys.readouterr().out
+
+
+def test_bounds_that_leave_nothing_are_an_error_that_counts_them(base, capsys):
+    assert run(base, "none.csv", "--max_score", "-1") == 2
+    assert "no pair has 1 hard negative(s) left" in (message := capsys.readouterr().err)
+    assert "x max_score" in message and not (base / "none.csv").exists()
+
+
+def test_an_output_of_another_kind_or_that_exists_is_refused_before_the_model_loads(base, capsys):
+    with pytest.raises(SystemExit):
+        run(base, "triplets.txt")
+    assert "--output must end in .csv, .jsonl, .parquet" in capsys.readouterr().err
+    write(base / "there.csv", ["sent0"])
+    with pytest.raises(SystemExit):
+        run(base, "there.csv")
+    assert "--overwrite" in capsys.readouterr().err

@@ -1,0 +1,205 @@
+"""Hard negatives: what is found equals a slow search, and what is left out is counted by its reason."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from simcse_hf.search.hard_negatives import MINING_BACKENDS, fold_text, make_index, mine_hard_negatives
+from simcse_hf.search.mining import MiningOptions, PairTable, mine_negatives
+
+
+class Lookup:
+    """A model whose embeddings are drawn from the folded text, so that equal texts have equal embeddings."""
+
+    def __init__(self, dim=8, vectors=None):
+        self.dim, self.vectors, self.encoded = dim, vectors or {}, []
+
+    def encode_query(self, texts, **options):
+        return self._encode(texts)
+
+    def encode_document(self, texts, **options):
+        return self._encode(texts)
+
+    def _encode(self, texts):
+        self.encoded.append(list(texts))
+        drawn = [self.vectors.get(text, self._draw(text)) for text in texts]
+        return np.array([vector / np.linalg.norm(vector) for vector in drawn], dtype=np.float32)
+
+    def _draw(self, text):
+        return np.random.default_rng(list(fold_text(text).encode())).standard_normal(self.dim)
+
+
+def pairs(num_anchors=40, num_texts=60, rows=90, seed=0):
+    rng = np.random.default_rng(seed)
+    return Dataset.from_dict(
+        {
+            "sent0": [f"anchor {i}" for i in rng.integers(num_anchors, size=rows)],
+            "sent1": [f"text {i}" for i in rng.integers(num_texts, size=rows)],
+        }
+    )
+
+
+def slow_mining(dataset, model, options, corpus=()):
+    """The negatives of each pair, one candidate at a time in float64, and the reasons of what is dropped."""
+    candidates = list({fold_text(text): text for text in reversed([*dataset["sent1"], *corpus])}.values())[::-1]
+    candidates = sorted(candidates, key=[*dataset["sent1"], *corpus].index)
+    vector = {text: model._encode([text])[0].astype(np.float64) for text in {*dataset["sent0"], *candidates}}
+    negatives, dropped = [], {}
+    for anchor, positive in zip(dataset["sent0"], dataset["sent1"], strict=True):
+        own = {fold_text(p) for a, p in zip(*dataset[:].values(), strict=True) if fold_text(a) == fold_text(anchor)}
+        left = [c for c in candidates if fold_text(c) not in own | {fold_text(anchor)}]
+        left.sort(key=lambda c: -(vector[c] @ vector[anchor]))
+        reference = vector[anchor] @ model._encode([positive])[0]
+        kept = []
+        for candidate in left[options.range_min : options.last_rank]:
+            score = vector[candidate] @ vector[anchor]
+            reasons = [
+                ("max_score", options.max_score is not None and score > options.max_score),
+                (
+                    "absolute_margin",
+                    options.absolute_margin is not None and score > reference - options.absolute_margin,
+                ),
+                (
+                    "relative_margin",
+                    options.relative_margin is not None
+                    and score > reference - abs(reference) * options.relative_margin,
+                ),
+                ("min_score", options.min_score is not None and score < options.min_score),
+            ]
+            reason = next((name for name, fails in reasons if fails), None)
+            if reason is None:
+                kept.append(candidate)
+            else:
+                dropped[reason] = dropped.get(reason, 0) + 1
+        negatives.append(kept[: options.num_negatives])
+    return negatives, dropped
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        MiningOptions(),
+        MiningOptions(num_negatives=3, range_min=2),
+        MiningOptions(num_negatives=2, range_max=30, relative_margin=0.05),
+        MiningOptions(num_negatives=2, absolute_margin=0.1, max_score=0.5, min_score=-0.2),
+    ],
+)
+def test_negatives_and_counts_are_those_of_a_slow_search(options):
+    dataset, model = pairs(), Lookup()
+    corpus = ["text 3", "an unrelated sentence", "TEXT  7"]
+    rows, report = mine_hard_negatives(dataset, model, corpus=corpus, options=options, output_format="triplet")
+    expected, dropped = slow_mining(dataset, model, options, corpus)
+    found = {}
+    for row in rows:
+        found.setdefault((row["sent0"], row["sent1"]), []).append(row["hard_neg"])
+    for (anchor, positive), negatives in zip(zip(*dataset[:].values(), strict=True), expected, strict=True):
+        repeats = sum(row == {"sent0": anchor, "sent1": positive} for row in dataset)
+        assert found.get((anchor, positive), []) == negatives * repeats
+    bounds = {name: count for name, count in report.dropped.items() if name in dropped}
+    assert bounds == dropped
+    assert report.pairs_without_negatives == sum(len(each) < options.num_negatives for each in expected)
+    assert report.rows == len(rows) == sum(map(len, expected))
+
+
+def test_a_negative_is_never_a_positive_of_the_same_anchor_nor_the_anchor_in_other_case_or_spacing():
+    dataset = Dataset.from_dict(
+        {"sent0": ["A  Cat", "a cat", "a dog"], "sent1": ["one", "Two", "a cat"]},
+    )
+    rows, report = mine_hard_negatives(dataset, Lookup(), corpus=["two ", "ONE", "three"])
+    assert rows["hard_neg"][:2] == ["three", "three"], "the others are the anchor itself or its positives"
+    assert report.anchors == 2 and report.candidates == 4
+    assert report.dropped["repeated candidate"] == 2
+    assert report.dropped["the anchor itself"] == 1
+    assert report.dropped["positive of the same anchor"] >= 2
+
+
+def test_each_distinct_text_is_encoded_once():
+    model = Lookup()
+    mine_hard_negatives(pairs(num_anchors=5, num_texts=7, rows=80), model)
+    anchors, candidates = model.encoded
+    assert len(anchors) == len(set(anchors)) == 5 and len(candidates) == len(set(candidates)) == 7
+
+
+def test_given_hard_negatives_become_candidates():
+    dataset = Dataset.from_dict({"sent0": ["a", "b"], "sent1": ["x", "y"], "hard_neg": ["given", "given"]})
+    vectors = {"a": np.eye(4)[0], "b": np.eye(4)[0], "given": np.eye(4)[0], "x": np.eye(4)[1], "y": np.eye(4)[2]}
+    rows, _ = mine_hard_negatives(dataset, Lookup(vectors=vectors))
+    assert rows["hard_neg"] == ["given", "given"]
+
+
+def test_several_negatives_become_numbered_columns_that_the_readers_accept(tmp_path):
+    from simcse_hf import load_text_dataset
+
+    rows, _ = mine_hard_negatives(pairs(), Lookup(), options=MiningOptions(num_negatives=3))
+    assert rows.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2", "hard_neg_3"]
+    rows.to_csv(tmp_path / "rows.csv")
+    read = load_text_dataset(tmp_path / "rows.csv", cache_dir=tmp_path)
+    assert read.num_columns == 5 and read["sent3"] == rows["hard_neg_2"]
+
+
+def test_a_pair_with_too_few_negatives_gives_no_row_of_columns_but_is_counted():
+    dataset = Dataset.from_dict({"sent0": ["a", "a", "b"], "sent1": ["x", "y", "z"]})
+    rows, report = mine_hard_negatives(dataset, Lookup(), options=MiningOptions(num_negatives=2))
+    assert rows["sent0"] == ["b"] and report.pairs_without_negatives == 2
+    triplets, _ = mine_hard_negatives(
+        dataset, Lookup(), options=MiningOptions(num_negatives=2), output_format="triplet"
+    )
+    assert triplets["sent0"] == ["a", "a", "b", "b"]
+
+
+def test_random_negatives_come_from_the_range_and_follow_the_seed():
+    dataset, model = pairs(), Lookup()
+    options = {"num_negatives": 2, "range_min": 3, "range_max": 12, "sampling_strategy": "random"}
+    first, _ = mine_hard_negatives(dataset, model, options=MiningOptions(**options, seed=1))
+    again, _ = mine_hard_negatives(dataset, model, options=MiningOptions(**options, seed=1))
+    other, _ = mine_hard_negatives(dataset, model, options=MiningOptions(**options, seed=2))
+    assert first[:] == again[:] and first[:] != other[:]
+    allowed, _ = slow_mining(dataset, model, MiningOptions(num_negatives=9, range_min=3, range_max=12))
+    for row, candidates in zip(first, allowed, strict=True):
+        assert {row["hard_neg_1"], row["hard_neg_2"]} <= set(candidates)
+
+
+@pytest.mark.parametrize("backend", [name for name in MINING_BACKENDS if name != "exact"])
+def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
+    pytest.importorskip("faiss")
+    exact, _ = mine_hard_negatives(pairs(), Lookup())
+    found, _ = mine_hard_negatives(pairs(), Lookup(), backend=backend)
+    agree = np.mean([a == b for a, b in zip(exact["hard_neg"], found["hard_neg"], strict=True)])
+    assert agree == 1 if backend == "flat" else agree > 0.6
+
+
+def test_processes_that_search_a_share_of_the_blocks_find_together_what_one_finds(monkeypatch):
+    monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 16)
+    dataset, model = pairs(), Lookup()
+    table = PairTable(dataset["sent0"], dataset["sent1"])
+    anchors = model._encode([dataset["sent0"][i] for i in table.first_anchor])
+    candidates = model._encode([dataset["sent1"][i] for i in table.first_candidate])
+    options = MiningOptions(num_negatives=2, range_max=20, sampling_strategy="random", relative_margin=0.05)
+
+    def mine(blocks):
+        return mine_negatives(table, anchors, candidates, make_index(candidates), options, blocks)
+
+    whole, shares = mine(slice(None)), [mine(slice(rank, None, 2)) for rank in range(2)]
+    for name in ("candidates", "scores", "positive_scores"):
+        np.testing.assert_array_equal(sum(getattr(share, name) for share in shares), getattr(whole, name))
+    assert shares[0].dropped + shares[1].dropped == whole.dropped
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_negatives": 0}, "num_negatives must be at least 1, got 0"),
+        ({"range_min": -1}, "range_min must be at least 0, got -1"),
+        ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "raise range_max or lower range_min"),
+        ({"relative_margin": float("nan")}, "relative_margin must be a finite number"),
+        ({"sampling_strategy": "best"}, "sampling_strategy must be one of top, random, got 'best'"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        MiningOptions(**options)
+
+
+def test_single_sentences_are_refused():
+    with pytest.raises(ValueError, match="needs pairs of an anchor and a positive, and the rows hold sent0 only"):
+        mine_hard_negatives(Dataset.from_dict({"sent0": ["a", "b"]}), Lookup())
