@@ -28,6 +28,7 @@ POOLER_TYPES = (
     "avg_embeddings_last",
     "max",
 )
+TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
@@ -164,6 +165,40 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add `--token_budget`."""
     parser.add_argument(
         "--token_budget", type=positive_int, help="number of tokens in a padded batch; default: depends on the device"
+    )
+
+
+def parse_task(text: str) -> tuple[str, str]:
+    """Read an option that names a task from the user's own files.
+
+    Args:
+        text (`str`): The word on the command line, such as `classification=test.csv`.
+
+    Returns:
+        `tuple[str, str]`: The kind of task and the file or folder.
+
+    Raises:
+        argparse.ArgumentTypeError: If the word is not KIND=FILE, or the kind is unknown.
+    """
+    kind, equals, path = text.partition("=")
+    if not equals or not path or kind not in TASK_KINDS:
+        raise argparse.ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(TASK_KINDS)}, got {text!r}")
+    return kind, path
+
+
+def add_task_option(parser: argparse._ActionsContainer) -> None:
+    """Add `--task KIND=FILE`, whose value is a list of the tuples that `parse_task` returns.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command, or a group of its options.
+    """
+    parser.add_argument(
+        "--task",
+        action="append",
+        type=parse_task,
+        default=[],
+        metavar="KIND=FILE",
+        help=f"task from a file of yours, repeatable; KIND is one of {', '.join(TASK_KINDS)}",
     )
 
 

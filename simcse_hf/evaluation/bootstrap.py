@@ -54,6 +54,55 @@ def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric
         return (counts * x * y).sum(axis=1) / np.sqrt((counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1))
 
 
+def counted_average_precision(similarity: np.ndarray, gold: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Compute the average precision within samples that hold each pair `counts[:, i]` times.
+
+    Args:
+        similarity (`numpy.ndarray`): The score that ranks the pairs, of shape `(n,)`. Pairs with equal scores are
+            counted together, as in scikit-learn.
+        gold (`numpy.ndarray`): 1 for a pair that belongs to the top and 0 for any other, of shape `(n,)`.
+        counts (`numpy.ndarray`): How often each pair occurs in each sample, of shape `(samples, n)`.
+
+    Returns:
+        `numpy.ndarray`: Average precisions of shape `(samples,)`; NaN for a sample without a positive pair.
+    """
+    order = np.argsort(-similarity, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))
+    counts = counts[:, order]
+    retrieved = counts.cumsum(axis=1)[:, ends]
+    found = (counts * gold[order]).cumsum(axis=1)[:, ends]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.where(retrieved > 0, found / retrieved, 0)
+        return (np.diff(found, axis=1, prepend=0) * precision).sum(axis=1) / found[:, -1]
+
+
+def counted_v_measure(clusters: np.ndarray, gold: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Compute the V-measure within samples that hold each row `counts[:, i]` times.
+
+    Homogeneity is I / H(gold) and completeness I / H(clusters), with the mutual information I, so their harmonic mean
+    is 2 I / (H(gold) + H(clusters)).
+
+    Args:
+        clusters (`numpy.ndarray`): The cluster of each row, of shape `(n,)`.
+        gold (`numpy.ndarray`): The label of each row, of shape `(n,)`.
+        counts (`numpy.ndarray`): How often each row occurs in each sample, of shape `(samples, n)`.
+
+    Returns:
+        `numpy.ndarray`: V-measures of shape `(samples,)`; 1 where there is one label and one cluster only.
+    """
+    of_gold, of_clusters = _counted_entropy(gold, counts), _counted_entropy(clusters, counts)
+    joint = _counted_entropy(np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel(), counts)
+    total = of_gold + of_clusters
+    return np.where(total > 0, 2 * (total - joint) / np.where(total > 0, total, 1), 1.0)
+
+
+def _counted_entropy(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=groups.min() - 1))
+    shares = np.add.reduceat(counts[:, order], starts, axis=1) / counts.sum(axis=1, keepdims=True)
+    return -(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=1)
+
+
 def resampled_figures(
     systems: list[Parts], aggregation: str, metric: str, resamples: int, random: np.random.Generator
 ) -> np.ndarray:
@@ -61,9 +110,11 @@ def resampled_figures(
 
     Args:
         systems (`list[Parts]`): For each system, the task's entry of `Evaluation.scores`: for each subset or split,
-            the arrays `predicted` and `gold`, or `correct`. All systems have the examples in the same order.
+            the array `gold` and what is scored: `predicted` scores, `correct` answers or the `value` of each example
+            (accuracy or mean), the `similarity` of pairs (average precision), or `clusters` (V-measure). All systems
+            have the examples in the same order.
         aggregation (`str`): `"all"`, `"mean"` or `"wmean"`.
-        metric (`str`): `"spearman"` or `"pearson"`; not used for accuracies.
+        metric (`str`): `"spearman"` or `"pearson"`, for `predicted` scores.
         resamples (`int`): Number of resamples.
         random (`numpy.random.Generator`): Random generator.
 
@@ -85,15 +136,22 @@ def resampled_figures(
         number = min(chunk, resamples - start)
         counts = [resampled_counts(size, number, random) for size in sizes]
         figures.append([_figures(list(parts.values()), counts, aggregation, metric) for parts in systems])
-    return 100 * np.concatenate(figures, axis=1)
+    drawn = np.concatenate(figures, axis=1)
+    if "clusters" in next(iter(systems[0].values())):
+        # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
+        # bias makes the resamples vary around the figure of the whole task.
+        everything = [np.ones((1, size), dtype=np.int64) for size in sizes]
+        whole = [_figures(list(parts.values()), everything, aggregation, metric) for parts in systems]
+        drawn += np.array(whole) - drawn.mean(axis=1, keepdims=True)
+    return 100 * drawn
 
 
 def _figures(
     parts: list[dict[str, np.ndarray]], counts: list[np.ndarray], aggregation: str, metric: str
 ) -> np.ndarray:
-    if "correct" in parts[0]:
+    if "predicted" not in parts[0]:
         (part,), (count,) = parts, counts
-        return count @ part["correct"] / count.sum(axis=1)
+        return _figure(part, count)
     if aggregation == "all":
         predicted, gold = (np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold"))
         return counted_correlation(predicted, gold, np.concatenate(counts, axis=1), metric)
@@ -103,3 +161,11 @@ def _figures(
     ]
     weights = [len(part["gold"]) for part in parts] if aggregation == "wmean" else None
     return np.average(values, axis=0, weights=weights)
+
+
+def _figure(part: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    if "similarity" in part:
+        return counted_average_precision(part["similarity"], part["gold"], counts)
+    if "clusters" in part:
+        return np.mean([counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T], axis=0)
+    return counts @ part["correct" if "correct" in part else "value"] / counts.sum(axis=1)

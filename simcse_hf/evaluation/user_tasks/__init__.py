@@ -1,0 +1,49 @@
+"""Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .base import TaskResult, UserTask
+from .classification import ClassificationTask, read_classification
+from .clustering import ClusteringTask, read_clustering
+from .comparison import paired_interval
+from .pairs import PairsTask, read_pairs
+
+__all__ = [
+    "KINDS",
+    "ClassificationTask",
+    "ClusteringTask",
+    "PairsTask",
+    "TaskResult",
+    "UserTask",
+    "paired_interval",
+    "read_task",
+]
+
+KINDS: dict[str, Callable[[Path], UserTask]] = {
+    "classification": read_classification,
+    "clustering": read_clustering,
+    "pairs": read_pairs,
+}
+
+
+def read_task(kind: str, path: str | Path) -> UserTask:
+    """Read a task from a file or folder.
+
+    Args:
+        kind (`str`): Kind of task, a name in `KINDS`.
+        path (`str | Path`): The file or folder; `docs/evaluation.md` describes the layout of each kind.
+
+    Returns:
+        [`UserTask`]: The task.
+
+    Raises:
+        FileNotFoundError: If the file or folder does not exist.
+        ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
+    return KINDS[kind](path)

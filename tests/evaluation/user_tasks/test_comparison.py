@@ -1,0 +1,98 @@
+"""Paired intervals on users' tasks."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, v_measure_score
+from task_files import binary_pairs, encode, encode_badly, labelled_rows, write_rows
+
+from simcse_hf.evaluation.bootstrap import (
+    counted_average_precision,
+    counted_v_measure,
+    resampled_counts,
+    resampled_figures,
+)
+from simcse_hf.evaluation.user_tasks import paired_interval, read_task
+from simcse_hf.evaluation.user_tasks.base import TaskResult
+
+random = np.random.RandomState(0)
+
+
+def accuracy_result(correct):
+    """A result of 90 rows with the same labels and texts."""
+    return TaskResult({"accuracy": 100 * correct.mean()}, {"correct": correct, "gold": correct, "unit": np.arange(90)})
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    labelled = write_rows(tmp_path / "labelled.csv", ["text", "label"], labelled_rows(90))
+    pairs = write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], binary_pairs(90))
+    return [read_task("classification", labelled), read_task("clustering", labelled), read_task("pairs", pairs)]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_resampled_average_precision_is_that_of_the_written_out_sample(ties):
+    similarity, gold = random.randn(40), (random.rand(40) < 0.3).astype(int)
+    similarity = np.round(similarity) if ties else similarity
+    counts = resampled_counts(40, 30, np.random.default_rng(0))
+    values = counted_average_precision(similarity, gold, counts)
+    for value, count in zip(values, counts, strict=True):
+        assert value == pytest.approx(average_precision_score(np.repeat(gold, count), np.repeat(similarity, count)))
+    assert np.isnan(counted_average_precision(similarity, np.zeros(40, dtype=int), counts)).all()
+
+
+def test_resampled_v_measure_is_that_of_the_written_out_sample():
+    gold, clusters = random.randint(4, size=50), random.randint(3, size=50)
+    counts = resampled_counts(50, 30, np.random.default_rng(0))
+    values = counted_v_measure(clusters, gold, counts)
+    for value, count in zip(values, counts, strict=True):
+        assert value == pytest.approx(v_measure_score(np.repeat(gold, count), np.repeat(clusters, count)))
+    same = np.zeros(50, dtype=int)
+    assert (counted_v_measure(same, same, counts) == 1).all()
+
+
+def test_resamples_of_a_v_measure_vary_around_the_figure_of_the_task(tasks):
+    result = tasks[1].evaluate(encode)
+    figures = resampled_figures([{"c": result.scores}], "all", "spearman", 200, np.random.default_rng(0))
+    assert figures.mean() == pytest.approx(result.metrics["v_measure"])
+
+
+def test_the_interval_of_a_clear_difference_excludes_zero(tasks):
+    for task in tasks:
+        difference, low, high = paired_interval(task, [task.evaluate(encode_badly)], [task.evaluate(encode)])
+        assert 0 < low < difference < high
+        reverse = paired_interval(task, [task.evaluate(encode)], [task.evaluate(encode_badly)])
+        assert reverse == pytest.approx((-difference, -high, -low))
+
+
+def test_a_system_does_not_differ_from_itself(tasks):
+    for task in tasks:
+        result = task.evaluate(encode)
+        assert paired_interval(task, [result], [result, result]) == pytest.approx((0, 0, 0))
+
+
+def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(tasks):
+    task = tasks[0]
+    seeds = [accuracy_result(random.rand(90) < accuracy) for accuracy in (0.5, 0.6, 0.7, 0.8)]
+    difference, low, high = paired_interval(task, seeds[:2], seeds[2:], resamples=400, confidence=0.9, seed=7)
+    hits = np.array([result.scores["correct"] for result in seeds])
+    assert difference == pytest.approx(100 * (hits[2:].mean() - hits[:2].mean()))
+    drawn = np.random.default_rng(7).integers(90, size=(400, 90))
+    differences = [100 * (hits[2:, rows].mean() - hits[:2, rows].mean()) for rows in drawn]
+    assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.05, 0.95])))
+
+
+def test_averaging_over_seeds_narrows_the_interval_of_independent_errors(tasks):
+    before, after = ([accuracy_result(random.rand(90) < 0.5) for _ in range(8)] for _ in range(2))
+    _, low, high = paired_interval(tasks[0], before[:1], after[:1])
+    _, mean_low, mean_high = paired_interval(tasks[0], before, after)
+    assert mean_high - mean_low < 0.6 * (high - low)
+
+
+def test_results_of_other_rows_are_not_compared(tasks):
+    first, second = tasks[0].split(0.5)
+    with pytest.raises(ValueError, match="not those of the same rows"):
+        paired_interval(tasks[0], [first.evaluate(encode)], [second.evaluate(encode)])
+    with pytest.raises(ValueError, match="at least one result of each"):
+        paired_interval(tasks[0], [], [first.evaluate(encode)])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        paired_interval(tasks[0], [first.evaluate(encode)], [first.evaluate(encode)], confidence=95)

@@ -1,0 +1,218 @@
+"""Classification and clustering: files in, figures out, and what is refused."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from task_files import LABELS, encode, encode_badly, labelled_rows, write_rows
+
+from simcse_hf.evaluation.user_tasks import read_task
+
+HEADER = ["text", "label"]
+KINDS = ("classification", "clustering")
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_rows(tmp_path / "mine.csv", HEADER, labelled_rows())
+
+
+def v_measure(gold, clusters):
+    """The V-measure as Rosenberg and Hirschberg define it, with loops over the contingency table."""
+
+    def entropy(parts):
+        return -sum(p * np.log(p) for p in parts if p)
+
+    def conditional(x, given):
+        total = 0.0
+        for group in set(given):
+            members = [a for a, b in zip(x, given, strict=True) if b == group]
+            total += len(members) / len(x) * entropy([members.count(a) / len(members) for a in set(members)])
+        return total
+
+    def plain(x):
+        return entropy([list(x).count(a) / len(x) for a in set(x)])
+
+    homogeneity = 1 - conditional(gold, clusters) / plain(gold)
+    completeness = 1 - conditional(clusters, gold) / plain(clusters)
+    return 2 * homogeneity * completeness / (homogeneity + completeness)
+
+
+def test_classification_cross_validates_where_there_are_no_training_rows(table):
+    task = read_task("classification", table)
+    result = task.evaluate(encode)
+    assert len(task) == 60 and sorted(task.texts) == sorted(text for text, _ in labelled_rows())
+    assert result.metrics["accuracy"] == 100 * result.scores["correct"].mean() > 60
+    assert set(result.metrics) == {"accuracy", "knn_accuracy"}
+    assert "5-fold" in result.details["protocol"] and result.details["labels"] == 3
+
+
+def test_a_row_is_never_scored_by_a_classifier_that_saw_it(tmp_path):
+    # The labels are random and each text is an island, so a probe that had seen its row would be right every time.
+    random = np.random.RandomState(0)
+    rows = [(f"island{i}", LABELS[random.randint(3)]) for i in range(90)]
+    task = read_task("classification", write_rows(tmp_path / "islands.csv", HEADER, rows))
+    metrics = task.evaluate(lambda texts: np.eye(200)[[int(text.removeprefix("island")) for text in texts]]).metrics
+    assert metrics["accuracy"] < 60 and metrics["knn_accuracy"] < 60
+
+
+def test_classification_fits_on_the_training_rows_of_a_folder(tmp_path):
+    train, test = labelled_rows(60, seed=1), labelled_rows(30, seed=2)
+    write_rows(tmp_path / "set/train.csv", HEADER, train)
+    write_rows(tmp_path / "set/test.tsv", HEADER, test)
+    result = read_task("classification", tmp_path / "set").evaluate(encode)
+    assert result.details["examples"] == 30 and result.details["train_examples"] == 60
+
+    def features(rows):
+        x = encode([text for text, _ in rows]).astype(np.float64)
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    x, (mean, std) = features(train), (features(train).mean(0), features(train).std(0))
+    probe = LogisticRegression(C=0.1, max_iter=1000).fit((x - mean) / std, [label for _, label in train])
+    guesses = probe.predict((features(test) - mean) / std)
+    expected = 100 * np.mean(guesses == np.array([label for _, label in test]))
+    assert result.metrics["accuracy"] == pytest.approx(expected, abs=100 / 30)
+    # Nearest neighbours by hand: five of them, each with the weight 1 - cosine's inverse, as scikit-learn defines it.
+    hits = 0
+    for vector, (_, label) in zip(features(test), test, strict=True):
+        distances = 1 - x @ vector
+        nearest = np.argsort(distances)[:5]
+        votes = {name: 0.0 for name in LABELS}
+        for row in nearest:
+            votes[train[row][1]] += 1 / max(distances[row], 1e-12)
+        hits += max(votes, key=votes.get) == label
+    assert result.metrics["knn_accuracy"] == pytest.approx(100 * hits / len(test), abs=100 / 30)
+
+
+def test_a_column_split_separates_training_rows_from_scored_rows(tmp_path):
+    rows = [(*row, "train" if i < 40 else "test") for i, row in enumerate(labelled_rows())]
+    by_column = read_task("classification", write_rows(tmp_path / "one.csv", [*HEADER, "split"], rows))
+    write_rows(tmp_path / "two/train.csv", HEADER, [row[:2] for row in rows[:40]])
+    write_rows(tmp_path / "two/test.csv", HEADER, [row[:2] for row in rows[40:]])
+    by_file = read_task("classification", tmp_path / "two")
+    assert by_column.evaluate(encode).metrics == by_file.evaluate(encode).metrics
+
+
+def test_clustering_gives_the_v_measure_of_its_clusters(table):
+    result = read_task("clustering", table).evaluate(encode)
+    clusters, gold = result.scores["clusters"], result.scores["gold"]
+    assert clusters.shape == (60, 5) and set(clusters[:, 0]) == {0, 1, 2}
+    expected = [100 * v_measure(gold.tolist(), column.tolist()) for column in clusters.T]
+    assert result.details["by_seed"] == pytest.approx(expected)
+    assert result.metrics["v_measure"] == pytest.approx(np.mean(expected))
+
+
+def test_separate_labels_are_clustered_perfectly(tmp_path):
+    rows = [(f"{label} {i}", label) for label in LABELS for i in range(10)]
+    task = read_task("clustering", write_rows(tmp_path / "easy.csv", HEADER, rows))
+    one_hot = {label: np.eye(3)[i] for i, label in enumerate(LABELS)}
+    result = task.evaluate(lambda texts: np.stack([one_hot[text.split()[0]] for text in texts]))
+    assert result.metrics["v_measure"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_are_the_same_every_time(table, kind):
+    first, second = (read_task(kind, table).evaluate(encode) for _ in range(2))
+    assert first.metrics == second.metrics
+    assert all(np.array_equal(first.scores[name], second.scores[name]) for name in first.scores)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scale_of_embeddings_changes_no_figure(table, kind):
+    task = read_task(kind, table)
+    scaled = task.evaluate(lambda texts: 1024 * encode(texts))
+    assert scaled.metrics == task.evaluate(encode).metrics
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_split_keeps_labels_and_shares_no_text(table, kind):
+    task = read_task(kind, table)
+    first, second = task.split(0.4, seed=3)
+    assert len(first) + len(second) == len(task) and abs(len(first) - 24) <= 3
+    assert set(first.rows.labels) == set(second.rows.labels) == set(LABELS)
+    assert not set(first.texts) & set(second.texts)
+    for part in (first, second):
+        assert part.evaluate(encode).metrics[part.metric] <= 100
+    again = task.split(0.4, seed=3)[0]
+    assert again.texts == first.texts and task.split(0.4, seed=4)[0].texts != first.texts
+
+
+def test_a_split_leaves_the_training_rows_in_both_parts(tmp_path):
+    write_rows(tmp_path / "set/train.csv", HEADER, labelled_rows(60, seed=1))
+    write_rows(tmp_path / "set/test.csv", HEADER, labelled_rows(30, seed=2))
+    task = read_task("classification", tmp_path / "set")
+    first, second = task.split(0.5)
+    assert first.train is second.train is task.train
+    assert not set(first.rows.texts) & set(second.rows.texts)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+@pytest.mark.parametrize("header", [["text", "label"], ["Sentence", "Category"], ["sent0", "intent"]])
+def test_usual_names_and_formats_are_read(tmp_path, suffix, header):
+    task = read_task("clustering", write_rows(tmp_path / f"mine{suffix}", header, labelled_rows(9)))
+    assert task.rows.labels == [label for _, label in labelled_rows(9)]
+
+
+def test_repeated_texts_are_left_out_with_a_warning(tmp_path, caplog):
+    rows = [*labelled_rows(30), labelled_rows(30)[0], (labelled_rows(30)[1][0], "other")]
+    task = read_task("clustering", write_rows(tmp_path / "mine.csv", HEADER, rows))
+    assert len(task) == 30
+    assert "2 row(s) that repeat the text of an earlier row (1 with another label and 1 with the same" in caplog.text
+
+
+def test_test_texts_among_the_training_rows_are_reported(tmp_path, caplog):
+    write_rows(tmp_path / "set/train.csv", HEADER, labelled_rows(30))
+    write_rows(tmp_path / "set/test.csv", HEADER, labelled_rows(6))
+    read_task("classification", tmp_path / "set")
+    assert "6 of 6 test texts also occur among the training rows" in caplog.text
+
+
+GOOD = labelled_rows(12)
+
+
+@pytest.mark.parametrize(
+    "header, rows, message",
+    [
+        (["words", "label"], GOOD, "mine.csv: no column 'text'.*sentence, sent0.*'words', 'label'"),
+        (["text", "topic"], GOOD, "no column 'label'.*category"),
+        (["words", "topic"], GOOD, "no column 'text' and no column 'label'"),
+        (HEADER, [(text, "same") for text, _ in GOOD], "all 12 test rows have the label 'same'"),
+        (HEADER, [*GOOD, ("alone", "single")], "the label 'single' has one row"),
+        (HEADER, [*GOOD, (" ", "good")], "mine.csv, line 14: the text is empty"),
+        (HEADER, [*GOOD, ("a text", "")], "mine.csv, line 14: the label is empty"),
+        (HEADER, [], "holds no rows"),
+        ([*HEADER, "split"], [(*row, "dev") for row in GOOD], "holds 'dev', but no 'test'"),
+        ([*HEADER, "split"], [("a", "new", "test"), *[(*row, "train") for row in GOOD], ("b", "good", "test")],
+         "1 label.s. of the test rows, such as 'new', have no training row"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_refused(tmp_path, header, rows, message):
+    path = write_rows(tmp_path / "mine.csv", header, rows)
+    with pytest.raises(ValueError, match=message):
+        read_task("classification", path)
+
+
+def test_unknown_kinds_missing_files_and_folders_without_a_test_file_are_refused(tmp_path, table):
+    with pytest.raises(ValueError, match="'ranking' is no kind of task. Use one of classification"):
+        read_task("ranking", table)
+    with pytest.raises(FileNotFoundError, match="nothing.csv: no such file"):
+        read_task("classification", tmp_path / "nothing.csv")
+    with pytest.raises(ValueError, match="has no test.csv"):
+        read_task("classification", tmp_path)
+    write_rows(tmp_path / "test.csv", HEADER, GOOD)
+    write_rows(tmp_path / "test.tsv", HEADER, GOOD)
+    with pytest.raises(ValueError, match="both test.csv and test.tsv"):
+        read_task("classification", tmp_path)
+
+
+def test_embeddings_that_are_broken_are_refused(table):
+    task = read_task("classification", table)
+    with pytest.raises(ValueError, match="NaN"):
+        task.evaluate(lambda texts: np.full((len(texts), 3), np.nan))
+    with pytest.raises(ValueError, match="shape"):
+        task.evaluate(lambda texts: np.ones((1, 3)))
+
+
+def test_a_better_encoder_scores_better(table):
+    for kind in KINDS:
+        task = read_task(kind, table)
+        assert task.evaluate(encode).metrics[task.metric] > task.evaluate(encode_badly).metrics[task.metric]

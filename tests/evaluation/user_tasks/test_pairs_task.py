@@ -1,0 +1,102 @@
+"""Pair classification from a user's file."""
+
+import numpy as np
+import pytest
+from task_files import binary_pairs, encode, write_rows
+
+from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.evaluation.user_tasks.splitting import connected_groups, divide_groups
+
+HEADER = ["sentence1", "sentence2", "label"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_rows(tmp_path / "mine.csv", HEADER, binary_pairs())
+
+
+def average_precision(gold, scores):
+    """The mean over the positives of the precision at their rank, for scores without ties."""
+    ranked = [g for _, g in sorted(zip(scores, gold, strict=True), key=lambda pair: -pair[0])]
+    return np.mean([np.mean(ranked[: rank + 1]) for rank, g in enumerate(ranked) if g])
+
+
+def test_average_precision_equals_its_definition(table):
+    result = read_task("pairs", table).evaluate(encode)
+    rows = binary_pairs()
+    x, y = (encode([row[i] for row in rows]).astype(np.float64) for i in (0, 1))
+    cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+    gold = [row[2] for row in rows]
+    assert result.metrics["average_precision"] == pytest.approx(100 * average_precision(gold, cosines))
+    assert result.details == {"protocol": "average precision of the cosine", "examples": 60, "positives": sum(gold)}
+
+
+def test_average_precision_is_that_of_sentence_transformers(table):
+    evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+
+    class Model:
+        similarity_fn_name, truncate_dim, model_card_data = "cosine", None, None
+
+        def encode(self, texts, **kwargs):
+            return encode(texts)
+
+        encode_query = encode_document = encode
+
+    rows = binary_pairs()
+    evaluator = evaluators.BinaryClassificationEvaluator(
+        *([row[i] for row in rows] for i in range(3)), similarity_fn_names=["cosine"]
+    )
+    theirs = evaluator.compute_metrices(Model())["cosine"]["ap"]
+    assert read_task("pairs", table).evaluate(encode).metrics["average_precision"] == pytest.approx(100 * theirs)
+
+
+def test_a_split_separates_no_pairs_that_share_a_text(tmp_path):
+    rows = binary_pairs(60)
+    # The first text of every third pair is the first text of the pair before it.
+    rows = [(rows[i - 1][0] if i % 3 == 1 else a, b, label) for i, (a, b, label) in enumerate(rows)]
+    task = read_task("pairs", write_rows(tmp_path / "mine.tsv", HEADER, rows))
+    first, second = task.split(0.3, seed=1)
+    assert len(first) + len(second) == 60 and abs(len(first) - 18) <= 2
+    assert not set(first.texts) & set(second.texts)
+    assert first.evaluate(encode).metrics["average_precision"] > 0
+
+
+def test_pairs_that_all_hang_together_cannot_be_split(tmp_path):
+    rows = [("the same text", b, label) for _, b, label in binary_pairs(20)]
+    task = read_task("pairs", write_rows(tmp_path / "mine.csv", HEADER, rows))
+    with pytest.raises(ValueError, match="mine.csv: 20 of 20 units are linked by shared texts.*two separate files"):
+        task.split(0.5)
+    with pytest.raises(ValueError, match="share must lie between 0 and 1"):
+        task.split(1.0)
+
+
+def test_units_are_grouped_through_chains_of_texts():
+    groups = connected_groups([["a", "b"], ["c", "d"], ["b", "e"], ["e", "f"], ["g", "d"]])
+    assert groups[0] == groups[2] == groups[3] and groups[1] == groups[4] and groups[0] != groups[1]
+    part = divide_groups(groups, 0.4, 0, "file")
+    assert part.tolist() == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        (
+            [("a", "b", 1), ("c", "d", 0), ("e", "f", 0.5)],
+            "pair 3 .'e', ....*label 0.5, which must be 0 or 1.*--pairs",
+        ),
+        ([("a", "b", 2), ("c", "d", 0)], "pair 1 .*label 2, which must be 0 or 1"),
+        ([("a", "b", 1), ("c", "d", 1)], "all 2 pair.s. have the label 1"),
+        ([("a", "", 1), ("c", "d", 0)], "line 2: a sentence is empty"),
+        ([("a", "b", "yes"), ("c", "d", 0)], "line 2: the score 'yes' is not a finite number"),
+    ],
+)
+def test_bad_pairs_are_refused(tmp_path, rows, message):
+    path = write_rows(tmp_path / "mine.csv", HEADER, rows)
+    with pytest.raises(ValueError, match=message):
+        read_task("pairs", path)
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path):
+    path = write_rows(tmp_path / "mine.csv", ["first", "second", "same", "id"], [("a", "b", 1, 2)])
+    with pytest.raises(ValueError, match="expected the columns sentence1, sentence2 and score"):
+        read_task("pairs", path)
