@@ -23,6 +23,7 @@ BENCHMARKS = {
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
     "search": "exact and approximate search",
+    "fuzz": "mutated files through every parser",
     "processes": "one against two CPU processes",
     "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
 }

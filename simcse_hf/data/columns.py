@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from transformers.utils import logging
 
-from .files import SAMPLE_ROWS, DatasetTable
+from .files import SAMPLE_ROWS
+from .memory import DatasetTable
 from .rows import RowReport, clean_rows, is_list, row_width
 
 logger = logging.get_logger(__name__)
@@ -19,10 +20,10 @@ SENTENCE_NAMES = ("sent0", "text", "sentence")
 _NO_NEGATIVE = r"(?!)"
 #: Anchor, positive and a pattern for hard negatives, whose optional group is the number of the negative.
 _PAIR_NAMES = (
-    ("sent0", "sent1", r"(?:hard_neg_?|sent(?=[2-9]|[1-9]\d))(\d+)?"),
-    ("anchor", "positive", r"negatives?_?(\d+)?"),
-    ("query", "pos", r"negs?_?(\d+)?"),
-    ("query", "positive", r"negatives?_?(\d+)?"),
+    ("sent0", "sent1", r"(?:hard_neg_?|sent(?=[2-9]|[1-9]\d))(\d{1,9})?"),
+    ("anchor", "positive", r"negatives?_?(\d{1,9})?"),
+    ("query", "pos", r"negs?_?(\d{1,9})?"),
+    ("query", "positive", r"negatives?_?(\d{1,9})?"),
     ("sentence1", "sentence2", _NO_NEGATIVE),
     ("premise", "hypothesis", _NO_NEGATIVE),
 )

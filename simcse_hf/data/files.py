@@ -1,17 +1,16 @@
-"""Read a table of texts row by row, with line numbers, from a file or from memory."""
+"""Read a file of texts row by row, with line numbers."""
 
 import csv
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 
 from .lines import decoded_lines, read_bytes
 
@@ -261,8 +260,9 @@ class JsonFile(TextTable):
         text = "".join(line for _, line in decoded_lines(Path(self.name)))
         try:
             values: list[Any] = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self.name}, line {error.lineno}: not valid JSON: {error.msg}.") from None
+        except (ValueError, RecursionError) as error:
+            line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
+            raise ValueError(f"{self.name}, line {line}: not valid JSON: {reason}.") from None
         return values
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -286,10 +286,10 @@ class JsonFile(TextTable):
                 continue
             try:
                 yield number, json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
                 raise ValueError(
-                    f"{self.at(number)}: not valid JSON: {error.msg}. The file must hold one object per line, or one "
-                    "array of objects."
+                    f"{self.at(number)}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
+                    "object per line, or one array of objects."
                 ) from None
 
 
@@ -312,82 +312,25 @@ class ParquetFile(TextTable):
             source = pa.BufferReader(read_bytes(path))
         try:
             self._file = pq.ParquetFile(source)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path}: not a readable parquet file: {error}") from None
-        self.columns = self._file.schema_arrow.names
+            self.columns = self._file.schema_arrow.names
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+            raise ValueError(f"{path}: not a readable parquet file: {error}. Write or download it again.") from None
         _check_unique(self.columns, str(path))
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """Yield the number and the cells of each row; see [`TextTable.rows`]."""
         number = 0
-        for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
-            for cells in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+        for batch in self._batches(columns):
+            for cells in zip(*batch, strict=True):
                 number += 1
                 yield number, cells
 
-
-class DatasetTable(TextTable):
-    """A dataset in memory or in a memory-mapped file.
-
-    Args:
-        dataset (`datasets.Dataset`): The dataset.
-        name (`str`): What messages call it.
-    """
-
-    unit = "row"
-
-    def __init__(self, dataset: Dataset, name: str):
-        super().__init__(name)
-        self._dataset = dataset.with_format(None)
-        self.columns = dataset.column_names
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
-        batches = self._dataset.select_columns(list(columns)).iter(_BATCH_ROWS)
-        yield from enumerate(chain.from_iterable(zip(*map(b.get, columns), strict=True) for b in batches), 1)
-
-
-class MemoryTable(TextTable):
-    """A list of sentences, of tuples or of dicts.
-
-    Args:
-        rows (`Sequence[Any]`): The list.
-
-    Raises:
-        ValueError: If the list is empty or its first row is none of these.
-    """
-
-    unit = "row"
-
-    def __init__(self, rows: Sequence[Any]):
-        super().__init__(f"list of {len(rows)} rows")
-        if not rows:
-            raise ValueError("the list of rows is empty.")
-        first = rows[0]
-        if not isinstance(first, (str, dict, tuple, list)) or not first:
-            raise ValueError(f"{self.at(1)}: expected a string, tuple or dict, got {first!r}.")
-        self._rows = rows
-        self.positional = isinstance(first, (tuple, list))
-        if isinstance(first, str):
-            self.columns = ["text"]
-        elif isinstance(first, dict):
-            self.columns = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
-        else:
-            self.columns = [str(index) for index in range(len(first))]
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
-        first = self._rows[0]
-        indices = [self.columns.index(column) for column in columns]
-        for number, row in enumerate(self._rows, 1):
-            if isinstance(first, str):
-                yield number, (row,)
-            elif isinstance(row, dict) and isinstance(first, dict):
-                yield number, [row.get(column) for column in columns]
-            elif isinstance(row, (tuple, list)) and len(row) == len(self.columns):
-                yield number, [row[index] for index in indices]
-            else:
-                raise ValueError(f"{self.at(number)}: {row!r} does not have the {len(self.columns)} cells of row 1.")
+    def _batches(self, columns: Sequence[str]) -> Iterator[list[list[Any]]]:
+        try:
+            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                yield [batch.column(column).to_pylist() for column in columns]
+        except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # of damaged pages, or of odd dates
+            raise ValueError(f"{self.name}: cannot be read to its end: {error}. Write or download it again.") from None
 
 
 def _check_unique(columns: Sequence[str], name: str) -> None:

@@ -45,8 +45,18 @@ def read_bytes(path: Path) -> bytes:
         raise ValueError(_BROKEN_GZIP.format(path, error)) from None
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends: line feeds, carriage returns or both."""
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends: line feeds, carriage returns or both.
+
+    Args:
+        path (`Path`): The file, unpacked if its name ends in .gz.
+
+    Yields:
+        `bytes`: A line.
+
+    Raises:
+        ValueError: If the file is not a complete gzip stream.
+    """
     with open_binary(path) as stream:
         try:
             for line in stream:
@@ -71,7 +81,7 @@ def decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
         ValueError: If a byte is not UTF-8, with its line and offset, or the file is not a complete gzip stream.
     """
     offset = 0
-    for number, raw in enumerate(_raw_lines(path), 1):
+    for number, raw in enumerate(raw_lines(path), 1):
         try:
             yield number, raw.removeprefix(_UTF8_BOM).decode() if number == 1 else raw.decode()
         except UnicodeDecodeError as error:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from transformers.utils import logging
 
 from .files import TextTable, open_table
+from .rows import check_encodable
 
 logger = logging.get_logger(__name__)
 
@@ -103,7 +105,10 @@ def build_nli_triplets(
     left_out = describe_skipped(skipped)
     logger.info(f"Built {len(rows)} rows from {len(premises)} premises; left out: {left_out}.")
     if not rows:
-        raise ValueError(f"no triplet could be built from {len(premises)} premise(s); left out: {left_out}.")
+        raise ValueError(
+            f"{describe_source(source)}: no triplet could be built from {len(premises)} premise(s); left out: "
+            f"{left_out}."
+        )
     if max_rows is not None and len(rows) > max_rows:
         rows = [rows[index] for index in sorted(generator.sample(range(len(rows)), max_rows))]
     columns = ["sent0", "sent1", *_negative_columns(hard_negatives_per_pair)]
@@ -150,6 +155,11 @@ def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     return premises
 
 
+def describe_source(source: Any) -> str:
+    """Name a source of pairs for a message: a path as it is, and anything else by its type."""
+    return str(source) if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
+
+
 def describe_skipped(skipped: Counter[str]) -> str:
     """Describe what was left out, for a message."""
     return ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
@@ -173,6 +183,7 @@ def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) ->
         for text in (premise, hypothesis):
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{where}: premise and hypothesis must be strings, got {text!r}.")
+            check_encodable(text or "", partial(str, where))
         if not (premise and premise.strip() and hypothesis and hypothesis.strip()):
             skipped["pairs with an empty text"] += 1
             continue

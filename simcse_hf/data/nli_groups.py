@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 from transformers.utils import logging
 
-from .nli import LABELS, describe_skipped, read_premises
+from .nli import LABELS, describe_skipped, describe_source, read_premises
 
 logger = logging.get_logger(__name__)
 
@@ -66,7 +66,9 @@ def build_nli_groups(
         relations += [[relation for _, relation in row] for row in rows]
     left_out = describe_skipped(skipped)
     if not texts:
-        raise ValueError(f"no row could be built from {len(premises)} premise(s); left out: {left_out}.")
+        raise ValueError(
+            f"{describe_source(source)}: no row could be built from {len(premises)} premise(s); left out: {left_out}."
+        )
     logger.info(f"Built {len(texts)} rows from {len(premises)} premises; left out: {left_out}.")
     return Dataset.from_dict(
         {"texts": texts, "relations": relations},

@@ -1,7 +1,8 @@
 """Rows of cells become rows of strings: check each cell, drop rows with empty cells, and expand lists."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from transformers.utils import logging
@@ -128,7 +129,8 @@ def clean_rows(
         if not rows:
             report.drop(number)
         for row in rows:
-            _check_encodable(row, table, number)
+            for text in row:
+                check_encodable(text, partial(table.at, number))
             report.rows += 1
             yield row
             report.blank_lines = table.blank_lines
@@ -159,12 +161,20 @@ def _has_text(cell: str | None) -> bool:
     return cell is not None and bool(cell) and not cell.isspace()
 
 
-def _check_encodable(row: Sequence[str], table: TextTable, number: int) -> None:
-    for text in row:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{table.at(number)}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, "
-                "which is no character. Write the character itself or both halves of the pair."
-            ) from None
+def check_encodable(text: str, where: Callable[[], str]) -> None:
+    """Refuse a text that UTF-8 cannot encode, because it holds half of a surrogate pair.
+
+    Args:
+        text (`str`): The text. JSON can hold such a half as an escape.
+        where (`Callable[[], str]`): Says for the message where the text stands.
+
+    Raises:
+        ValueError: If the text holds a half.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where()}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, which is no "
+            "character. Write the character itself or both halves of the pair."
+        ) from None

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from .columns import SENTENCE_NAMES, resolve_columns
 from .files import JsonFile, TextTable, open_table
+from .rows import check_encodable
 
 
 def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[TextTable, str]:
@@ -61,4 +63,5 @@ def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Ite
             raise ValueError(
                 f"{table.at(number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows first."
             )
+        check_encodable(text, partial(table.at, number))
         yield number, text

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from ..data.files import open_table
+
 COLUMN_NAMES = {
     "score": ("score", "similarity_score", "relatedness_score", "label"),
     "sentence1": ("sentence1", "sent1", "sentence_a"),
@@ -87,7 +89,7 @@ def parse_score(value: object, path: Path | str, line: int) -> float:
     """Return `value` as a finite float, or raise a `ValueError` that names file and line."""
     try:
         score = float(cast(Any, value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
         raise ValueError(
@@ -218,7 +220,7 @@ def _json_rows(path: Path, lines: list[str]) -> Iterator[Row]:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
             raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
         columns = find_columns(list(record)) if isinstance(record, dict) else None
         if columns is None:
@@ -229,15 +231,9 @@ def _json_rows(path: Path, lines: list[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path}: not a parquet file ({error}).") from error
-    columns = find_columns(table.column_names)
+    table = open_table(path)
+    columns = find_columns(table.columns)
     if columns is None:
-        raise _unknown_columns(path, table.column_names)
-    values = [table[columns[key]].to_pylist() for key in ("score", "sentence1", "sentence2")]
-    yield from zip(range(1, table.num_rows + 1), *values, strict=True)
+        raise _unknown_columns(path, table.columns)
+    for number, (score, sentence1, sentence2) in table.rows([columns[k] for k in ("score", "sentence1", "sentence2")]):
+        yield number, score, sentence1, sentence2

@@ -1,13 +1,13 @@
 """Average the word vectors of a GloVe or word2vec text file, the paper's first baseline."""
 
-import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
 
 import numpy as np
 from tqdm.auto import tqdm
 from transformers.utils import logging
+
+from ..data.lines import raw_lines
 
 logger = logging.get_logger(__name__)
 
@@ -68,24 +68,29 @@ class WordVectors:
         return vectors
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        opener: Callable[..., IO[bytes]] = cast(Any, gzip.open) if self.path.suffix == ".gz" else open
-        with opener(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield number, line.decode("utf-8").rstrip("\r\n ")
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{self.path}, line {number}: not UTF-8 text. Word vectors are read from the text format. "
-                        "Convert a binary file first."
-                    ) from error
+        for number, line in enumerate(raw_lines(self.path), start=1):
+            try:
+                yield number, line.decode("utf-8").rstrip("\r\n ")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{self.path}, line {number}: not UTF-8 text. Word vectors are read from the text format. "
+                    "Convert a binary file first."
+                ) from error
 
     def _layout(self) -> tuple[bool, int]:
         """Return whether the file has a header, and the number of dimensions."""
         lines = self._lines()
         _, first = next(lines, (1, ""))
         fields = first.split(" ")
-        if len(fields) == 2 and all(field.isdigit() for field in fields):
-            return True, int(fields[1])
+        if len(fields) == 2 and all(field.isdecimal() for field in fields):
+            _, second = next(lines, (2, ""))
+            size = second.count(" ")  # a word of this format holds no space
+            if fields[1].lstrip("0") != str(size):
+                raise ValueError(
+                    f"{self.path}, line 2: {size} numbers, but the header says {fields[1][:20]}. Download the file "
+                    "again."
+                )
+            return True, size
         self._numbers(fields[1:], 1)
         if len(fields) < 3:
             raise ValueError(f"{self.path}, line 1: a word and its vector are needed, not {first[:80]!r}.")

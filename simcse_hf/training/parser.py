@@ -104,8 +104,8 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
     """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for impossible dates and other encodings
+        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a table of arguments (name: value)")
     if "pooler" in values:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from simcse_hf.data.files import DataFileNotFoundError, MemoryTable, open_table
+from simcse_hf.data.files import DataFileNotFoundError, open_table
+from simcse_hf.data.memory import MemoryTable
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 
@@ -240,3 +241,26 @@ def test_json_rows_may_be_arrays_of_texts(tmp_path):
         table = open_table(write(tmp_path / "x.jsonl", content))
         assert table.positional and table.columns == ["0", "1"]
         assert list(table.rows(["1", "0"])) == [(1, ["b", "a"]), (2, ["d", "c"])]
+
+
+@pytest.mark.parametrize("line", ["[" * 3000, '{"text": ' + "1" * 5000 + "}"], ids=["deep nesting", "a long number"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+def test_json_that_python_refuses_to_read_is_named_with_its_line(tmp_path, name, line):
+    path = write(tmp_path / name, line + "\n")
+    with pytest.raises(ValueError, match=rf"{name}, line 1: not valid JSON: (maximum recursion|Exceeds)"):
+        open_table(path)
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+def test_a_parquet_file_that_is_damaged_anywhere_is_named(tmp_path, gz):
+    content = contents("parquet")
+    read = 0
+    for place in range(0, len(content), 7):
+        damaged = content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1 :]
+        path = write(tmp_path / f"x.parquet{gz}", damaged)
+        try:
+            table = open_table(path)
+            read += len(list(table.rows(table.columns))) == len(ROWS)
+        except ValueError as error:
+            assert str(path) in str(error)
+    assert read < len(range(0, len(content), 7))

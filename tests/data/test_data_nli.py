@@ -52,7 +52,7 @@ def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out(capl
     assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
     with (
         caplog.at_level(logging.INFO, logger="simcse_hf"),
-        pytest.raises(ValueError, match="no triplet could be built"),
+        pytest.raises(ValueError, match="the list of pairs: no triplet could be built"),
     ):
         build_nli_triplets(ROWS, hard_negatives_per_pair=3)
     assert "3 entailment pairs with fewer than 3 hard negative(s)" in caplog.text
@@ -247,3 +247,10 @@ def test_agrees_with_the_triplets_made_of_the_same_pairs():
         negative in contradictions[wording(premise)]
         for premise, negative in zip(columns["sent0"], columns["hard_neg"], strict=True)
     )
+
+
+def test_half_a_surrogate_pair_is_named_with_its_line(tmp_path):
+    path = tmp_path / "nli.jsonl"
+    path.write_text('{"premise": "a", "hypothesis": "b \\ud83d", "label": 0}\n')
+    with pytest.raises(ValueError, match=r"nli\.jsonl, line 1: the text .* half of a surrogate pair"):
+        build_nli_triplets(path)

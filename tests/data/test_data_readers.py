@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
 from simcse_hf.data.readers import load_text_dataset
+from simcse_hf.data.texts import stream_texts
 
 TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
 AS_ROWS = [dict(zip(("sent0", "sent1", "sent2"), row, strict=True)) for row in TRIPLETS]
@@ -120,6 +121,13 @@ def test_names_the_line_of_half_a_surrogate_pair(tmp_path, load):
         load(path)
     with pytest.raises(ValueError, match=r"list of 1 rows, row 1: .*surrogate"):
         load(["\ud83d"])
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 2: .*surrogate"):
+        list(stream_texts(path))
+
+
+def test_a_column_name_with_thousands_of_digits_is_no_numbered_negative(tmp_path, load):
+    path = write(tmp_path / "x.csv", f"sent0,sent1,hard_neg_{'1' * 5000}\na,b,c\n")
+    assert load(path).to_list() == [{"sent0": "a", "sent1": "b"}]
 
 
 def test_a_key_that_appears_late_in_json_lines_is_an_error_unless_columns_are_named(tmp_path, load):

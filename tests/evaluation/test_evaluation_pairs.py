@@ -79,6 +79,8 @@ def test_a_unicode_line_separator_does_not_end_a_line(tmp_path):
         ("x.csv", "one,two\na,b\n", 1, "expected the columns"),
         ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\nnothing\n', 2, "not a JSON object"),
         ("x.jsonl", '{"sentence1": "a", "score": 1}\n', 1, "sentence2"),
+        ("x.jsonl", "[" * 3000, 1, "not a JSON object"),
+        ("x.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": 1{"0" * 400}}}', 1, "not a finite number"),
         ("x.jsonl", '{"sentence1": "a", "sentence2": 7, "score": 1}\n', 1, "must be a string"),
     ],
 )
@@ -98,7 +100,7 @@ def test_a_file_without_a_scored_pair_is_an_error(tmp_path, text):
 def test_damaged_and_missing_files_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="gzip"):
         read_scored_pairs(write(tmp_path, "x.tsv.gz", gzip.compress(STSB.encode())[:-9]))
-    with pytest.raises(ValueError, match="not a parquet file"):
+    with pytest.raises(ValueError, match="not a readable parquet file"):
         read_scored_pairs(write(tmp_path, "x.parquet", "no"))
     with pytest.raises(FileNotFoundError, match="absent.tsv"):
         read_scored_pairs(tmp_path / "absent.tsv")

@@ -57,6 +57,8 @@ def test_warns_of_texts_without_a_known_word(tmp_path, monkeypatch):
         (["the 1 2 3", "cat 1 2"], "line 2: 2 numbers instead of 3"),
         (["the 1 2 3", "cat 1 x 3"], "line 2: not a word and its vector"),
         (["the 1 2 3", "cat 1 nan 3"], "line 2: a number of the vector is not finite"),
+        (["2 300", "the 1 2 3"], "line 2: 3 numbers, but the header says 300"),
+        (["2 99999999999999999999"], "line 2: 0 numbers"),
         ([], "line 1: a word and its vector are needed"),
     ],
 )
@@ -71,4 +73,11 @@ def test_binary_files_are_an_error(tmp_path):
     path = tmp_path / "word2vec.txt"
     path.write_bytes(b"2 3\nthe \xff\xfe\x00\x01")
     with pytest.raises(ValueError, match="line 2: not UTF-8 text. Word vectors are read from the text format"):
+        WordVectors(path).encode(["the"])
+
+
+def test_a_truncated_gzip_file_is_an_error_that_names_it(tmp_path):
+    path = tmp_path / "glove.txt.gz"
+    path.write_bytes(gzip.compress("\n".join(LINES * 9).encode())[:-12])
+    with pytest.raises(ValueError, match="glove.txt.gz: cannot be read to its end"):
         WordVectors(path).encode(["the"])

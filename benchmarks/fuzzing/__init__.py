@@ -1,0 +1,1 @@
+"""Seeded fuzzing of every parser: mutations, targets, and worker processes whose death or hang is noticed."""
