@@ -1,0 +1,124 @@
+"""Unsupervised SimCSE with the paper's settings from a masked-LM start that knows about meaning, and its controls.
+
+The start is `minilm-remasked-6x384`: all-MiniLM-L6-v2 after 2,000 steps of masked-LM, which undid a part of its
+training as a sentence encoder. The controls are the same steps of masked-LM, a whitening of the start, no dropout, a
+fixed dropout mask, and all-MiniLM-L6-v2 itself. Starts after fewer and more steps of masked-LM show how the gain
+depends on the start.
+"""
+
+import argparse
+import shutil
+from typing import Any
+
+from simcse_hf.postprocessing import fit_whitening
+
+from ..harness import Report, markdown, spread
+from .training import Spec, continue_masked_lm, run_missing, train
+from .workbench import MINILM, Workbench, load_for_inference
+
+START = "minilm-remasked-6x384"
+RAW_CLS, MEAN = "cls_before_pooler", "avg"
+PAPER = {"learning_rate": 3e-5, "per_device_train_batch_size": 64, "lr_scheduler_type": "linear"}
+CLS_HEAD_IN_TRAINING = {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.05}
+FULL, SHORT = 500, 150
+WHITENING_SENTENCES = 20_000
+
+
+def contrastive(steps: int, start: str = START, **changes: Any) -> Spec:
+    """Return the paper's settings of unsupervised SimCSE with some changes."""
+    arguments = PAPER | {"max_steps": steps} | changes.pop("arguments", {})
+    common = {"method": "simcse", "start": start, "text": "wiki", "settings": CLS_HEAD_IN_TRAINING}
+    return common | changes | {"arguments": arguments}
+
+
+def untrained(start: str, pooler: str, method: str = "none") -> Spec:
+    return {"method": method, "start": start, "pooler": pooler, "number_of_seeds": 1}
+
+
+#: The masked-LM runs that make further starts: the encoder each begins with, and its steps.
+MASKED_LM_STARTS = {"masked-lm-500": (MINILM, 500), "masked-lm-3000": (START, 1000)}
+UNTRAINED = {
+    "start, [CLS]": untrained(START, RAW_CLS),
+    "start, mean": untrained(START, MEAN),
+    "whitening of the start, [CLS]": untrained(START, RAW_CLS, "whitening"),
+    "whitening of the start, mean": untrained(START, MEAN, "whitening"),
+    "all-MiniLM-L6-v2, mean": untrained(MINILM, MEAN),
+    "all-MiniLM-L6-v2, [CLS]": untrained(MINILM, RAW_CLS),
+}
+LONGER = {f"SimCSE, {FULL} steps": contrastive(FULL)}
+CONTROLS = {
+    f"SimCSE, {SHORT} steps": contrastive(SHORT),
+    f"fixed mask, {SHORT} steps": contrastive(SHORT, arguments={"view": "fixed_mask"}),
+    f"no dropout, {SHORT} steps": contrastive(SHORT, dropout=0.0, arguments={"view": "fixed_mask"}),
+    f"masked-LM instead, {SHORT} steps": {
+        "method": "masked-LM",
+        "start": START,
+        "pooler": RAW_CLS,
+        "arguments": PAPER | {"max_steps": SHORT, "warmup_steps": 0, "weight_decay": 0.0},
+    },
+}
+OTHER_STARTS = {f"{start}: SimCSE, {SHORT} steps": contrastive(SHORT, start) for start in (MINILM, *MASKED_LM_STARTS)}
+
+
+def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
+    def run_once(spec: Spec, seed: int) -> dict[str, Any]:
+        return METHODS[spec["method"]](bench, spec, seed)
+
+    chosen = [
+        {name: spec for name, spec in group.items() if not options.only or any(word in name for word in options.only)}
+        for group in (UNTRAINED, CONTROLS, OTHER_STARTS, LONGER)
+    ]
+    for group in chosen:
+        run_missing(report, group, options.seeds, run_once)
+
+
+def train_simcse(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
+    if spec["start"] in MASKED_LM_STARTS and not (bench.work_dir / spec["start"] / "config.json").exists():
+        encoder, steps = MASKED_LM_STARTS[spec["start"]]
+        settings = {"learning_rate": 3e-4, "warmup_steps": 100, "per_device_train_batch_size": 128}
+        continue_masked_lm(bench, encoder, spec["start"], max_steps=steps, **settings)
+    return train(bench, spec, seed)
+
+
+def train_masked_lm(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
+    name = f"masked-lm-control-{seed}"
+    losses = continue_masked_lm(bench, spec["start"], name, seed=seed, **spec["arguments"])
+    result = measure(bench, spec | {"start": name}, seed) | {"masked_lm_loss": losses["masked_lm_loss"]}
+    shutil.rmtree(bench.work_dir / name)
+    return result
+
+
+def measure(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
+    """Measure an encoder without contrastive training; the seed changes nothing."""
+    model = load_for_inference(bench.encoder(spec["start"]), spec["pooler"])
+    tokenizer = bench.tokenizer(spec["start"])
+    embeddings = bench.sts_embeddings(model, tokenizer)
+    if spec["method"] == "whitening":
+        sentences = bench.encode(model, bench.wikipedia()[:WHITENING_SENTENCES], tokenizer)
+        embeddings = fit_whitening([sentences]).transform(embeddings)
+    return {"sts": bench.sts_figures(embeddings)}
+
+
+METHODS = {"simcse": train_simcse, "masked-LM": train_masked_lm, "none": measure, "whitening": measure}
+
+
+def table(results: dict) -> str:
+    runs = results["runs"]
+    tasks = list(next(iter(runs["start, [CLS]"]["seeds"].values()))["sts"])
+    rows = [
+        [
+            name,
+            *(spread([result["sts"][task] for result in run["seeds"].values()]) for task in tasks),
+            len(run["seeds"]),
+        ]
+        for name, run in runs.items()
+        if run["seeds"]
+    ]
+    tables = [markdown(["run", *tasks, "seeds"], rows)]
+    for name, run in runs.items():
+        curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
+        if curves:
+            keys = ("dev", "alignment", "uniformity")
+            cells = [[step, *(spread([c[step][key] for c in curves]) for key in keys)] for step in curves[0]]
+            tables.append(f"{name}\n\n" + markdown(["step", "STS-B dev", "alignment", "uniformity"], cells))
+    return "\n\n".join(tables)

@@ -1,0 +1,142 @@
+"""One training run of the evidence: its curve on STS-B dev, and the test sets after it."""
+
+import shutil
+import time
+from collections.abc import Collection
+from typing import Any
+
+from transformers import AutoConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, pretrain
+from simcse_hf.training.script_arguments import dropout_settings
+
+from ..harness import Report
+from .workbench import LENGTH, Workbench
+
+CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}
+STEPS_TO_EVALUATE = (10, 25, 50, 100, 150, 200, 300, 400, 500, 750, 1000)
+SAVE_STEPS = 100
+Spec = dict[str, Any]
+
+
+class EvaluateAt(TrainerCallback):
+    """Evaluate after the given steps and after the last one: often at the start, where the figures change quickly."""
+
+    def __init__(self, steps: Collection[int]):
+        self.steps = steps
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Request an evaluation."""
+        control.should_evaluate |= state.global_step in self.steps or state.global_step == state.max_steps
+
+
+def train(bench: Workbench, spec: Spec, seed: int, *, test: bool = True) -> dict[str, Any]:
+    """Train an encoder once, and measure it.
+
+    Args:
+        bench (`Workbench`): The encoders, texts and sets.
+        spec (`dict[str, Any]`): `start` (name of the encoder), `text`, `settings` (of the model), `arguments` (of the
+            run), and `dropout` if it is not the encoder's own.
+        seed (`int`): The seed of the run.
+        test (`bool`, *optional*, defaults to `True`): Measure the test sets after the last step.
+
+    Returns:
+        `dict[str, Any]`: `curve`, the figures on STS-B dev by step; `sts`, those of the test sets; and the seconds.
+    """
+    start, folder = bench.encoder(spec["start"]), bench.work_dir / "run"
+    tokenizer = bench.tokenizer(spec["start"])
+    dropout = dropout_settings(AutoConfig.from_pretrained(start), spec.get("dropout"))
+    set_seed(seed)
+    model = AutoModelForCL.from_pretrained(start, **spec["settings"], **dropout)
+    rows = bench.rows(spec["text"], spec["start"])
+    args = SimCSETrainingArguments(
+        output_dir=str(folder),
+        seed=seed,
+        max_seq_length=LENGTH,
+        weight_decay=0.0,
+        bf16=bench.bf16,
+        eval_on_start=True,
+        eval_strategy="no",
+        save_strategy="no",
+        logging_steps=50,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        **spec["arguments"],
+    )
+    callbacks = [EvaluateAt(STEPS_TO_EVALUATE)]
+    trainer = SimCSETrainer(model, args, rows, dev_set=bench.dev, processing_class=tokenizer, callbacks=callbacks)
+    started = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - started
+    result: dict[str, Any] = {"curve": curve(trainer.state.log_history), "train_seconds": round(seconds)}
+    if test:
+        result["sts"] = bench.sts_figures(bench.sts_embeddings(model, tokenizer))
+    return result
+
+
+def curve(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Return step, dev correlation, alignment and uniformity of each evaluation in the log of a run."""
+    points = {}
+    for entry in history:
+        if "eval_stsb_spearman" in entry:
+            figures = {short: round(entry[name], 4) for name, short in CURVE.items()}
+            points[entry["step"]] = {"step": entry["step"]} | figures
+    return list(points.values())
+
+
+def continue_masked_lm(bench: Workbench, start: str, name: str, **arguments: Any) -> dict[str, Any]:
+    """Continue an encoder by masked-LM on the Wikipedia sentences, and save it in `work_dir`. A killed run goes on.
+
+    Args:
+        bench (`Workbench`): The encoders and texts.
+        start (`str`): Name of the encoder to start from.
+        name (`str`): Name of the folder in `work_dir`.
+        arguments (`Any`): Arguments of the run, such as `max_steps`.
+
+    Returns:
+        `dict[str, Any]`: What `simcse_hf.training.pretraining.pretrain` writes to `results.json`.
+    """
+    folder, text = bench.work_dir / name, bench.work_dir / "wikipedia.txt"
+    if not text.exists():
+        text.parent.mkdir(parents=True, exist_ok=True)
+        text.write_text("\n".join(bench.wikipedia()) + "\n", encoding="utf-8")
+    was_killed = any(folder.glob("checkpoint-*/trainer_state.json"))
+    if not was_killed:
+        shutil.rmtree(folder, ignore_errors=True)
+    encoder = str(bench.encoder(start))
+    options = PretrainingArguments(train_file=str(text), model_name_or_path=encoder, max_seq_length=LENGTH)
+    settings = MLM_DEFAULTS | {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
+    args = TrainingArguments(
+        **settings,
+        bf16=bench.bf16,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        resume_from_checkpoint="true" if was_killed else None,
+    )
+    return pretrain(options, args)
+
+
+def run_missing(report: Report, specs: dict[str, Spec], seeds: list[int], run: Any) -> None:
+    """Run what the report lacks, one seed of all runs before the next, and write each result when it is there.
+
+    Args:
+        report (`Report`): Holds `runs[name]`, with the `settings` of a run and its results by seed in `seeds`.
+        specs (`dict[str, dict]`): The settings of each run by its name. `seeds` limits the seeds of a run.
+        seeds (`list[int]`): The seeds.
+        run (`Callable`): Takes settings and a seed, and returns the result.
+    """
+    runs = report.results.setdefault("runs", {})
+    for position, seed in enumerate(seeds):
+        for name, spec in specs.items():
+            if position >= spec.get("number_of_seeds", len(seeds)):
+                continue
+            entry = runs.setdefault(name, {"settings": spec, "seeds": {}})
+            if str(seed) not in entry["seeds"]:
+                entry["seeds"][str(seed)] = run(spec, seed)
+                report.save()
+                print(name, seed, entry["seeds"][str(seed)], flush=True)
