@@ -5,15 +5,20 @@ pooler, temperature, dropout and the number of steps besides. All runs of the gr
 learning rate, so that the figures at 10, 25 and 50 steps of one run are those of shorter runs. The best settings of
 each pooler are then run with all seeds and measured on the test sets. The training text is the Wikipedia sentences of
 at most 14 words, which are as short as those of STS-B and half as expensive.
+
+The last step measures what the embeddings of STS-B dev encode before and after training, and after whitening.
 """
 
 import argparse
 import itertools
 from typing import Any
 
+from simcse_hf.postprocessing import fit_whitening
+
 from ..harness import Report, markdown, spread
-from .training import Spec, run_missing, train
-from .workbench import Workbench
+from .contents import Contents
+from .training import Spec, run_missing, sts_table, train, train_and_test
+from .workbench import WHITENING_SENTENCES, Workbench, load_for_inference
 
 START = "wiki-mlm-4x256"
 STEPS = 50
@@ -29,12 +34,32 @@ DROPOUTS = (0.02, 0.3)
 
 def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
     def train_once(spec: Spec, seed: int) -> dict[str, Any]:
-        return train(bench, spec, seed, test=spec["stage"] == "best")
+        return train_and_test(bench, spec, seed) if spec["stage"] == "best" else train(bench, spec, seed)[1]
 
     report.save(start=START)
     run_missing(report, grid(), options.seeds[:1], train_once)
     run_missing(report, dropouts(report.results), options.seeds[:1], train_once)
     run_missing(report, best(report.results), options.seeds, train_once)
+    describe(bench, report, options.seeds)
+
+
+def describe(bench: Workbench, report: Report, seeds: list[int]) -> None:
+    """Measure what the embeddings encode: at the start, whitened, and after 50 steps of SimCSE."""
+    contents = Contents(bench.dev, bench.wikipedia())
+    tokenizer = bench.tokenizer(START)
+    found = report.results.setdefault("contents", {"baselines": contents.baselines()})
+    for pooler in POOLERS:
+        model = load_for_inference(bench.encoder(START), {"[CLS]": "cls_before_pooler", "mean": "avg"}[pooler])
+        before = bench.encode(model, contents.texts, tokenizer)
+        found[f"{pooler}, start"] = {"0": contents.measure(before)}
+        whitening = fit_whitening([bench.encode(model, bench.wikipedia()[:WHITENING_SENTENCES], tokenizer)])
+        found[f"{pooler}, whitened"] = {"0": contents.measure(whitening.transform(before))}
+        trained = found.setdefault(f"{pooler}, SimCSE", {})
+        for seed in seeds:
+            if str(seed) not in trained:
+                model, _ = train(bench, spec("contents", pooler, 3e-5, 128, 0.05), seed)
+                trained[str(seed)] = contents.measure(bench.encode(model, contents.texts, tokenizer))
+                report.save()
 
 
 def spec(
@@ -105,23 +130,23 @@ def best(results: dict) -> dict[str, Spec]:
 
 
 def table(results: dict) -> str:
-    rows, tests = [], []
+    rows, tests = [], {}
     for name, run in results["runs"].items():
-        curves = [result["curve"] for result in run["seeds"].values()]
         if run["settings"]["stage"] == "best":
-            tests.append((name, run))
-        else:
-            figures = {point["step"]: point for point in curves[0]}
-            last = curves[0][-1]
-            cells = [f"{figures[step]['dev']:.2f}" if step in figures else "" for step in (0, 10, 25, STEPS)]
-            rows.append([name, *cells, f"{last['alignment']:.3f}", f"{last['uniformity']:.2f}"])
+            tests[name] = run
+            continue
+        curve = next(iter(run["seeds"].values()))["curve"]
+        figures = {point["step"]: f"{point['dev']:.2f}" for point in curve}
+        last = [f"{curve[-1]['alignment']:.3f}", f"{curve[-1]['uniformity']:.2f}"]
+        rows.append([name, *(figures[step] for step in (0, 10, 25, STEPS)), *last])
     header = ["run (one seed)", "start", "10 steps", "25 steps", "50 steps", "alignment", "uniformity"]
     tables = [markdown(header, rows)]
     if tests:
-        tasks = list(next(iter(tests[0][1]["seeds"].values()))["sts"])
-        cells = [
-            [name, len(run["seeds"]), *(spread([r["sts"][task] for r in run["seeds"].values()]) for task in tasks)]
-            for name, run in tests
-        ]
-        tables.append(markdown(["run", "seeds", *tasks], cells))
+        tables.append(sts_table(tests))
+    if "contents" in results:
+        baselines = results["contents"]["baselines"]
+        kinds = {name: runs for name, runs in results["contents"].items() if name != "baselines"}
+        keys = list(next(iter(next(iter(kinds.values())).values())))
+        rows = [[key, *(spread([run[key] for run in runs.values()]) for runs in kinds.values())] for key in keys]
+        tables.append(f"Spearman x 100 with the gold scores: {baselines}\n\n" + markdown(["", *kinds], rows))
     return "\n\n".join(tables)

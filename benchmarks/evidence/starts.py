@@ -13,15 +13,14 @@ from typing import Any
 from simcse_hf.postprocessing import fit_whitening
 
 from ..harness import Report, markdown, spread
-from .training import Spec, continue_masked_lm, run_missing, train
-from .workbench import MINILM, Workbench, load_for_inference
+from .training import Spec, continue_masked_lm, run_missing, sts_table, train_and_test
+from .workbench import MINILM, WHITENING_SENTENCES, Workbench, load_for_inference
 
 START = "minilm-remasked-6x384"
 RAW_CLS, MEAN = "cls_before_pooler", "avg"
 PAPER = {"learning_rate": 3e-5, "per_device_train_batch_size": 64, "lr_scheduler_type": "linear"}
 CLS_HEAD_IN_TRAINING = {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.05}
 FULL, SHORT = 500, 150
-WHITENING_SENTENCES = 20_000
 
 
 def contrastive(steps: int, start: str = START, **changes: Any) -> Spec:
@@ -77,7 +76,7 @@ def train_simcse(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
         encoder, steps = MASKED_LM_STARTS[spec["start"]]
         settings = {"learning_rate": 3e-4, "warmup_steps": 100, "per_device_train_batch_size": 128}
         continue_masked_lm(bench, encoder, spec["start"], max_steps=steps, **settings)
-    return train(bench, spec, seed)
+    return train_and_test(bench, spec, seed)
 
 
 def train_masked_lm(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
@@ -104,17 +103,7 @@ METHODS = {"simcse": train_simcse, "masked-LM": train_masked_lm, "none": measure
 
 def table(results: dict) -> str:
     runs = results["runs"]
-    tasks = list(next(iter(runs["start, [CLS]"]["seeds"].values()))["sts"])
-    rows = [
-        [
-            name,
-            *(spread([result["sts"][task] for result in run["seeds"].values()]) for task in tasks),
-            len(run["seeds"]),
-        ]
-        for name, run in runs.items()
-        if run["seeds"]
-    ]
-    tables = [markdown(["run", *tasks, "seeds"], rows)]
+    tables = [sts_table(runs)]
     for name, run in runs.items():
         curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
         if curves:

@@ -8,10 +8,11 @@ from typing import Any
 from transformers import AutoConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, pretrain
 from simcse_hf.training.script_arguments import dropout_settings
 
-from ..harness import Report
+from ..harness import Report, markdown, spread
 from .workbench import LENGTH, Workbench
 
 CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}
@@ -33,27 +34,25 @@ class EvaluateAt(TrainerCallback):
         control.should_evaluate |= state.global_step in self.steps or state.global_step == state.max_steps
 
 
-def train(bench: Workbench, spec: Spec, seed: int, *, test: bool = True) -> dict[str, Any]:
-    """Train an encoder once, and measure it.
+def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, dict[str, Any]]:
+    """Train an encoder once, with an evaluation on STS-B dev at `STEPS_TO_EVALUATE`.
 
     Args:
         bench (`Workbench`): The encoders, texts and sets.
         spec (`dict[str, Any]`): `start` (name of the encoder), `text`, `settings` (of the model), `arguments` (of the
             run), and `dropout` if it is not the encoder's own.
         seed (`int`): The seed of the run.
-        test (`bool`, *optional*, defaults to `True`): Measure the test sets after the last step.
 
     Returns:
-        `dict[str, Any]`: `curve`, the figures on STS-B dev by step; `sts`, those of the test sets; and the seconds.
+        `tuple[ContrastiveModel, dict[str, Any]]`: The trained model; and `curve`, the dev figures by step, with the
+        seconds of training and evaluation.
     """
-    start, folder = bench.encoder(spec["start"]), bench.work_dir / "run"
-    tokenizer = bench.tokenizer(spec["start"])
+    start = bench.encoder(spec["start"])
     dropout = dropout_settings(AutoConfig.from_pretrained(start), spec.get("dropout"))
     set_seed(seed)
     model = AutoModelForCL.from_pretrained(start, **spec["settings"], **dropout)
-    rows = bench.rows(spec["text"], spec["start"])
     args = SimCSETrainingArguments(
-        output_dir=str(folder),
+        output_dir=str(bench.work_dir / "run"),
         seed=seed,
         max_seq_length=LENGTH,
         weight_decay=0.0,
@@ -67,15 +66,24 @@ def train(bench: Workbench, spec: Spec, seed: int, *, test: bool = True) -> dict
         use_cpu=True,
         **spec["arguments"],
     )
-    callbacks = [EvaluateAt(STEPS_TO_EVALUATE)]
-    trainer = SimCSETrainer(model, args, rows, dev_set=bench.dev, processing_class=tokenizer, callbacks=callbacks)
+    trainer = SimCSETrainer(
+        model,
+        args,
+        bench.rows(spec["text"], spec["start"]),
+        dev_set=bench.dev,
+        processing_class=bench.tokenizer(spec["start"]),
+        callbacks=[EvaluateAt(STEPS_TO_EVALUATE)],
+    )
     started = time.perf_counter()
     trainer.train()
-    seconds = time.perf_counter() - started
-    result: dict[str, Any] = {"curve": curve(trainer.state.log_history), "train_seconds": round(seconds)}
-    if test:
-        result["sts"] = bench.sts_figures(bench.sts_embeddings(model, tokenizer))
-    return result
+    seconds = round(time.perf_counter() - started)
+    return model, {"curve": curve(trainer.state.log_history), "train_seconds": seconds}
+
+
+def train_and_test(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
+    """Train an encoder once, and add `sts`, its figures on the test sets, to those of [`train`]."""
+    model, result = train(bench, spec, seed)
+    return result | {"sts": bench.sts_figures(bench.sts_embeddings(model, bench.tokenizer(spec["start"])))}
 
 
 def curve(history: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -140,3 +148,15 @@ def run_missing(report: Report, specs: dict[str, Spec], seeds: list[int], run: A
                 entry["seeds"][str(seed)] = run(spec, seed)
                 report.save()
                 print(name, seed, entry["seeds"][str(seed)], flush=True)
+
+
+def sts_table(runs: dict[str, dict]) -> str:
+    """Format the figures of runs on the test sets, as mean and standard deviation over the seeds."""
+    results = {name: [result for result in run["seeds"].values() if "sts" in result] for name, run in runs.items()}
+    tasks = list(next(each[0]["sts"] for each in results.values() if each))
+    rows = [
+        [name, *(spread([result["sts"][task] for result in each]) for task in tasks), len(each)]
+        for name, each in results.items()
+        if each
+    ]
+    return markdown(["run", *tasks, "seeds"], rows)

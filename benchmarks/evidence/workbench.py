@@ -23,6 +23,7 @@ from ..postprocessing import figures
 
 MINILM = "all-MiniLM-L6-v2"
 LENGTH = 32
+WHITENING_SENTENCES = 20_000
 
 
 class Workbench:

@@ -1,0 +1,92 @@
+"""Draw a picture of the results of a part of the evidence.
+
+    python -m benchmarks.evidence.plots benchmarks/results/evidence_grid.json --output docs/evidence_grid.png
+    python -m benchmarks.evidence.plots benchmarks/results/evidence_starts.json --output docs/evidence_starts.png
+
+For `grid` it is a heat map of the dev figures of every run; for `starts`, the dev figures, alignment and uniformity by
+step, each run with all its seeds.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
+
+
+def draw_grid(results: dict) -> Figure:
+    """Draw the change of the dev figure for every run of the grid, after 10, 25 and 50 steps."""
+    steps = (10, 25, STEPS)
+    columns = [(rate, step) for rate in LEARNING_RATES for step in steps]
+    figure, axes = plt.subplots(len(POOLERS), 1, figsize=(10, 6.2), layout="constrained")
+    for axis, pooler in zip(axes, POOLERS, strict=True):
+        rows = [(batch, temperature) for batch in BATCHES for temperature in TEMPERATURES]
+        cells = [[float("nan")] * len(columns) for _ in rows]
+        for run in results["runs"].values():
+            settings = run["settings"]
+            if settings["pooler"] != pooler or settings["stage"] != "grid" or not run["seeds"]:
+                continue
+            arguments = settings["arguments"]
+            curve = next(iter(run["seeds"].values()))["curve"]
+            row = rows.index((arguments["per_device_train_batch_size"], settings["settings"]["temperature"]))
+            for point in curve[1:]:
+                column = columns.index((arguments["learning_rate"], point["step"]))
+                cells[row][column] = point["dev"] - curve[0]["dev"]
+        image = axis.imshow(cells, cmap="RdBu", vmin=-8, vmax=8, aspect="auto")
+        for row, values in enumerate(cells):
+            for column, value in enumerate(values):
+                axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=8)
+        axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
+        axis.set_xticks(range(len(columns)), [f"{rate:g}\n{step} steps" for rate, step in columns], fontsize=8)
+        axis.set_yticks(range(len(rows)), [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows])
+    figure.colorbar(image, ax=axes, label="change of STS-B dev, Spearman × 100")
+    figure.supxlabel("learning rate and steps (one seed)")
+    return figure
+
+
+def draw_starts(results: dict) -> Figure:
+    """Draw dev figure, alignment and uniformity by step: the mean of the seeds, and a band over all of them."""
+    panels = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    for name, run in results["runs"].items():
+        curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
+        for axis, (key, label) in zip(axes, panels.items(), strict=True):
+            if curves:
+                by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
+                (line,) = axis.plot(
+                    by_step,
+                    [statistics.mean(v) for v in by_step.values()],
+                    marker=".",
+                    label=f"{name} ({len(curves)})",
+                )
+                lowest, highest = map(min, by_step.values()), map(max, by_step.values())
+                axis.fill_between(list(by_step), list(lowest), list(highest), color=line.get_color(), alpha=0.2)
+            axis.set_ylabel(label)
+            axis.set_xlabel("optimizer step")
+            axis.grid(alpha=0.3)
+    axes[0].legend(fontsize="x-small", title="run (seeds)", title_fontsize="x-small")
+    return figure
+
+
+DRAWINGS: dict[str, Callable[[dict], Figure]] = {"grid": draw_grid, "starts": draw_starts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="the JSON file of a part")
+    parser.add_argument("--output", type=Path, required=True, help="PNG file to write")
+    options = parser.parse_args()
+    results = json.loads(options.results.read_text(encoding="utf-8"))
+    DRAWINGS[results["part"]](results).savefig(options.output, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
