@@ -23,7 +23,7 @@ from ..postprocessing import figures
 
 MINILM = "all-MiniLM-L6-v2"
 LENGTH = 32
-WHITENING_SENTENCES = 20_000
+WHITENING_SENTENCES = 5_000
 
 
 class Workbench:
