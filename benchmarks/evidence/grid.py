@@ -93,8 +93,8 @@ def name_of(spec: Spec) -> str:
 
 def grid() -> dict[str, Spec]:
     """Return the runs of the grid, by name."""
-    axes = itertools.product(BATCHES, TEMPERATURES, LEARNING_RATES, POOLERS)
-    specs = [spec("grid", pooler, rate, batch, temperature) for batch, temperature, rate, pooler in axes]
+    axes = itertools.product(TEMPERATURES, BATCHES, LEARNING_RATES, POOLERS)
+    specs = [spec("grid", pooler, rate, batch, temperature) for temperature, batch, rate, pooler in axes]
     return {name_of(each): each for each in specs}
 
 
