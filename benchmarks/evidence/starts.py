@@ -89,11 +89,10 @@ def measure(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
     """Measure an encoder without contrastive training; the seed changes nothing."""
     model = load_for_inference(bench.encoder(spec["start"]), spec["pooler"])
     tokenizer = bench.tokenizer(spec["start"])
-    embeddings = bench.sts_embeddings(model, tokenizer)
+    whitening = None
     if spec["method"] == "whitening":
-        sentences = bench.encode(model, bench.wikipedia()[:WHITENING_SENTENCES], tokenizer)
-        embeddings = fit_whitening([sentences]).transform(embeddings)
-    return {"sts": bench.sts_figures(embeddings)}
+        whitening = fit_whitening([bench.encode(model, bench.wikipedia()[:WHITENING_SENTENCES], tokenizer)])
+    return {"sts": bench.test(model, tokenizer, transform=whitening)}
 
 
 METHODS = {"simcse": train_simcse, "masked-LM": train_masked_lm, "none": measure, "whitening": measure}

@@ -12,7 +12,7 @@ from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, pretrain
 from simcse_hf.training.script_arguments import dropout_settings
 
-from ..harness import Report, markdown, spread
+from ..harness import STS_TASKS, Report, markdown, spread
 from .workbench import LENGTH, Workbench
 
 CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}
@@ -40,7 +40,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
     Args:
         bench (`Workbench`): The encoders, texts and sets.
         spec (`dict[str, Any]`): `start` (name of the encoder), `text`, `settings` (of the model), `arguments` (of the
-            run), and `dropout` if it is not the encoder's own.
+            run), `dropout` if it is not the encoder's own, and `first` if only so many rows are used.
         seed (`int`): The seed of the run.
 
     Returns:
@@ -69,7 +69,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
     trainer = SimCSETrainer(
         model,
         args,
-        bench.rows(spec["text"], spec["start"]),
+        bench.rows(spec["text"], spec["start"], spec.get("first")),
         dev_set=bench.dev,
         processing_class=bench.tokenizer(spec["start"]),
         callbacks=[EvaluateAt(STEPS_TO_EVALUATE)],
@@ -83,7 +83,8 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
 def train_and_test(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
     """Train an encoder once, and add `sts`, its figures on the test sets, to those of [`train`]."""
     model, result = train(bench, spec, seed)
-    return result | {"sts": bench.sts_figures(bench.sts_embeddings(model, bench.tokenizer(spec["start"])))}
+    tasks = spec.get("tasks", STS_TASKS)
+    return result | {"sts": bench.test(model, bench.tokenizer(spec["start"]), tasks=tasks)}
 
 
 def curve(history: list[dict[str, float]]) -> list[dict[str, float]]:

@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 from simcse_hf.inference.batches import encode_token_ids, tokenize_texts
 from simcse_hf.models.modeling import ContrastiveModel
+from simcse_hf.postprocessing import VectorTransform
 
 from ..harness import SHARED, STS_TASKS, distinct_sentences, model_or_default
 from ..objectives import MOST_WORDS
@@ -58,11 +60,13 @@ class Workbench:
         """Load the tokenizer of an encoder."""
         return AutoTokenizer.from_pretrained(self.encoder(name))
 
-    def rows(self, text: str, encoder: str) -> Dataset:
-        """Return the token ids of a training text, for the tokenizer of an encoder."""
+    def rows(self, text: str, encoder: str, first: int | None = None) -> Dataset:
+        """Return the token ids of a training text, or of its first rows, for the tokenizer of an encoder."""
         key = (text, self.encoder(encoder).name)
         if key not in self._rows:
-            self._rows[key] = tokenize_dataset(self.texts(text), self.tokenizer(encoder), LENGTH)
+            texts = self.texts(text)
+            texts = texts if first is None else texts.select(range(first))
+            self._rows[key] = tokenize_dataset(texts, self.tokenizer(encoder), LENGTH)
         return self._rows[key]
 
     def texts(self, name: str) -> Dataset:
@@ -100,19 +104,31 @@ class Workbench:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             return encode_token_ids(model, ids, tokenizer.pad_token_id).float()
 
-    def sts_embeddings(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-        """Embed the distinct sentences of all test sets, in the order of `distinct_sentences`."""
-        return self.encode(model, distinct_sentences(self.test_sets), tokenizer)
+    def test(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        transform: VectorTransform | None = None,
+        tasks: Collection[str] = STS_TASKS,
+    ) -> dict[str, float]:
+        """Measure a model on the test sets.
 
-    def sts_figures(self, embeddings: torch.Tensor) -> dict[str, float]:
-        """Compute Spearman x 100 of each test set (all pairs of a task together) and of STS-B dev, and their average.
+        Args:
+            model (`nn.Module`): A model of ours.
+            tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
+            transform (`VectorTransform`, *optional*): A whitening to apply to the embeddings.
+            tasks (`Collection[str]`, *optional*): The STS tasks; by default all.
 
-        The average is over the test sets. `embeddings` are those of `sts_embeddings`, transformed or not.
+        Returns:
+            `dict[str, float]`: Spearman x 100 of each task (all of its test pairs together), their average, that of
+            STS-B dev, and the uniformity of all sentences.
         """
-        rows = {text: row for row, text in enumerate(distinct_sentences(self.test_sets))}
-        results = figures(self.test_sets, rows, embeddings, None)
-        kept = {name: round(value, 2) for name, value in results.items() if not name.endswith(" test")}
-        return kept | {"uniformity": round(results["uniformity"], 3)}
+        sets = {task: self.test_sets[task] for task in tasks}
+        texts = distinct_sentences(sets)
+        rows = {text: row for row, text in enumerate(texts)}
+        results = figures(sets, rows, self.encode(model, texts, tokenizer), transform)
+        return {name: round(value, 3) for name, value in results.items() if not name.endswith(" test")}
 
 
 def load_for_inference(path: Path, pooler: str) -> ContrastiveModel:

@@ -1,0 +1,61 @@
+"""Hard negatives on NLI pairs: none, the given contradictions, negatives mined by the start, and mined again.
+
+All runs start from `minilm-remasked-6x384` and use the first pairs of the NLI triplets, which are shuffled, with the
+paper's settings of supervised SimCSE (a head that is kept, temperature 0.05, learning rate 5e-5) in batches of 64.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from simcse_hf import SimCSE
+from simcse_hf.search.hard_negatives import mine_hard_negatives
+from simcse_hf.search.mining import MiningOptions
+
+from ..harness import Report
+from .training import Spec, run_missing, sts_table, train_and_test
+from .workbench import Workbench
+
+START = "minilm-remasked-6x384"
+STEPS, BATCH = 100, 64
+PAIRS = STEPS * BATCH
+MINING = MiningOptions(num_negatives=1, range_max=50, relative_margin=0.05)
+
+
+def spec(text: str, **changes: Any) -> Spec:
+    arguments = {"learning_rate": 5e-5, "per_device_train_batch_size": BATCH, "max_steps": STEPS}
+    settings = {"pooler_type": "cls", "temperature": 0.05}
+    common = {"start": START, "text": text, "settings": settings, "arguments": arguments, "tasks": ["STSBenchmark"]}
+    return common | changes
+
+
+RUNS = {
+    "in-batch negatives": spec("nli pairs", first=PAIRS),
+    "given contradictions": spec("nli triplets", first=PAIRS),
+    "mined by the start": spec("mined.csv", mining=MINING.__dict__),
+}
+
+
+def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
+    mined = bench.work_dir / "mined.csv"
+
+    def train_once(spec: Spec, seed: int) -> dict[str, Any]:
+        text = str(mined) if spec["text"] == mined.name else spec["text"]
+        return train_and_test(bench, spec | {"text": text}, seed)
+
+    if not mined.exists():
+        report.save(mining=mine(bench, mined))
+    run_missing(report, RUNS, options.seeds, train_once)
+
+
+def mine(bench: Workbench, path: Path) -> dict[str, Any]:
+    """Write the pairs with one hard negative each, mined by the [CLS] embedding of the start; return the counts."""
+    model = SimCSE(bench.encoder(START), pooler_type="cls_before_pooler", device="cpu")
+    rows, found = mine_hard_negatives(bench.texts("nli pairs").select(range(PAIRS)), model, options=MINING)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_csv(str(path), index=False)
+    return found.__dict__
+
+
+def table(results: dict) -> str:
+    return sts_table(results["runs"])
