@@ -382,11 +382,14 @@ def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: 
         `Path`: A folder to make and write to. It becomes `output` when the block ends without an error.
 
     Raises:
-        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, or is read.
+        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, is read, or is
+            the current folder.
     """
     from ..ops.files import write_atomically
 
     folder = Path(output).expanduser()
+    if folder.resolve() == Path.cwd():
+        raise ValueError(f"--output {output} is the current folder, which cannot be replaced: name a folder in it")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
             raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
-from .search import add_search_options, open_index
+from .search import add_search_options, add_url_option, open_index
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     add_search_options(parser)
     add_model_options(parser, default="the model that the index names")
     parser.add_argument("--pairs", metavar="FILE", help="scored pairs, such as STS-B, to measure alignment on")
+    add_url_option(parser.add_argument_group("index"))
     group = parser.add_argument_group("server")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"

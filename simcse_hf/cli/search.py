@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("exact", "flat", "ivf", "hnsw", "qdrant")
 
+URL_HELP = "qdrant: address of a server; its key is read from QDRANT_API_KEY and sent over https only"
 _BACKEND_OPTIONS = ("cells", "probes", "neighbors", "ef_construction", "ef_search", "url", "collection")
 _INDEX_FILE = "index.json"
 
@@ -49,9 +51,7 @@ def _index_parser() -> argparse.ArgumentParser:
     group.add_argument("--neighbors", type=positive_int, help="hnsw: edges of an embedding; default: 32")
     group.add_argument("--ef_construction", type=positive_int, help="hnsw: candidates while building; default: 80")
     group.add_argument("--ef_search", type=positive_int, help="hnsw: candidates while searching; default: 128")
-    group.add_argument(
-        "--url", help="qdrant: address of a server, whose key is read from QDRANT_API_KEY; default: embedded"
-    )
+    group.add_argument("--url", help=f"{URL_HELP}; default: embedded")
     group.add_argument("--collection", help="qdrant: name of the collection; default: sentences")
     add_output_options(parser, "folder of the index")
     add_general_options(parser)
@@ -75,7 +75,8 @@ def index_main(argv: list[str]) -> int:
     _check_index_arguments(parser, arguments)
 
     from ..inference.shards import read_manifest, read_shards
-    from ..search import SentenceIndex
+    from ..search import SentenceIndex, describe, hold_folder
+    from ..search.folder import check_target
 
     options: dict[str, Any] = {
         name: getattr(arguments, name) for name in _BACKEND_OPTIONS if getattr(arguments, name) is not None
@@ -87,24 +88,29 @@ def index_main(argv: list[str]) -> int:
             raise ValueError(f"{arguments.vectors} holds {precision} codes; an index is made of float32 vectors.")
         vectors = read_shards(arguments.vectors)
     texts = {"column": arguments.column, "vectors": vectors, "show_progress": not arguments.quiet}
-    if arguments.add:
-        index = open_index(arguments.output, arguments)
-        index.add(arguments.input, **texts)
-    else:
-        settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
-        model = load_encoder(arguments.model, arguments)
-        set_prompt(model, "document", arguments)
-        index = SentenceIndex.build(model, arguments.input, **settings, **texts, **options)
-    index.save(arguments.output)
-    document = {"output": arguments.output, "sentences": len(index), "backend": index.backend}
-    report(arguments, document, f"{len(index)} sentences in the index {arguments.output}")
-    index.close()
+    with ExitStack() as stack:
+        if arguments.add:
+            describe(arguments.output)  # says so if there is no index
+            stack.enter_context(hold_folder(arguments.output))
+            index = open_index(arguments.output, arguments)
+            stack.callback(index.close)
+            index.add(arguments.input, **texts)
+        else:
+            check_target(arguments.output)  # before hours of encoding
+            settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
+            model = load_encoder(arguments.model, arguments)
+            set_prompt(model, "document", arguments)
+            index = SentenceIndex.build(model, arguments.input, **settings, **texts, **options)
+            stack.callback(index.close)
+        index.save(arguments.output)
+        document = {"output": arguments.output, "sentences": len(index), "backend": index.backend}
+        report(arguments, document, f"{len(index)} sentences in the index {arguments.output}")
     return 0
 
 
 def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.add:
-        fixed = ("backend", "truncate_dim", "prompt", "prompt_name", *_BACKEND_OPTIONS)
+        fixed = ("backend", "truncate_dim", "prompt", "prompt_name", *(x for x in _BACKEND_OPTIONS if x != "url"))
         if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
             parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
         return
@@ -125,6 +131,7 @@ def _search_parser() -> argparse.ArgumentParser:
     add_prompt_options(parser)
     add_model_options(parser, default="the model that the index names")
     group = parser.add_argument_group("index")
+    add_url_option(group)
     group.add_argument(
         "--probes", type=positive_int, help="ivf: cells that a query looks into; default: what the index was made with"
     )
@@ -143,6 +150,11 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=cosine, help="hide sentences with a lower cosine similarity; default: hide none"
     )
+
+
+def add_url_option(group: argparse._ArgumentGroup) -> None:
+    """Add `--url` to a command that opens an index."""
+    group.add_argument("--url", help=f"{URL_HELP}; required if the index names a server on another machine")
 
 
 def search_main(argv: list[str]) -> int:
@@ -185,8 +197,8 @@ def open_index(folder: str, arguments: argparse.Namespace, **options: Any) -> "S
 
     Args:
         folder (`str`): Folder of the index.
-        arguments (`argparse.Namespace`): The options of `add_model_options`.
-        options (`Any`): Options of the backend.
+        arguments (`argparse.Namespace`): The options of `add_model_options` and `add_url_option`.
+        options (`Any`): Further options of the backend.
 
     Returns:
         `SentenceIndex`: The index.
@@ -194,6 +206,8 @@ def open_index(folder: str, arguments: argparse.Namespace, **options: Any) -> "S
     from ..search import SentenceIndex, describe
 
     saved = describe(folder)
+    if arguments.url is not None:
+        options["url"] = arguments.url
     settings: dict[str, Any] = {
         "pooler_type": arguments.pooler_type or saved["pooler"],
         "max_length": arguments.max_length or saved["max_length"],

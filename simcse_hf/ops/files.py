@@ -51,8 +51,9 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path and rename it to `path` when the block ends without an error.
 
     So `path` holds either the complete new content or what it held before, even if the process is killed. The block
-    writes a file at the temporary path or makes a folder there. An existing file or folder at `path` is replaced.
-    If the block raises, the temporary file or folder is removed.
+    writes a file at the temporary path or makes a folder there. An existing file or folder at `path` is replaced; if
+    `path` is a symbolic link, what it points to is replaced. If the block raises, the temporary file or folder is
+    removed.
 
         with write_atomically("vectors.npy") as temporary, open(temporary, "wb") as stream:
             np.save(stream, vectors)
@@ -66,15 +67,16 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: If the file or folder cannot take its place at `path`.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     replaced = path.with_name(f".{path.name}.{os.getpid()}.replaced")
     _remove(temporary)  # a killed process with the same number may have left it
     try:
         yield temporary
-        if temporary.is_file():
-            with open(temporary, "rb") as stream:  # the content must reach the disk before its name does
-                os.fsync(stream.fileno())
+        for file in temporary.rglob("*") if temporary.is_dir() else (temporary,):
+            if file.is_file():
+                with open(file, "rb") as stream:  # the content must reach the disk before its name does
+                    os.fsync(stream.fileno())
         if not path.is_dir():
             os.replace(temporary, path)
             return

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..ops.finite import check_finite
 from .interface import VectorIndex
 
 _FILE = "vectors.npy"
@@ -133,7 +134,7 @@ def read_vectors(path: Path) -> np.ndarray:
         `np.ndarray`: Embeddings of shape `(count, dim)`.
 
     Raises:
-        ValueError: If the file is missing or damaged, or holds anything but float32 embeddings.
+        ValueError: If the file is missing or damaged, or holds anything but finite float32 embeddings.
     """
     try:
         vectors = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -144,4 +145,6 @@ def read_vectors(path: Path) -> np.ndarray:
             f"{path}: holds {vectors.dtype} values of shape {vectors.shape}, not float32 embeddings; "
             "build the index again."
         )
+    for start in range(0, len(vectors), _CHUNK):
+        check_finite(vectors[start : start + _CHUNK], f"{path}: row {{}}", first=start)
     return vectors

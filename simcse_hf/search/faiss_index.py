@@ -134,11 +134,17 @@ class FaissIndex(VectorIndex):
     @classmethod
     def load(cls, folder: Path, options: dict[str, Any]) -> "FaissIndex":
         """Read faiss's own file."""
-        path = folder / _FILE
+        faiss, path = _faiss(), folder / _FILE
         try:
-            stored = _faiss().read_index(str(path))
+            stored = faiss.read_index(str(path))
         except RuntimeError as error:
             raise ValueError(f"{path}: missing or damaged; build the index again. {error}") from error
         index = cls(stored.d, **options)
+        classes = {"flat": faiss.IndexFlat, "ivf": faiss.IndexIVFFlat, "hnsw": faiss.IndexHNSWFlat}
+        if not isinstance(stored, classes[index.kind]) or stored.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(
+                f"{path}: holds another kind of index ({type(stored).__name__}) than {index.kind!r} with inner "
+                "products; build the index again."
+            )
         index._index = stored
         return index

@@ -1,9 +1,11 @@
 """Search with Qdrant: embedded in this process, or on a server."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from .interface import VectorIndex
 
 _FILE = "vectors.npy"
 _BATCH = 256
+_KEY = "QDRANT_API_KEY"
 
 
 class QdrantIndex(VectorIndex):
@@ -20,7 +23,8 @@ class QdrantIndex(VectorIndex):
     The embedded collection lives in memory and is saved as an npy file, because the folder of Qdrant's own local mode
     holds pickles, which we do not read. Qdrant recommends its local mode for up to about 20,000 embeddings. A server
     stores embeddings as they are added, so a saved index holds only the server's URL and the sentences. The server's
-    key comes from the environment variable `QDRANT_API_KEY` and is never saved.
+    key comes from the environment variable `QDRANT_API_KEY` and is never saved. It is sent over https, or to this
+    machine, and never to a URL that only the folder of an index names (see [`check_saved_url`]).
 
     Args:
         dim (`int`): Embedding size.
@@ -28,7 +32,8 @@ class QdrantIndex(VectorIndex):
         collection (`str`, *optional*, defaults to `"sentences"`): Name of the collection.
 
     Raises:
-        ValueError: If the server has a collection of this name already, or does not answer.
+        ValueError: If the URL is not one of a server, the key would be sent in clear, or the server has a collection
+            of this name already, or does not answer.
         ImportError: If qdrant-client is not installed.
     """
 
@@ -47,8 +52,16 @@ class QdrantIndex(VectorIndex):
     def _connect(self, url: str | None, collection: str) -> None:
         self.url, self.collection = url, collection
         client = _qdrant().QdrantClient
-        key = os.environ.get("QDRANT_API_KEY")
-        self._client = client(":memory:") if url is None else client(url=url, api_key=key, check_compatibility=False)
+        if url is None:
+            self._client = client(":memory:")
+            return
+        parts, key = _split(url), os.environ.get(_KEY)
+        if key is not None and parts.scheme != "https" and not _is_this_machine(parts):
+            raise ValueError(
+                f"{_KEY} would be sent to {url} in clear: use an https:// URL, or unset {_KEY} if the server needs no "
+                "key."
+            )
+        self._client = client(url=url, api_key=key, check_compatibility=False)
 
     def _request(self, request: str, *arguments: Any, **named: Any) -> Any:
         from qdrant_client.http.exceptions import ApiException
@@ -127,3 +140,48 @@ def _qdrant() -> Any:
     except ImportError as error:
         raise ImportError("this index needs qdrant-client: run pip install 'simcse-hf[qdrant]'") from error
     return qdrant_client
+
+
+def check_saved_url(url: Any, folder: Path, options: Mapping[str, Any]) -> None:
+    """Refuse to connect to a server only because the folder of an index names it.
+
+    A folder may come from someone else, and whoever is connected to sees the queries and the key. A server on this
+    machine needs no such care, unless there is a key.
+
+    Args:
+        url (`Any`): The URL in the folder's description; `None` without a server.
+        folder (`Path`): The folder.
+        options (`Mapping[str, Any]`): The caller's options. Their `url` is one that the caller trusts.
+
+    Raises:
+        ValueError: If the caller has to name the URL, or it is not one of a server.
+    """
+    if url is None or options.get("url") is not None:
+        return
+    if not isinstance(url, str):
+        raise ValueError(f"{folder} names {url!r} as its server, which is no URL; build the index again.")
+    if os.environ.get(_KEY) is not None or not _is_this_machine(_split(url)):
+        raise ValueError(
+            f"{folder} names the Qdrant server {url}, which would see your queries and the key in {_KEY}. If you trust "
+            f"it, name it yourself: --url {url} (in Python, the option url)."
+        )
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL of the form scheme://host:port/path; other forms may name another host than the one they show."""
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
+    except (ValueError, AttributeError):
+        plain = False
+    if not plain or any(character in url for character in "\\ \t\r\n"):
+        raise ValueError(f"{url!r} is not the URL of a server: write it as https://host:port.")
+    return parts
+
+
+def _is_this_machine(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

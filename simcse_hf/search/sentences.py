@@ -1,6 +1,5 @@
 """An index of sentences: built from a list or a file, searched by text, and saved with the name of its model."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -14,11 +13,12 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.texts import stream_texts
-from ..ops.files import write_atomically
+from ..ops.finite import check_finite
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
+from .folder import data_folder, describe, write_index
 from .interface import VectorIndex
-from .qdrant_index import QdrantIndex
+from .qdrant_index import QdrantIndex, check_saved_url
 
 logger = logging.get_logger(__name__)
 
@@ -36,14 +36,11 @@ _CLASSES: dict[str, type[VectorIndex]] = {
     **dict.fromkeys(("flat", "ivf", "hnsw"), FaissIndex),
     "qdrant": QdrantIndex,
 }
-_LAYOUT_VERSION = 1
-_INDEX = "index.json"
 _SENTENCES = "sentences.arrow"
 _WINDOW = 10_000  # sentences that are encoded together
 #: Its embedding identifies a model.
 _PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 _SAME = 0.999  # least cosine of two embeddings of the probe; bfloat16 and float32 agree better than this
-_ADVICE = "use a model in float32 or bfloat16"
 Results = list[tuple[str, float]]
 
 
@@ -68,6 +65,7 @@ class SentenceIndex:
         self.backend = backend
         self.truncate_dim = truncate_dim
         self._sentences = sentences
+        self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
 
     def __len__(self) -> int:
         return len(self._sentences)
@@ -143,12 +141,7 @@ class SentenceIndex:
         windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress) as bar:
             for window, embeddings in windows:
-                finite = np.isfinite(embeddings).all(axis=1)
-                if not finite.all():
-                    position = len(self) + int(finite.argmin())
-                    raise ValueError(
-                        f"sentence {position} of the index has an embedding that is not finite: {_ADVICE}"
-                    )
+                check_finite(embeddings, "sentence {} of the index", first=len(self))
                 self.vectors.add(embeddings)
                 chunks = [*self._sentences.chunks, pa.array(window, pa.large_string())]
                 self._sentences = pa.chunked_array(chunks, pa.large_string())
@@ -213,6 +206,8 @@ class SentenceIndex:
         if not len(embeddings):
             return []
         scores, positions = self.vectors.search(embeddings, min(top_k, len(self)))
+        if np.isnan(scores).any():
+            raise ValueError("the index holds embeddings that are not finite (NaN): build it again.")
         results = [
             [
                 (self._sentences[position].as_py(), score)
@@ -243,39 +238,36 @@ class SentenceIndex:
             texts = [queries] if isinstance(queries, str) else list(queries)
             encode = getattr(self.model, "encode_query", self.model.encode)
             embeddings = encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
-        if not np.isfinite(embeddings).all():
-            raise ValueError(f"a query has an embedding that is not finite: {_ADVICE}")
+        check_finite(embeddings, "query {}")
         return embeddings, single
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
 
+        Only files of the replaced index are removed. Other files in the folder stay.
+
         Args:
             folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
 
         Raises:
-            ValueError: If the folder holds anything else, or cannot be written to.
+            ValueError: If the folder holds anything else or cannot be written to, or if another process is changing
+                the index there, or has changed it since this one was loaded.
         """
-        folder = Path(folder).expanduser()
-        if folder.exists() and not (folder / _INDEX).exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"{folder} holds something else than an index: name a new folder.")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(folder) as temporary:
-                temporary.mkdir()
-                self._write(temporary)
-        except (OSError, RuntimeError) as error:  # faiss raises the latter
-            raise ValueError(f"cannot write the index to {folder}: {error}") from error
+        resolved = Path(folder).expanduser().resolve()
+        replaces = self._saved[1] if self._saved is not None and self._saved[0] == resolved else None
+        self._saved = resolved, write_index(folder, self._write, replaces)
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write the data files, and return the description of the index."""
         self.vectors.save(folder)
         schema = pa.schema([("sentence", pa.large_string())])
         with pa.OSFile(str(folder / _SENTENCES), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for chunk in self._sentences.chunks:
                 writer.write_batch(pa.record_batch([chunk], schema=schema))
-        description = {
-            "layout": _LAYOUT_VERSION,
-            "model": getattr(self.model, "name_or_path", None),
+        name = getattr(self.model, "name_or_path", None)
+        return {
+            # The path of a local model is absolute, so that the index can be searched from any folder.
+            "model": str(Path(name).resolve()) if name is not None and Path(name).is_dir() else name,
             "revision": getattr(self.model, "revision", None),
             "pooler": getattr(self.model, "pooler_type", None),
             "max_length": getattr(self.model, "max_length", None),
@@ -286,9 +278,7 @@ class SentenceIndex:
             "backend": self.backend,
             "options": self.vectors.options(),
             "probe": _probe(self.model, self.truncate_dim).tolist(),
-            "bytes": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()},
         }
-        (folder / _INDEX).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | os.PathLike, model: Any, **options: Any) -> "SentenceIndex":
@@ -307,19 +297,29 @@ class SentenceIndex:
         """
         folder = Path(folder).expanduser()
         described = describe(folder)
-        _check_options(described["backend"], options)
-        _check_model(model, described, folder)
-        for name, size in described["bytes"].items():
-            path = folder / name
-            if not path.exists() or path.stat().st_size != size:
-                raise ValueError(f"{path} is missing or not {size} bytes long: the index is damaged, build it again.")
-        path = folder / _SENTENCES
         try:
-            sentences = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["sentence"]
-        except (OSError, KeyError, pa.ArrowException) as error:
-            raise ValueError(f"{path}: missing or damaged ({error}); build the index again.") from error
-        vectors = _CLASSES[described["backend"]].load(folder, described["options"] | options)
+            return cls._load(folder, described, model, options)
+        except ValueError:
+            newer = describe(folder)
+            if newer["data"] == described["data"]:
+                raise
+            return cls._load(folder, newer, model, options)  # another process has just replaced it
+
+    @classmethod
+    def _load(cls, folder: Path, described: dict[str, Any], model: Any, options: dict[str, Any]) -> "SentenceIndex":
+        if described["backend"] not in BACKENDS:
+            raise ValueError(f"{folder} has the unknown backend {described['backend']!r}; build the index again.")
+        _check_options(described["backend"], options)
+        check_saved_url(described["options"].get("url"), folder, options)
+        _check_model(model, described, folder)
+        data = data_folder(folder, described)
+        sentences = _read_sentences(data / _SENTENCES)
+        try:
+            vectors = _CLASSES[described["backend"]].load(data, described["options"] | options)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder} has damaged options ({error}); build the index again.") from error
         index = cls(model, vectors, sentences, described["backend"], described["truncate_dim"])
+        index._saved = folder.resolve(), described["data"]
         if not len(vectors) == len(sentences) == described["count"] or vectors.dim != described["dim"]:
             index.close()
             saved = f"{described['count']} of size {described['dim']} were saved; build the index again."
@@ -331,29 +331,20 @@ class SentenceIndex:
         self.vectors.close()
 
 
-def describe(folder: str | os.PathLike) -> dict[str, Any]:
-    """Read the description of a saved index.
-
-    Args:
-        folder (`str` or `os.PathLike`): The folder that it was saved in.
-
-    Returns:
-        `dict[str, Any]`: `model`, `pooler`, `dim`, `count`, `backend` and more.
-
-    Raises:
-        ValueError: If there is no index, or it is damaged.
-    """
-    path = Path(folder).expanduser() / _INDEX
+def _read_sentences(path: Path) -> pa.ChunkedArray:
+    """Map the sentences from their file; every offset and every byte is checked, because Arrow trusts them later."""
     try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-        layout = described["layout"]
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder}: no {_INDEX}, so it is not a folder that an index was saved in.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); build the index again.") from error
-    if layout != _LAYOUT_VERSION:
-        raise ValueError(f"{path} has layout {layout!r} instead of {_LAYOUT_VERSION}; build the index again.")
-    return described
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table.validate(full=True)
+        sentences = table["sentence"]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}); build the index again.") from error
+    if sentences.type != pa.large_string() or sentences.null_count:
+        raise ValueError(
+            f"{path}: damaged (holds {sentences.type} with {sentences.null_count} nulls, not sentences); build the "
+            "index again."
+        )
+    return sentences
 
 
 def _check_options(backend: str, options: dict[str, Any]) -> None:
@@ -366,10 +357,16 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
     if (pooler_type := getattr(model, "pooler_type", None)) != described["pooler"]:
         raise ValueError(f"{built}, but this model has pooler_type {pooler_type!r}. Load the model with that one.")
-    probe, saved = _probe(model, described["truncate_dim"]), np.array(described["probe"], dtype=np.float32)
+    probe = _probe(model, described["truncate_dim"])
+    try:
+        saved = np.array(described["probe"], dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder} has a damaged probe ({error}); build the index again.") from error
+    check_finite(probe, "the probe of the model")
+    check_finite(saved, f"the probe of {folder}")
     if len(probe) != len(saved):
         raise ValueError(f"{built}, which gives {len(saved)} dimensions; this model gives {len(probe)}.")
-    if (cosine := probe @ saved) < _SAME:
+    if not (cosine := probe @ saved) >= _SAME:  # also where it is NaN
         name = getattr(model, "name_or_path", None)
         raise ValueError(
             f"{built}; {name!r} is another model: their embeddings of a sentence have cosine {cosine:.4f}."

@@ -267,8 +267,8 @@ def server(monkeypatch):
 def test_a_collection_on_a_server_is_not_copied(server, tmp_path, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "secret")
     vectors, queries = unit_vectors(600), unit_vectors(300, seed=1)
-    index = QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")
-    assert server == [(None, "http://qdrant.example:6333", "secret")]
+    index = QdrantIndex(DIM, url="https://qdrant.example:6333", collection="wiki")
+    assert server == [(None, "https://qdrant.example:6333", "secret")]
     index.add(vectors)
     index.save(tmp_path)
     assert not list(tmp_path.iterdir()) and "secret" not in str(index.options())
@@ -276,7 +276,7 @@ def test_a_collection_on_a_server_is_not_copied(server, tmp_path, monkeypatch):
     assert len(loaded) == 600 and loaded.dim == DIM
     np.testing.assert_array_equal(loaded.search(queries, 3)[1], numpy_search(vectors, queries, 3)[1])
     with pytest.raises(ValueError, match="has a collection 'wiki' already"):
-        QdrantIndex(DIM, url="http://qdrant.example:6333", collection="wiki")
+        QdrantIndex(DIM, url="https://qdrant.example:6333", collection="wiki")
     with pytest.raises(ValueError, match="has no collection 'other'"):
         QdrantIndex.load(tmp_path, index.options() | {"collection": "other"})
 
