@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..ops.finite import check_finite_texts
+
 
 class Encoder(Protocol):
     """Anything that turns texts into embeddings."""
@@ -53,12 +55,7 @@ class SentenceEmbeddings:
                 f"encode returned an array of shape {embeddings.shape} for {len(texts)} texts. It must return one "
                 f"embedding per text, of shape ({len(texts)}, dim)."
             )
-        broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
-        if len(broken):
-            raise ValueError(
-                f"{len(broken)} of {len(texts)} embeddings hold NaN or infinity. The first is that of the text "
-                f"{texts[broken[0]][:80]!r}. Check whether training diverged or half precision overflowed."
-            )
+        check_finite_texts(embeddings, texts)
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         if len(texts) > 1 and np.ptp(embeddings, axis=0).max() <= 1e-5 * np.abs(embeddings).max():
             raise ValueError(

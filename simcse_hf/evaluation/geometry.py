@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from ..ops.finite import check_finite
+
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 
 
@@ -13,8 +15,7 @@ def _normalized(x: torch.Tensor) -> torch.Tensor:
     if x.ndim != 2 or len(x) == 0 or not x.is_floating_point():
         raise ValueError(f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}.")
     x = x.detach().to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    if not torch.isfinite(x).all():
-        raise ValueError("an embedding holds NaN or infinity. Check whether training diverged.")
+    check_finite(x, "row {}", first=1)
     norms = x.norm(dim=1, keepdim=True)
     if not norms.all():
         row = int((norms[:, 0] == 0).nonzero()[0, 0])

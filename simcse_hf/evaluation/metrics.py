@@ -6,6 +6,8 @@ import numpy as np
 import scipy.stats
 import torch
 
+from ..ops.finite import check_finite
+
 
 def as_float64(values: Any) -> np.ndarray:
     """Convert numbers, an array or a tensor (of any device and float type) to a float64 array."""
@@ -81,8 +83,6 @@ def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
         )
     double = torch.float64 in (x.dtype, y.dtype)
     x, y = (vectors.to(torch.float64 if double else torch.float32) for vectors in (x, y))
-    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
-        raise ValueError(
-            "an embedding holds NaN or infinity, so its cosine is undefined. Check whether training diverged."
-        )
+    check_finite(x, "row {} of the first array")
+    check_finite(y, "row {} of the second array")
     return torch.nn.functional.cosine_similarity(x, y, dim=1).double().numpy()

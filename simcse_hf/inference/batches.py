@@ -1,7 +1,8 @@
 """Token ids to embeddings: batches sorted by length, each within a token budget."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ def tokenize_texts(
     max_length: int | None = None,
     templates: Sequence[str] = (),
 ) -> list[list[int]]:
-    """Tokenize texts for inference. Threads may call this at the same time.
+    """Tokenize texts for inference. Threads may call this at the same time, and the tokenizer is left as it was.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
@@ -37,7 +38,7 @@ def tokenize_texts(
     Returns:
         `list[list[int]]`: The token ids of each text, special tokens included.
     """
-    with _TOKENIZER_LOCK:
+    with _TOKENIZER_LOCK, _unchanged(tokenizer):
         if templates:
             return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
         if not texts:
@@ -45,6 +46,27 @@ def tokenize_texts(
         return tokenizer(
             list(texts), truncation=max_length is not None, max_length=max_length, return_attention_mask=False
         )["input_ids"]
+
+
+@contextmanager
+def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Restore the truncation and padding that a fast tokenizer keeps from its last call."""
+    if not getattr(tokenizer, "is_fast", False):
+        yield
+        return
+    backend = tokenizer.backend_tokenizer
+    truncation, padding = backend.truncation, backend.padding
+    try:
+        yield
+    finally:
+        if truncation is None:
+            backend.no_truncation()
+        else:
+            backend.enable_truncation(**truncation)
+        if padding is None:
+            backend.no_padding()
+        else:
+            backend.enable_padding(**padding)
 
 
 def length_sorted_batches(

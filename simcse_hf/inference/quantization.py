@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ..ops.finite import check_finite
+
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 #: The precisions whose codes depend on the ranges of the dimensions.
@@ -36,6 +38,7 @@ def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
     embeddings = np.asarray(embeddings, dtype=np.float32)
     if embeddings.ndim != 2 or len(embeddings) < 2:
         raise ValueError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
+    check_finite(embeddings, "row {}")
     ranges = np.stack([embeddings.min(axis=0), embeddings.max(axis=0)])
     check_ranges(ranges, embeddings.shape[1])
     return ranges
@@ -67,10 +70,11 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         `np.ndarray`: Float32 values or 8-bit codes of shape `(n, dim)`, or bits of shape `(n, ceil(dim / 8))`.
 
     Raises:
-        ValueError: If `precision` is unknown, or `ranges` are missing or do not fit.
+        ValueError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
     """
     check_precision(precision)
     embeddings = np.asarray(embeddings, dtype=np.float32)
+    check_finite(embeddings, "row {}")
     if precision == "float32":
         return embeddings
     if precision in SCALAR_PRECISIONS:

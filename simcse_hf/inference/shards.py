@@ -21,6 +21,7 @@ from transformers.utils import logging
 from ..data.texts import stream_texts, text_column
 from ..ops.distributed import world
 from ..ops.files import write_atomically
+from ..ops.finite import NotFiniteError
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -173,13 +174,7 @@ def encode_file(
             position = start + len(shard)
             if len(shard) != sizes[number]:
                 raise ValueError(f"{source}: the file became shorter while it was read; encode it again.")
-            embeddings = _encode_shard(model, shard, options, prompt, bar)
-            finite = np.isfinite(embeddings).all(axis=1)
-            if not finite.all():
-                raise ValueError(
-                    f"{source}: text {start + int(finite.argmin()) + 1} has an embedding that is not finite; encode "
-                    "in float32 or bfloat16."
-                )
+            embeddings = _encode_shard(model, shard, source, options, prompt, bar)
             if options.precision in SCALAR_PRECISIONS:
                 ranges = _common_ranges(folder, number, embeddings, ranges)
             _write_shard(paths[number], shard, quantize(embeddings, options.precision, ranges))
@@ -187,13 +182,13 @@ def encode_file(
 
 
 def _encode_shard(
-    model: SimCSE, shard: list[tuple[int, str]], options: ShardSettings, prompt: str, bar: tqdm
+    model: SimCSE, shard: list[tuple[int, str]], source: Path, options: ShardSettings, prompt: str, bar: tqdm
 ) -> np.ndarray:
     parts = []
     for start in range(0, len(shard), _WINDOW):
-        texts = [text for _, text in shard[start : start + _WINDOW]]
-        parts.append(
-            model.encode(
+        numbers, texts = zip(*shard[start : start + _WINDOW], strict=True)
+        try:
+            embeddings = model.encode(
                 texts,
                 normalize=options.normalize,
                 truncate_dim=options.truncate_dim,
@@ -202,7 +197,9 @@ def _encode_shard(
                 prompt=prompt,
                 split_over_processes=False,
             )
-        )
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{source}: the text of line or row {numbers[error.position]}", 0) from None
+        parts.append(embeddings)
         bar.update(len(texts))
     return np.concatenate(parts)
 

@@ -16,6 +16,8 @@ from transformers.utils import logging
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
+from ..ops.evaluation_view import evaluation_view
+from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
 from ..search import SentenceIndex
@@ -147,7 +149,7 @@ class SimCSE:
         normalize_embeddings: bool | None = None,
         device: str | torch.device | None = None,
     ) -> Any:
-        """Compute embeddings. Threads may call this at the same time.
+        """Compute embeddings. Threads may call this at the same time, also while another thread trains the model.
 
         The arguments from `prompt` on are those of `SentenceTransformer.encode`, with the same meaning.
 
@@ -182,8 +184,8 @@ class SimCSE:
             one text and `(texts, dim)` for a sequence.
 
         Raises:
-            ValueError: If an item is not a text, the model has no prompt of that name, or `convert_to`, `precision`,
-                `truncate_dim`, `batch_size` or `ranges` is invalid.
+            ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
+                `convert_to`, `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
         """
         check_precision(precision)
         check_truncate_dim(truncate_dim, self.dim)
@@ -201,7 +203,7 @@ class SimCSE:
             self.model.settings.templates,
         )
         embeddings = encode_token_ids(
-            self.model,
+            evaluation_view(self.model),
             token_ids,
             self.tokenizer.pad_token_id,
             token_budget=token_budget,
@@ -213,6 +215,7 @@ class SimCSE:
             embeddings = torch.zeros(0, self.dim)
         elif self.postprocessing is not None:
             embeddings = self.postprocessing.transform(embeddings)
+        check_finite_texts(embeddings, texts)
         if normalize_embeddings is False and self.model.settings.normalize:
             embeddings = F.normalize(embeddings, dim=-1)
         embeddings = embeddings[:, :truncate_dim]
@@ -269,6 +272,9 @@ class SimCSE:
         Returns:
             `float` or `torch.Tensor`: A number for two single items, a vector of shape `(m,)` for one against `m`
             items, else a matrix of shape `(n, m)`.
+
+        Raises:
+            ValueError: If an item is not a text, or an embedding is not finite.
         """
         x, y = self._unit_embeddings(a), self._unit_embeddings(b)
         cosines = torch.atleast_2d(x) @ torch.atleast_2d(y).T
@@ -287,7 +293,7 @@ class SimCSE:
             `torch.Tensor`: Cosines of shape `(n,)`.
 
         Raises:
-            ValueError: If `a` and `b` do not have equally many items.
+            ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
         """
         x, y = torch.atleast_2d(self._unit_embeddings(a)), torch.atleast_2d(self._unit_embeddings(b))
         if x.shape != y.shape:
@@ -386,5 +392,7 @@ class SimCSE:
 
     def _unit_embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):
-            return F.normalize(torch.as_tensor(items, dtype=torch.float32), dim=-1)
+            embeddings = torch.as_tensor(items, dtype=torch.float32)
+            check_finite(embeddings, "item {}")
+            return F.normalize(embeddings, dim=-1)
         return torch.as_tensor(self.encode(items))

@@ -1,11 +1,29 @@
 """Refuse embeddings that hold NaN or infinity, with one message wherever they turn up."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 
+class NotFiniteError(ValueError):
+    """An embedding holds NaN or infinity.
+
+    Args:
+        subject (`str`): What the embedding belongs to, such as `"sentence 3"`.
+        position (`int`): Its position among the embeddings that were checked, from 0.
+    """
+
+    def __init__(self, subject: str, position: int) -> None:
+        super().__init__(
+            f"{subject} has an embedding that is not finite (NaN or infinity): use a model in float32 or bfloat16. If "
+            "it is in one of these already, its weights are broken: train it again."
+        )
+        self.position = position
+
+
 def check_finite(embeddings: np.ndarray | torch.Tensor, what: str, first: int = 0) -> None:
-    """Raise a `ValueError` unless all values of some embeddings are finite.
+    """Raise an error unless all values of some embeddings are finite.
 
     Half precision overflows to infinity on some models, and a diverged training leaves NaN in the weights. Either
     would pass through a cosine, a code of 8 bits or an index without any other error.
@@ -16,14 +34,21 @@ def check_finite(embeddings: np.ndarray | torch.Tensor, what: str, first: int = 
         first (`int`, *optional*, defaults to `0`): The number of the first embedding.
 
     Raises:
-        ValueError: If a value is NaN or infinite. The message names the first such embedding.
+        NotFiniteError: If a value is NaN or infinite. The message names the first such embedding.
     """
     if isinstance(embeddings, torch.Tensor):
         finite = torch.isfinite(torch.atleast_2d(embeddings)).all(dim=1).cpu().numpy()
     else:
         finite = np.isfinite(np.atleast_2d(embeddings)).all(axis=1)
     if not finite.all():
-        raise ValueError(
-            f"{what.format(first + int(finite.argmin()))} has an embedding that is not finite (NaN or infinity): use a "
-            "model in float32 or bfloat16. If it is in one of these, its weights are broken: train it again."
-        )
+        position = int(finite.argmin())
+        raise NotFiniteError(what.replace("{}", str(first + position), 1), position)
+
+
+def check_finite_texts(embeddings: np.ndarray | torch.Tensor, texts: Sequence[str]) -> None:
+    """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite."""
+    try:
+        check_finite(embeddings, "")
+    except NotFiniteError as error:
+        position = error.position
+        raise NotFiniteError(f"text {position} ({texts[position][:80]!r})", position) from None

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ops.finite import check_finite
+
 
 class VectorTransform(nn.Module, ABC):
     """A map of embeddings that was fitted on unlabelled ones. Its state dict is what is saved.
@@ -56,7 +58,4 @@ def check_embeddings(embeddings: torch.Tensor) -> None:
         raise ValueError(
             f"embeddings to fit on must have shape (n, dim) with n of at least 1, got {tuple(embeddings.shape)}"
         )
-    finite = torch.isfinite(embeddings).all(dim=1)
-    if not finite.all():
-        row = int((~finite).nonzero()[0, 0])
-        raise ValueError(f"embedding {row + 1} of those to fit on holds NaN or infinity: leave out its sentence")
+    check_finite(embeddings, "sentence {} of those to fit on", first=1)

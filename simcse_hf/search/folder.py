@@ -140,6 +140,9 @@ def check_target(folder: str | os.PathLike) -> None:
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
+
+    Raises:
+        ValueError: If the folder holds anything else.
     """
     folder = Path(folder).expanduser()
     if not folder.exists():

@@ -162,8 +162,8 @@ def check_saved_url(url: Any, folder: Path, options: Mapping[str, Any]) -> None:
         raise ValueError(f"{folder} names {url!r} as its server, which is no URL; build the index again.")
     if os.environ.get(_KEY) is not None or not _is_this_machine(_split(url)):
         raise ValueError(
-            f"{folder} names the Qdrant server {url}, which would see your queries and the key in {_KEY}. If you trust "
-            f"it, name it yourself: --url {url} (in Python, the option url)."
+            f"{folder} names the Qdrant server {url}, which would see your queries and the key in {_KEY}. If "
+            f"you trust it, name it yourself: --url {url} (in Python, the option url)."
         )
 
 

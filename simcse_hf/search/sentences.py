@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.texts import stream_texts
-from ..ops.finite import check_finite
+from ..ops.finite import NotFiniteError, check_finite
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 from .folder import data_folder, describe, write_index
@@ -149,7 +149,10 @@ class SentenceIndex:
 
     def _encode_windows(self, texts: Iterator[str]) -> Iterator[tuple[list[str], np.ndarray]]:
         while window := list(islice(texts, _WINDOW)):
-            yield window, _encode_documents(self.model, window, self.truncate_dim)
+            try:
+                yield window, _encode_documents(self.model, window, self.truncate_dim)
+            except NotFiniteError as error:
+                raise NotFiniteError(f"sentence {len(self) + error.position} of the index", error.position) from None
 
     def _pair_with(self, texts: Iterator[str], vectors: Iterable[np.ndarray]) -> Iterator[tuple[list, np.ndarray]]:
         count = 0

@@ -54,7 +54,7 @@ def test_encode_is_called_with_normalize_false_if_it_takes_the_argument():
 @pytest.mark.parametrize(
     "vectors, message",
     [
-        (np.array([[1, 2], [np.nan, 1]]), "1 of 2 embeddings hold NaN or infinity. The first is that of the text 'a'"),
+        (np.array([[1, 2], [np.nan, 1]]), r"text 1 \('a'\) has an embedding that is not finite"),
         (np.array([[1, 2], [1, np.inf]]), "infinity"),
         (np.array([[0.1, 0.2], [0.1, 0.2]]), "collapsed"),
         (np.array([[1.0, 2.0], [1.0 + 1e-7, 2.0]]), "collapsed"),

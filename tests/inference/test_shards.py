@@ -434,7 +434,7 @@ def test_missing_and_damaged_shards_are_named(model, source, tmp_path, file_form
 def test_embeddings_that_are_not_finite_are_not_written(model, source, tmp_path):
     with torch.no_grad():
         model.model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match="text 1 has an embedding that is not finite"):
+    with pytest.raises(ValueError, match="line or row 1 has an embedding that is not finite"):
         encode_file(model, source, tmp_path / "out")
 
 
