@@ -11,6 +11,7 @@ from .errors import exit_status
 #: Each command has its own parser, in a module that is imported only when the command is run.
 COMMANDS = {
     "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
+    "adapt": ("adapt", "adapt_main", "adapt a model to unlabelled text and say whether it helped"),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS and transfer tasks"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
     "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),

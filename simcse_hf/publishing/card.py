@@ -19,6 +19,7 @@ from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFO
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform
 from ..postprocessing.interface import VectorTransform
+from .card_adaptation import adaptation_tables, adaptation_text, read_adaptation
 from .card_results import (
     dev_table,
     eval_result_entries,
@@ -97,6 +98,7 @@ def write_card(
     transform = find_transform(directory, {})
     documents = _read_evaluations(directory, evaluations, repo_id, settings, transform)
     run = _merge_runs(read_run(directory / "results.json"), run)
+    adaptation = read_adaptation(directory)
     emissions = read_emissions(directory / "emissions.csv")
     figures = [figure for document in documents for figure in model_index(document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
@@ -109,7 +111,7 @@ def write_card(
         language=languages or previous.get("language"),
         license=license or previous.get("license"),
         datasets=list(datasets or ()) or previous.get("datasets"),
-        base_model=hub_id(run.get("base_model")) or previous.get("base_model"),
+        base_model=hub_id(run.get("base_model") or adaptation.get("model")) or previous.get("base_model"),
         model_name=name if figures else None,
         eval_results=figures or None,
         **optional,
@@ -121,7 +123,12 @@ def write_card(
         name=name,
         repo_id=repo_id or _placeholder(directory),
         own_pooler=any("pooler." in key for key in _weight_names(directory)),
-        tables=[*filter(None, [dev_table(run, method)]), *(t for d in documents for t in evaluation_tables(d))],
+        tables=[
+            *filter(None, [dev_table(run, method)]),
+            *adaptation_tables(adaptation),
+            *(table for document in documents for table in evaluation_tables(document)),
+        ],
+        training_text=adaptation_text(adaptation),
         hyperparameters=hyperparameters(settings, config, run),
         emissions=emissions,
         sentence_transformers=in_sentence_transformers,
