@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from ...evaluation.user_tasks import TaskResult, UserTask
 from ...postprocessing.whitening import fit_whitening
 from .candidates import StageResult, TrainingOptions, train_candidate
 from .corpus import Corpus
@@ -87,7 +88,7 @@ class Search:
         self,
         start: StartModel,
         corpus: Corpus,
-        tasks: Sequence[Any],
+        tasks: Sequence[UserTask],
         names: Sequence[str],
         record: Record,
         directory: Path,
@@ -168,7 +169,7 @@ class Search:
             return values
         return values | {str(Variant(pooler, True)): self._headlines(scores(whitening))}
 
-    def _headlines(self, results: Sequence[Any]) -> dict[str, float]:
+    def _headlines(self, results: Sequence[TaskResult]) -> dict[str, float]:
         return {
             name: round(float(result.metrics[task.metric]), 4)
             for name, task, result in zip(self._names, self._tasks, results, strict=True)
@@ -179,10 +180,12 @@ class Search:
     def _train(self, seeds: int) -> None:
         """Try candidates in short runs, and the best of them in longer ones."""
         costs, plan = self._measure_costs(seeds)
-        saved = self.record.once(
-            "division",
-            lambda: (found := divide(self.record.seconds_left, plan, seeds, costs)) and asdict(found),
-        )
+
+        def division() -> dict[str, Any] | None:
+            found = divide(self.record.seconds_left, plan, seeds, costs)
+            return asdict(found) if found is not None else None
+
+        saved = self.record.once("division", division)
         if saved is None:
             self.record.note(
                 "The budget is too small for a training run, so the verdict is about poolers and whitening only."

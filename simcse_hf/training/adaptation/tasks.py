@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from transformers.utils import logging
 
-from ...evaluation.user_tasks import read_task
+from ...evaluation.user_tasks import UserTask, read_task
 from .corpus import Corpus, without_texts
 from .text_tasks import draw_tasks
 
@@ -34,8 +33,8 @@ class Tasks:
 
     names: list[str]
     sources: list[str]
-    dev: list[Any]
-    held_out: list[Any]
+    dev: list[UserTask]
+    held_out: list[UserTask]
     descriptions: list[str]
     are_weak: bool
 
@@ -67,11 +66,11 @@ def prepare_tasks(
         corpus = without_texts(corpus, (text for task in whole for text in task.texts), keep_overlap)
     else:
         drawn = draw_tasks(corpus)
-        for task in drawn:
-            task.write(folder / task.name)
-        whole = [read_task("retrieval", folder / task.name) for task in drawn]
-        names, descriptions = [task.name for task in drawn], [task.description for task in drawn]
-        originals = {text for task in drawn for text in task.originals}
+        for draw in drawn:
+            draw.write(folder / draw.name)
+        whole = [read_task("retrieval", folder / draw.name) for draw in drawn]
+        names, descriptions = [draw.name for draw in drawn], [draw.description for draw in drawn]
+        originals = {text for draw in drawn for text in draw.originals}
         corpus = replace(corpus, texts=tuple(text for text in corpus.texts if text not in originals))
         logger.warning(
             f"There is no --task, so the verdict rests on tasks drawn from the text itself ({', '.join(names)}). That "

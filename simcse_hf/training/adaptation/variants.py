@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers.utils import logging
 
+from ...evaluation.user_tasks import TaskResult, UserTask
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...postprocessing import VectorTransform
@@ -119,13 +119,13 @@ class TaskScores:
         tasks (`Sequence[UserTask]`): The tasks.
     """
 
-    def __init__(self, model: SimCSE, tasks: Sequence[Any]):
+    def __init__(self, model: SimCSE, tasks: Sequence[UserTask]):
         self._tasks = tasks
         texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
         self._rows = {text: row for row, text in enumerate(texts)}
         self._embeddings = model.encode(texts, normalize=False)
 
-    def __call__(self, transform: VectorTransform | None = None) -> list[Any]:
+    def __call__(self, transform: VectorTransform | None = None) -> list[TaskResult]:
         """Evaluate the embeddings, or what a transform makes of them.
 
         Args:

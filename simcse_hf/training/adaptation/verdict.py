@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...evaluation.user_tasks import paired_interval
+from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
 
 GAIN, NO_GAIN = "gain", "no gain"
 CONFIDENCE = 0.95
@@ -46,7 +45,10 @@ class TaskVerdict:
 
 
 def judge(
-    tasks: Sequence[Any], names: Sequence[str], before: Sequence[Any], after: Sequence[Sequence[Any]]
+    tasks: Sequence[UserTask],
+    names: Sequence[str],
+    before: Sequence[TaskResult],
+    after: Sequence[Sequence[TaskResult]],
 ) -> list[TaskVerdict]:
     """Compare a model with the start model on every task.
 
