@@ -4,16 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .base import TaskResult, UserTask
+from .beir import read_retrieval
 from .classification import ClassificationTask, read_classification
 from .clustering import ClusteringTask, read_clustering
 from .comparison import paired_interval
 from .pairs import PairsTask, read_pairs
+from .reranking import RerankingTask, read_reranking
+from .retrieval import RetrievalTask
+from .useb import read_useb_task
 
 __all__ = [
     "KINDS",
     "ClassificationTask",
     "ClusteringTask",
     "PairsTask",
+    "RerankingTask",
+    "RetrievalTask",
     "TaskResult",
     "UserTask",
     "paired_interval",
@@ -24,6 +30,8 @@ KINDS: dict[str, Callable[[Path], UserTask]] = {
     "classification": read_classification,
     "clustering": read_clustering,
     "pairs": read_pairs,
+    "reranking": read_reranking,
+    "retrieval": read_retrieval,
 }
 
 
@@ -46,4 +54,5 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    return KINDS[kind](path)
+    useb_task = read_useb_task(kind, path)
+    return KINDS[kind](path) if useb_task is None else useb_task

@@ -76,5 +76,18 @@ class PairsTask(UserTask):
 
 
 def read_pairs(path: Path) -> PairsTask:
-    """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`]."""
+    """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`].
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `PairsTask`: The task.
+
+    Raises:
+        ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
+            same.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder. Name a file of pairs.")
     return PairsTask(str(path), short_name(path), read_scored_pairs(path))

@@ -1,0 +1,353 @@
+"""Reranking and retrieval from users' files, against loops and against sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import random_texts
+from task_files import encode, write_rows
+
+from simcse_hf.evaluation.user_tasks import paired_interval, read_task
+
+
+class SentenceTransformersModel:
+    """What sentence-transformers' evaluators ask of a model."""
+
+    similarity_fn_name, model_card_data = "cosine", None
+
+    def encode(self, texts, **kwargs):
+        return torch.from_numpy(encode(texts))
+
+    encode_query = encode_document = encode
+
+    def similarity(self, x, y):
+        return torch.nn.functional.normalize(x, dim=-1) @ torch.nn.functional.normalize(y, dim=-1).T
+
+
+def cosines(query, documents):
+    x, y = (encode(texts).astype(np.float64) for texts in ([query], documents))
+    return (x @ y.T)[0] / np.linalg.norm(x) / np.linalg.norm(y, axis=1)
+
+
+# --- reranking -------------------------------------------------------------------------------------------------------
+
+
+def reranking_rows(n=20, seed=0):
+    """Queries with one to three relevant candidates, which share words with them, and five others."""
+    random = np.random.RandomState(seed)
+    rows = []
+    for i, query in enumerate(random_texts(n, seed)):
+        words = query.split()
+        positives = [" ".join([*random.permutation(words)[:3], f"p{i}", str(j)]) for j in range(1 + i % 3)]
+        negatives = [f"{text} n{i}" for text in random_texts(5, 1000 * seed + i)]
+        rows.append({"query": f"{query} q{i}", "positive": positives, "negative": negatives})
+    return rows
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def reranking(tmp_path):
+    return read_task("reranking", write_lines(tmp_path / "mine.jsonl", reranking_rows()))
+
+
+def test_map_is_the_mean_precision_at_the_relevant_candidates(reranking):
+    result = reranking.evaluate(encode)
+    precisions, reciprocal = [], []
+    for row in reranking_rows():
+        scores = cosines(row["query"], row["positive"] + row["negative"])
+        relevant = [i < len(row["positive"]) for i in np.argsort(-scores)]
+        precisions.append(np.mean([np.mean(relevant[: i + 1]) for i, hit in enumerate(relevant) if hit]))
+        reciprocal.append(1 / (1 + relevant.index(True)))
+    assert result.metrics["map"] == pytest.approx(100 * np.mean(precisions))
+    assert result.metrics["mrr@10"] == pytest.approx(100 * np.mean(reciprocal))
+    assert result.scores["value"] == pytest.approx(np.array(precisions))
+    assert result.details["examples"] == 20 and result.details["candidates"] == sum(6 + i % 3 for i in range(20))
+
+
+def test_map_is_that_of_sentence_transformers(reranking):
+    evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    theirs = evaluators.RerankingEvaluator(reranking_rows()).compute_metrics(SentenceTransformersModel())
+    ours = reranking.evaluate(encode).metrics
+    assert ours["map"] == pytest.approx(100 * theirs["map"])
+    assert ours["mrr@10"] == pytest.approx(100 * theirs["mrr"])
+
+
+def test_queries_without_positives_or_negatives_are_left_out_with_a_warning(tmp_path, caplog):
+    rows = reranking_rows(4)
+    rows[0]["positive"], rows[1]["negative"] = [], None
+    rows[2]["negative"].append(rows[2]["positive"][0])
+    task = read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
+    assert len(task) == 2 and task.queries[0].negatives == rows[2]["negative"][:-1]
+    assert "left out 2 of 4 queries" in caplog.text
+    assert "1 candidate(s) are among both the positives and the negatives" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"query": ""}, "line 2: the text is empty"),
+        ({"positive": "one text"}, "line 2, column positive: expected a list of texts, got 'one text'"),
+        ({"negative": ["", "b"]}, "line 2, column negative: the text is empty"),
+    ],
+)
+def test_bad_queries_are_refused(tmp_path, change, message):
+    rows = reranking_rows(3)
+    rows[1] |= change
+    with pytest.raises(ValueError, match=message):
+        read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
+
+
+def test_files_without_lists_or_columns_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no column 'positive' and no column 'negative'"):
+        read_task("reranking", write_lines(tmp_path / "a.jsonl", [{"query": "a", "documents": ["b"]}]))
+    with pytest.raises(ValueError, match="none of the 1 queries has both"):
+        read_task("reranking", write_lines(tmp_path / "b.jsonl", [{"query": "a", "positive": [], "negative": ["b"]}]))
+    table = write_rows(tmp_path / "c.csv", ["query", "positive", "negative"], [("a", "b", "c")])
+    with pytest.raises(ValueError, match="expected a list of texts, got 'b'. Use a .jsonl or .parquet file"):
+        read_task("reranking", table)
+
+
+# --- retrieval -------------------------------------------------------------------------------------------------------
+
+
+def beir(n_documents=150, n_queries=12, seed=0):
+    """A corpus, queries that share words with some documents, and graded judgements."""
+    random = np.random.RandomState(seed)
+    texts = list(dict.fromkeys(random_texts(2 * n_documents, seed, length=8)))[:n_documents]
+    corpus = {f"d{i}": text for i, text in enumerate(texts)}
+    queries, qrels = {}, {}
+    for i in range(n_queries):
+        chosen = random.choice(n_documents, 3, replace=False)
+        queries[f"q{i}"] = " ".join(word for d in chosen for word in texts[d].split()[:4])
+        qrels[f"q{i}"] = {f"d{d}": grade for d, grade in zip(chosen, (1, 2, 0), strict=True)}
+    return corpus, queries, qrels
+
+
+def write_beir(folder, corpus, queries, qrels, split="test"):
+    write_lines(folder / "corpus.jsonl", [{"_id": id, "title": "", "text": text} for id, text in corpus.items()])
+    write_lines(folder / "queries.jsonl", [{"_id": id, "text": text} for id, text in queries.items()])
+    rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
+    write_rows(folder / "qrels" / f"{split}.tsv", ["query-id", "corpus-id", "score"], rows)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    return write_beir(tmp_path / "mine", *beir())
+
+
+def test_retrieval_metrics_equal_their_definitions(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    corpus, queries, qrels = beir(n_documents=600, n_queries=20)
+    queries = {id: " ".join(text.split()[:4]) for id, text in queries.items()}
+    result = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, qrels)).evaluate(encode)
+    ndcg, mrr, recall = [], [], []
+    for id, judged in qrels.items():
+        order = np.argsort(-cosines(queries[id], list(corpus.values())), kind="stable")
+        grades = [judged.get(list(corpus)[d], 0) for d in order]
+        ideal = sorted(judged.values(), reverse=True)
+        gain = [sum(g / np.log2(rank + 2) for rank, g in enumerate(x[:10])) for x in (grades, ideal)]
+        ndcg.append(gain[0] / gain[1])
+        mrr.append(next((1 / (rank + 1) for rank, g in enumerate(grades[:10]) if g), 0))
+        recall.append(sum(g > 0 for g in grades[:100]) / sum(g > 0 for g in ideal))
+    assert result.scores["value"] == pytest.approx(np.array(ndcg))
+    expected = {"ndcg@10": ndcg, "mrr@10": mrr, "recall@100": recall}
+    assert result.metrics == {name: pytest.approx(100 * np.mean(values)) for name, values in expected.items()}
+    assert 0 < result.metrics["mrr@10"] < 100 and 0 < result.metrics["recall@100"] < 100
+
+
+def test_retrieval_metrics_are_those_of_sentence_transformers(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    corpus, queries, qrels = beir()
+    relevant = {query: {d for d, grade in judged.items() if grade} for query, judged in qrels.items()}
+    binary = {query: dict.fromkeys(documents, 1) for query, documents in relevant.items()}
+    ours = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, binary)).evaluate(encode).metrics
+    model = SentenceTransformersModel()
+    evaluator = evaluators.InformationRetrievalEvaluator(
+        queries, corpus, relevant, precision_recall_at_k=[100], score_functions={"cosine": model.similarity}
+    )
+    theirs = evaluator.compute_metrices(model)["cosine"]
+    assert ours["ndcg@10"] == pytest.approx(100 * theirs["ndcg@k"][10])
+    assert ours["mrr@10"] == pytest.approx(100 * theirs["mrr@k"][10])
+    assert ours["recall@100"] == pytest.approx(100 * theirs["recall@k"][100])
+
+
+def test_a_relevant_document_after_rank_10_has_no_reciprocal_rank(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    corpus = {f"d{i}": f"text {i}" for i in range(20)}
+    for rank, expected in ((9, 10), (10, 0)):
+        task = read_task("retrieval", write_beir(tmp_path / str(rank), corpus, {"q": "query"}, {"q": {f"d{rank}": 1}}))
+        angles = {"query": 0.0, **{f"text {i}": 0.05 * (i + 1) for i in range(20)}}
+        metrics = task.evaluate(lambda texts, at=angles: [[np.cos(at[t]), np.sin(at[t])] for t in texts]).metrics
+        assert metrics["mrr@10"] == pytest.approx(expected) and metrics["recall@100"] == 100
+        assert (metrics["ndcg@10"] > 0) == (rank < 10)
+
+
+def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    corpus = {"1": "a cat", "2": "a dog", "3": "the bird"}
+    queries = {"1": "a cat", "3": "a dog"}
+    task = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, {"1": {"2": 1}, "3": {"3": 1}}))
+    vectors = {"a cat": [1.0, 0.0], "a dog": [0.8, 0.6], "the bird": [0.0, 1.0]}
+    result = task.evaluate(lambda texts: [vectors[text] for text in texts])
+    # Query 1 is document 1, and its best other document is 2. Document 3 is third for query 3.
+    assert result.metrics["mrr@10"] == pytest.approx(100 * np.mean([1, 1 / 3]))
+
+
+def test_another_split_and_compressed_files_are_read(folder):
+    corpus, queries, qrels = beir()
+    write_beir(folder, corpus, queries, {"q0": qrels["q0"]}, split="dev")
+    assert len(read_task("retrieval", folder)) == 12
+    assert len(read_task("retrieval", folder / "qrels/dev.tsv")) == 1
+    import gzip
+
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress((folder / "corpus.jsonl").read_bytes()))
+    with pytest.raises(ValueError, match="both corpus.jsonl and corpus.jsonl.gz"):
+        read_task("retrieval", folder)
+    (folder / "corpus.jsonl").unlink()
+    assert len(read_task("retrieval", folder)) == 12
+
+
+def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folder, caplog):
+    rows = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(150)] + [{"_id": "e", "text": ""}]
+    write_lines(folder / "corpus.jsonl", rows)
+    task = read_task("retrieval", folder)
+    assert "title 3 body" in task.texts and len(task.corpora[""]) == 150
+    assert "left out 1 document(s) without text, such as 'e'" in caplog.text
+
+
+def test_queries_without_a_relevant_document_are_left_out(tmp_path, caplog):
+    pytest.importorskip("pytrec_eval")
+    corpus, queries, qrels = beir()
+    qrels["q0"] = dict.fromkeys(qrels["q0"], 0)
+    assert len(read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, qrels))) == 11
+    assert "left out 1 of 12 queries" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name, row, message",
+    [
+        (
+            "qrels/test.tsv",
+            "q1\tnowhere\t1",
+            r"1 judgement\(s\) name a document that does not exist; .*'nowhere'.*line",
+        ),
+        ("qrels/test.tsv", "nobody\td1\t1", r"1 judgement\(s\) name a query that does not exist; .*'nobody'"),
+        ("qrels/test.tsv", "q1\td1\tyes", "the score 'yes' is not a whole number"),
+        ("qrels/test.tsv", "q1\td149\t1\nq1\td149\t0", "document 'd149' is judged a second time for query 'q1'"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "again"}', "line 151: the _id 'd0' occurs a second time"),
+        ("queries.jsonl", '{"_id": "q0", "text": "again"}', "line 13: the _id 'q0' occurs a second time"),
+        ("queries.jsonl", '{"_id": "new", "text": " "}', "line 13: the text is empty"),
+    ],
+)
+def test_bad_retrieval_folders_are_refused(folder, name, row, message):
+    with open(folder / name, "a") as stream:
+        stream.write(row + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_task("retrieval", folder)
+
+
+def test_missing_and_empty_parts_of_a_retrieval_folder_are_refused(folder):
+    qrels = folder / "qrels/test.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(ValueError, match="no judgements in this file"):
+        read_task("retrieval", folder)
+    qrels.write_text("q0\td0\t1\n")
+    with pytest.raises(ValueError, match="line 1: no column 'query-id'"):
+        read_task("retrieval", folder)
+    qrels.unlink()
+    with pytest.raises(ValueError, match="no qrels/test.tsv"):
+        read_task("retrieval", folder)
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(ValueError, match="no qrels/test.tsv|no queries.jsonl"):
+        read_task("retrieval", folder)
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["reranking", "retrieval"])
+def test_a_split_shares_no_query_and_keeps_the_corpus(kind, reranking, folder):
+    task = reranking if kind == "reranking" else read_task("retrieval", folder)
+    first, second = task.split(0.5, seed=1)
+    assert len(first) + len(second) == len(task) and len(first) == len(task) // 2
+    texts = [
+        {getattr(query, "text", getattr(query, "query", None)) for query in part.queries} for part in (first, second)
+    ]
+    assert not texts[0] & texts[1]
+    if kind == "retrieval":
+        assert first.corpora is second.corpora is task.corpora
+    values = [part.evaluate(encode).scores["value"] for part in (first, second)]
+    whole = task.evaluate(encode).scores["value"]
+    assert sorted(np.concatenate(values)) == pytest.approx(sorted(whole))
+
+
+@pytest.mark.parametrize("kind", ["reranking", "retrieval"])
+def test_intervals_resample_the_queries(kind, reranking, folder):
+    task = reranking if kind == "reranking" else read_task("retrieval", folder)
+    before, after = task.evaluate(lambda texts: encode(texts)[:, :3]), task.evaluate(encode)
+    difference, low, high = paired_interval(task, [before], [after], seed=5)
+    assert difference == pytest.approx(after.metrics[task.metric] - before.metrics[task.metric])
+    drawn = np.random.default_rng(5).integers(len(task), size=(1000, len(task)))
+    differences = 100 * (after.scores["value"] - before.scores["value"])[drawn].mean(axis=1)
+    assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])))
+
+
+# --- USEB ------------------------------------------------------------------------------------------------------------
+
+
+def test_askubuntu_of_useb_is_read(tmp_path):
+    write = lambda name, lines: (tmp_path / name).write_text("".join(line + "\n" for line in lines))  # noqa: E731
+    write("text_tokenized.txt", [f"{i}\ttitle {i}\tbody {i}" for i in range(6)])
+    write("test.txt", ["0\t1 9\t1 2 3\t9.0 8.0 7.0", "4\t\t1 2\t1.0 2.0"])
+    write("dev.txt", ["5\t2\t1 2 3\t9.0 8.0 7.0"])
+    task = read_task("reranking", tmp_path)
+    assert len(task) == 1 and task.queries[0].query == "title 0"
+    assert task.queries[0].positives == ["title 1"] and task.queries[0].negatives == ["title 2", "title 3"]
+    assert read_task("reranking", tmp_path / "dev.txt").queries[0].positives == ["title 2"]
+    write("test.txt", ["0\t1\t1 77\t9.0 8.0"])
+    with pytest.raises(ValueError, match="test.txt, line 1: question 77 is not in text_tokenized.txt"):
+        read_task("reranking", tmp_path)
+
+
+def test_scidocs_of_useb_is_one_task_with_four_subsets(tmp_path):
+    corpus = {str(i): {"title": f"paper {i}"} for i in range(6)} | {"6": {"title": None}}
+    judged = {"0": {"1": 1, "2": 0, "6": 1}}
+    names = ["cite", "cocite", "coview", "coread"]
+    data = {"corpus": corpus, "test": {name: judged for name in names}, "valid": {}}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    task = read_task("reranking", tmp_path)
+    assert len(task) == 4 and task.queries[0].positives == ["paper 1"] and task.queries[0].negatives == ["paper 2"]
+    result = task.evaluate(encode)
+    assert set(result.details["map_by_subset"]) == set(names)
+
+
+def test_cqadupstack_of_useb_searches_each_forum_without_its_queries(tmp_path):
+    pytest.importorskip("pytrec_eval")
+    corpus = {forum: {f"{forum}{i}": f"{forum} question {i}" for i in range(5)} for forum in ("gis", "tex")}
+    split = {"test": {forum: {f"{forum}0": [f"{forum}1"]} for forum in corpus}, "valid": {}}
+    (tmp_path / "corpus.json").write_text(json.dumps(corpus))
+    (tmp_path / "retrieval_split.json").write_text(json.dumps(split))
+    task = read_task("retrieval", tmp_path)
+    assert len(task) == 2 and list(task.corpora["tex"]) == ["tex1", "tex2", "tex3", "tex4"]
+    angle = {text: 0.1 * int(text.split()[-1]) for texts in corpus.values() for text in texts.values()}
+    result = task.evaluate(lambda texts: [[np.cos(angle[text]), np.sin(angle[text])] for text in texts])
+    assert result.metrics["ndcg@10"] == 100 and result.details["ndcg@10_by_corpus"] == {"gis": 100, "tex": 100}
+
+
+def test_twitter_paraphrases_of_useb_leave_out_undecided_pairs(tmp_path):
+    url, pit = tmp_path / "Twitter_URL_Corpus_test.txt", tmp_path / "test.data"
+    url.write_text("a\tb\t(4, 6)\thttp\nc\td\t(3, 6)\thttp\ne\tf\t(0, 6)\thttp\n")
+    pit.write_text("1\ttopic\ta\tb\t5\ttags\ttags\n1\ttopic\tc\td\t2\ttags\ttags\n1\ttopic\te\tf\t3\ttags\ttags\n")
+    assert read_task("pairs", url).pairs.scores == [1.0, 0.0]
+    assert read_task("pairs", pit).pairs.scores == [1.0, 0.0]
+    with pytest.raises(ValueError, match="is a folder. Name a file of pairs"):
+        read_task("pairs", tmp_path)
