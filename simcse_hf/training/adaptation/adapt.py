@@ -99,7 +99,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
         logger.info(f"Continuing the adaptation in {output}, of which {record.seconds / 60:.1f} minutes are spent.")
     start = StartModel(settings.model, settings.pooler_type)
     corpus, tasks = _prepare(settings, start, record, output)
-    search = Search(start, corpus, tasks.dev, tasks.names, record, output / SEARCH, settings.bf16)
+    search = Search(start, corpus, tasks.dev[0], tasks.names[0], record, output / SEARCH, settings.bf16)
     chosen = search.run(settings.seeds)
     logger.info("Judging the chosen model on the held-out part of the tasks.")
     verdicts = _judge(search, chosen, tasks)

@@ -20,7 +20,7 @@ from ...publishing.card_adaptation import ADAPTATION
 from ...publishing.card_training import public_name
 from ..record import hardware
 from .search import START, Search, Trial
-from .tasks import DEV_SHARE, Tasks
+from .tasks import Tasks
 from .verdict import CONFIDENCE, GAIN, TaskVerdict, sentence
 
 MODEL = "model"
@@ -76,12 +76,12 @@ def describe(
                 "verdict": verdict.verdict,
                 "summary": sentence(verdict),
                 "source": Path(source).name,
+                "dev_units": len(dev),
                 "description": text,
             }
-            for verdict, source, text in zip(verdicts, tasks.sources, tasks.descriptions, strict=True)
+            for verdict, source, dev, text in zip(verdicts, tasks.sources, tasks.dev, tasks.descriptions, strict=True)
         ],
-        "dev_share": DEV_SHARE,
-        "model": str(arguments["model"]),
+        "model": public_name(arguments["model"]),
         "start_pooler": str(search.start.variant),
         "corpus": search.corpus.describe(),
         "budget_seconds": search.record.budget,
@@ -115,6 +115,5 @@ def ship(result: dict[str, Any], model: SimCSE | None, start: str, output: Path)
             return
         model.save_pretrained(folder)
         kept = {name: value for name, value in result.items() if name not in ("neighbours", "arguments")}
-        kept["model"] = public_name(start)
         (folder / ADAPTATION).write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         write_card(folder, repo_id=f"your-name/{output.resolve().name}")

@@ -16,7 +16,7 @@ from .candidates import StageResult, TrainingOptions, train_candidate
 from .corpus import Corpus
 from .plan import LONGER, Candidate, Costs, Division, Stage, candidates, divide, name_of, steps_within
 from .record import Record
-from .variants import POOLERS, WHITENING_TEXTS, StartModel, TaskScores, Variant, open_variant
+from .variants import POOLERS, StartModel, TaskScores, Variant, open_variant, whitening_texts
 
 logger = logging.get_logger(__name__)
 
@@ -25,6 +25,8 @@ START = "start"
 _PROBE_STEPS = 5
 #: Part of the budget that poolers and whitenings may take before the first training step.
 _UNTRAINED_SHARE = 0.25
+#: Trained models are not whitened if whitening loses more points than this without training.
+_WORSE = 1.0
 #: What a run of one candidate may raise without ending the search.
 _FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMemoryError)
 
@@ -37,7 +39,7 @@ class Trial:
         name (`str`): `"start"`, `"untrained"`, or the stages of the candidate.
         round (`str`): `"start"`, `"untrained"`, `"short"`, `"long"` or `"seed"`.
         variant (`str`): Pooler and whitening of the figures below, the best of those that were tried.
-        dev (`dict[str, float]`): Headline metric of each task, x 100; empty for a run that failed.
+        dev (`dict[str, float]`): Headline metric of the first task, x 100, by its name; empty for a run that failed.
         seconds (`float`): Time for training and scoring.
         variants (`dict[str, float]`): Headline metric of the first task for every variant that was tried.
         steps (`list[int]`): Steps of each stage.
@@ -71,14 +73,14 @@ class Trial:
 class Search:
     """A search over poolers, whitenings and training runs.
 
-    Models are chosen by the first task. Every measurement is recorded, so an interrupted search continues where it
-    was, and the model of the best training run so far is kept in `directory`.
+    Every measurement is recorded, so an interrupted search continues where it was, and the model of the best training
+    run so far is kept in `directory`.
 
     Args:
         start (`StartModel`): The model to start from.
         corpus (`Corpus`): The training texts.
-        tasks (`Sequence[UserTask]`): The dev parts of the tasks.
-        names (`Sequence[str]`): The names of the tasks.
+        task (`UserTask`): The dev part of the task by which models are chosen.
+        name (`str`): The name of the task.
         record (`Record`): Measurements and clock.
         directory (`Path`): For the models of the search.
         bf16 (`bool`): Whether to train in bfloat16.
@@ -88,14 +90,15 @@ class Search:
         self,
         start: StartModel,
         corpus: Corpus,
-        tasks: Sequence[UserTask],
-        names: Sequence[str],
+        task: UserTask,
+        name: str,
         record: Record,
         directory: Path,
         bf16: bool = False,
     ):
         self.start, self.corpus, self.record, self.directory = start, corpus, record, directory
-        self._tasks, self._names, self._bf16 = tasks, names, bf16
+        self._task, self._name, self._bf16 = task, name, bf16
+        self._whitens = True
         self.trials: list[Trial] = []
         self._pooler = start.variant.pooler
         self.division: Division | None = None
@@ -111,7 +114,9 @@ class Search:
                 be the start model itself.
         """
         self._measure_untrained()
-        self._pooler = Variant.parse(max(self.trials, key=lambda trial: trial.headline).variant).pooler
+        best = max(self.trials, key=lambda trial: trial.headline)
+        self._pooler = Variant.parse(best.variant).pooler
+        self._whitens = self._is_whitening_promising()
         self._train(seeds)
         best = max(self.trials, key=lambda trial: trial.headline)  # the first of equals, so the simplest
         if not best.stages:
@@ -127,7 +132,7 @@ class Search:
 
     def _measure_untrained(self) -> None:
         began = time.monotonic()
-        values = self.record.once(START, lambda: self._headlines(TaskScores(self.start.open(), self._tasks)()))
+        values = self.record.once(START, lambda: self._headline(TaskScores(self.start.open(), [self._task])()))
         seconds = self.record.once(f"{START}/seconds", lambda: round(time.monotonic() - began, 2))
         variant = str(self.start.variant)
         self._add(Trial(START, START, variant, values, seconds, {variant: _first(values)}))
@@ -139,6 +144,16 @@ class Search:
                 break
             trial = self.record.once(known, lambda pooler=pooler: asdict(self._untrained(pooler)))  # type: ignore[misc]
             self._add(Trial(**trial))
+
+    def _is_whitening_promising(self) -> bool:
+        """Return whether whitening costs any pooler at most `_WORSE` points, so that trained models try it too."""
+        pairs = [
+            (value, trial.variants[str(Variant(Variant.parse(name).pooler))])
+            for trial in self.trials
+            for name, value in trial.variants.items()
+            if trial.round == "untrained" and Variant.parse(name).whitening
+        ]
+        return not pairs or any(whitened > plain - _WORSE for whitened, plain in pairs)
 
     def _untrained(self, pooler: str) -> Trial:
         return self._measured(Trial("untrained", "untrained", "", {}, 0.0), pooler, lambda: self.start.name)
@@ -159,21 +174,20 @@ class Search:
     def _score(self, directory: str | Path, pooler: str) -> dict[str, dict[str, float]]:
         """Return the headline metrics of a model under a pooler, without and with whitening, by variant."""
         model = open_variant(directory, Variant(pooler), self.corpus)
-        scores = TaskScores(model, self._tasks)
-        values = {str(Variant(pooler)): self._headlines(scores())}
+        scores = TaskScores(model, [self._task])
+        values = {str(Variant(pooler)): self._headline(scores())}
         self.record.tick()
+        if not self._whitens:
+            return values
         try:
-            whitening = fit_whitening([model.encode(self.corpus.texts[:WHITENING_TEXTS], normalize=False)])
+            whitening = fit_whitening([model.encode(whitening_texts(model, self.corpus), normalize=False)])
         except ValueError as error:  # fewer texts than dimensions
             self.record.note(f"No whitening was tried: {error}.")
             return values
-        return values | {str(Variant(pooler, True)): self._headlines(scores(whitening))}
+        return values | {str(Variant(pooler, True)): self._headline(scores(whitening))}
 
-    def _headlines(self, results: Sequence[TaskResult]) -> dict[str, float]:
-        return {
-            name: round(float(result.metrics[task.metric]), 4)
-            for name, task, result in zip(self._names, self._tasks, results, strict=True)
-        }
+    def _headline(self, results: Sequence[TaskResult]) -> dict[str, float]:
+        return {self._name: round(float(results[0].metrics[self._task.metric]), 4)}
 
     # --- with training ---------------------------------------------------------------------------------------------
 
@@ -292,7 +306,7 @@ class Search:
         steps = f", {sum(trial.steps)} steps" if trial.steps else ""
         logger.info(
             f"[{_clock(self.record.seconds)}] {trial.round}: {trial.name}{steps} ({trial.variant}): dev "
-            f"{self._names[0]} {trial.headline:.2f} ({gain:+.2f})"
+            f"{self._name} {trial.headline:.2f} ({gain:+.2f})"
         )
 
     def _remove_unneeded(self) -> None:

@@ -15,6 +15,8 @@ logger = logging.get_logger(__name__)
 
 #: Share of a task that the search sees; the rest is for the judgement.
 DEV_SHARE = 0.5
+#: The search scores dozens of models, so it sees fewer units of a large task.
+_MAX_DEV_UNITS = 2000
 _SPLIT_SEED = 0
 
 
@@ -79,7 +81,7 @@ def prepare_tasks(
     parts = []
     for task in whole:
         try:
-            parts.append(task.split(DEV_SHARE, _SPLIT_SEED))
+            parts.append(task.split(min(DEV_SHARE, _MAX_DEV_UNITS / len(task)), _SPLIT_SEED))
         except ValueError as error:
             raise ValueError(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"

@@ -17,8 +17,8 @@ from .corpus import MIN_TEXTS, Corpus
 logger = logging.get_logger(__name__)
 
 TITLE_COLUMNS = ("title", "headline", "heading", "subject", "question")
-MAX_QUERIES, MIN_QUERIES = 1000, 40
-_MAX_DISTRACTORS = 4000
+MAX_QUERIES, MIN_QUERIES = 800, 40
+_MAX_DISTRACTORS = 1200
 _MAX_DOCUMENTS = 20_000
 _SENTENCES_OF_A_DOCUMENT = 5
 _DELETED = 0.5

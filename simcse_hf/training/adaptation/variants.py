@@ -16,8 +16,8 @@ from .corpus import Corpus
 
 logger = logging.get_logger(__name__)
 
-#: Texts that a whitening is fitted on.
-WHITENING_TEXTS = 4096
+#: Texts that a whitening is fitted on, for each dimension of the embeddings.
+_TEXTS_PER_DIMENSION = 5
 #: Poolers that are tried beside the model's own.
 POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
 _WHITENED = ", whitening"
@@ -92,7 +92,7 @@ def open_variant(directory: str | Path, variant: Variant, corpus: Corpus) -> Sim
     Args:
         directory (`str` or `Path`): The model.
         variant (`Variant`): The pooler, and whether to whiten.
-        corpus (`Corpus`): The texts, of which the first `WHITENING_TEXTS` are used.
+        corpus (`Corpus`): The texts, of which [`whitening_texts`] are used.
 
     Returns:
         `SimCSE`: The model. Its `save_pretrained` saves the whitening too.
@@ -102,11 +102,16 @@ def open_variant(directory: str | Path, variant: Variant, corpus: Corpus) -> Sim
     """
     model = SimCSE(directory, pooler_type=variant.pooler, postprocess=False)
     if variant.whitening:
-        texts = corpus.texts[:WHITENING_TEXTS]
+        texts = whitening_texts(model, corpus)
         model.postprocessing = fit_whitening([model.encode(texts, normalize=False)])
         file = Path(corpus.path).name
         model.postprocessing_fit = Fit(model.pooler_type, model.max_length, file, [corpus.column], len(texts), {})
     return model
+
+
+def whitening_texts(model: SimCSE, corpus: Corpus) -> Sequence[str]:
+    """Return the texts of a corpus that a whitening is fitted on: the first ones, five for each dimension."""
+    return corpus.texts[: _TEXTS_PER_DIMENSION * model.dim]
 
 
 class TaskScores:
