@@ -27,6 +27,8 @@ class Candidates:
         query_ids (`torch.Tensor`, *optional*): Text ids of each query and of its positive, of shape `(m, 2)`.
         column_ids (`torch.Tensor`, *optional*): Text ids of the first columns. A column whose id equals one of the
             query's ids is left out, except `positive_column`. The columns after them have no id and always count.
+        false_negative_margin (`float`, *optional*): Columns whose logit is above the positive's by more than this are
+            left out. Weights do not count here.
     """
 
     positive_column: torch.Tensor
@@ -35,18 +37,26 @@ class Candidates:
     log_weight: float = 0.0
     query_ids: torch.Tensor | None = None
     column_ids: torch.Tensor | None = None
+    false_negative_margin: float | None = None
 
-    def keep_others_(self, logits: torch.Tensor, rows: slice, fill: float) -> torch.Tensor:
+    def keep_others_(
+        self, logits: torch.Tensor, rows: slice, fill: float, positive: torch.Tensor | float = 0.0
+    ) -> torch.Tensor:
         """Weight the logits in place, and overwrite those of every column that is not another candidate.
 
         Args:
             logits (`torch.Tensor`): Logits of the queries in `rows`.
             rows (`slice`): The queries.
             fill (`float`): The value to write: very small, so that the column adds nothing to a logsumexp.
+            positive (`torch.Tensor` or `float`, *optional*, defaults to `0.0`): The logit of each query's positive, of
+                shape `(m, 1)`. It is 0 for logits relative to the positive's.
 
         Returns:
             `torch.Tensor`: `logits`.
         """
+        false_negatives = None
+        if self.false_negative_margin is not None:
+            false_negatives = logits > positive + self.false_negative_margin
         if self.weighted is not None and self.log_weight:
             columns = self.weighted[rows]
             logits.scatter_add_(1, columns, torch.full_like(columns, self.log_weight, dtype=logits.dtype))
@@ -54,6 +64,8 @@ class Candidates:
             with_ids = logits[:, : len(self.column_ids)]
             for ids in self.query_ids[rows].unbind(1):
                 with_ids.masked_fill_(ids[:, None] == self.column_ids, fill)
+        if false_negatives is not None:
+            logits.masked_fill_(false_negatives, fill)
         for excluded in (self.positive_column, self.left_out):
             if excluded is not None:
                 logits.scatter_(1, excluded[rows, None], fill)
@@ -164,7 +176,7 @@ def _loss_and_gradients(
                 part.mul_(scale)
         positive_column = candidates.positive_column[rows, None]
         positive = logits.gather(1, positive_column)
-        candidates.keep_others_(logits, rows, float("-inf"))
+        candidates.keep_others_(logits, rows, float("-inf"), positive)
         largest = logits.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == float("-inf"), 0.0)
         weights = logits.sub_(largest).exp_()

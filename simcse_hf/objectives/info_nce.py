@@ -64,6 +64,11 @@ class InfoNCE(nn.Module):
     negatives count in both directions with the same weight, because what contradicts a text also contradicts what
     follows from it.
 
+    With `false_negative_margin` m, a candidate whose similarity to a query exceeds that of its positive by more
+    than m is left out of the sum: it is probably an unlabelled positive. GISTEmbed (Solatorio 2024, arXiv:2402.16829)
+    does so with m = 0 and the similarities of a second, frozen model, and NV-Retriever (Moreira et al. 2024,
+    arXiv:2407.15831) when it mines. Here the similarities are those of the embeddings in the loss.
+
     Each term is computed as softplus(logsumexp over the others of (s_other - s_positive)). Its gradient stays accurate
     in float32 when the loss is nearly 0 and softmax(positive) rounds to 1. Large batches are computed in chunks:
     memory then grows with the number of embeddings instead of its square, and the loss can be differentiated once.
@@ -76,10 +81,12 @@ class InfoNCE(nn.Module):
             logits of a row's own hard negatives, as in the reference implementation.
         hard_negative_alpha (`float`, *optional*): alpha itself, above 0, instead of `hard_negative_weight`.
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well.
+        false_negative_margin (`float`, *optional*): m, in units of the similarity, not divided by the temperature. By
+            default every candidate counts.
 
     Raises:
-        ValueError: If the temperature or alpha is not above 0, the similarity is unknown, or both weight and alpha are
-            given.
+        ValueError: If the temperature or alpha is not above 0, the similarity is unknown, both weight and alpha are
+            given, or the margin is not finite.
     """
 
     def __init__(
@@ -89,12 +96,16 @@ class InfoNCE(nn.Module):
         hard_negative_weight: float = 0.0,
         hard_negative_alpha: float | None = None,
         symmetric: bool = False,
+        false_negative_margin: float | None = None,
     ):
         super().__init__()
         self.temperature = resolve_temperature(temperature, similarity)
         self.similarity = similarity
         self.hard_negative_weight = log_weight(hard_negative_weight, hard_negative_alpha)
         self.symmetric = symmetric
+        if false_negative_margin is not None and not math.isfinite(false_negative_margin):
+            raise ValueError(f"false_negative_margin must be a finite number, got {false_negative_margin}")
+        self.false_negative_margin = false_negative_margin
 
     def forward(
         self,
@@ -167,7 +178,15 @@ class InfoNCE(nn.Module):
             blocks.append(extra_negatives)
 
         def mean_loss(queries: torch.Tensor, columns: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
-            candidates = Candidates(columns, left_out, weighted, self.hard_negative_weight, query_ids, column_ids)
+            candidates = Candidates(
+                columns,
+                left_out,
+                weighted,
+                self.hard_negative_weight,
+                query_ids,
+                column_ids,
+                None if self.false_negative_margin is None else self.false_negative_margin / self.temperature,
+            )
             return self._mean(queries, blocks, candidates)
 
         if not self.symmetric:

@@ -46,6 +46,8 @@ class SimCSEObjective(Objective):
             SimCLR, arXiv:2002.05709, Eq. 1).
         mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
             as the anchor or its positive.
+        false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
+            positive by more than this; see [`InfoNCE`].
 
     Raises:
         ValueError: If an argument is not valid.
@@ -62,12 +64,21 @@ class SimCSEObjective(Objective):
         hard_negative_weight: float = 0.0,
         symmetric: bool = False,
         mask_duplicates: bool = False,
+        false_negative_margin: float | None = None,
     ):
         super().__init__(dim)
         for name, value in (("symmetric", symmetric), ("mask_duplicates", mask_duplicates)):
             if not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false, got {value!r}")
-        self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric=symmetric)
+        if isinstance(false_negative_margin, bool) or not isinstance(false_negative_margin, (int, float, type(None))):
+            raise ValueError(f"false_negative_margin must be a number, got {false_negative_margin!r}")
+        self.info_nce = InfoNCE(
+            temperature,
+            similarity,
+            hard_negative_weight,
+            symmetric=symmetric,
+            false_negative_margin=false_negative_margin,
+        )
         self.needs_text_ids = mask_duplicates
 
     def check(self, rows: TrainingRows) -> None:

@@ -72,6 +72,13 @@ class ModelArguments:
     hard_negative_alpha: float | None = field(
         default=None, metadata={"help": "alpha itself, instead of --hard_negative_weight."}
     )
+    false_negative_margin: float | None = field(
+        default=None,
+        metadata={
+            "help": "Leave candidates out of the loss that are more similar to the anchor than its positive by more "
+            "than this (objective simcse); default: every candidate counts."
+        },
+    )
     do_mlm: bool = field(default=False, metadata={"help": "Add the auxiliary masked-LM loss."})
     mlm_weight: float = field(default=0.1, metadata={"help": "Weight of the auxiliary masked-LM loss."})
     objective: str = field(default="simcse", metadata={"help": f"Training objective: {', '.join(OBJECTIVES)}."})
@@ -107,12 +114,18 @@ class ModelArguments:
             "do_mlm": self.do_mlm,
             "mlm_weight": self.mlm_weight,
             "objective": self.objective,
-            "objective_options": _parse_options(self.objective_options),
+            "objective_options": self._options(),
             "matryoshka_dims": _parse_dims(self.matryoshka_dims),
             "encoders": self.encoders,
             "unpadded": self.unpadded,
             "templates": self.templates or [],
         }
+
+    def _options(self) -> dict[str, Any]:
+        options = _parse_options(self.objective_options)
+        if self.false_negative_margin is not None:
+            options["false_negative_margin"] = self.false_negative_margin
+        return options
 
     def hub_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `from_pretrained` that say which files on the hub are meant."""

@@ -224,8 +224,11 @@ def test_log_weight_without_alpha_is_the_weight():
 # --- further candidates, both directions, equal texts ----------------------------------------------------------------
 
 
-def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, symmetric, ids):
-    """Slow reference: list the logit of the positive and of every negative of each query."""
+def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, symmetric, ids, most=math.inf):
+    """Slow reference: list the logit of the positive and of every negative of each query.
+
+    `most` is the false-negative margin.
+    """
     losses = []
     pairs = [("anchor", first + i) for i in range(len(anchors))]
     if symmetric:
@@ -237,6 +240,7 @@ def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, 
             query, target = target, query
         own_texts = set() if ids is None else {ids[own][0].item(), ids[own][1].item()}
         counted = []
+        highest = slow_similarity(query, target, kind) + most
         for j in range(len(positives)):
             others = [] if j == own else [(positives[j], 1)]
             if symmetric and j != own:
@@ -244,14 +248,52 @@ def slow_general(anchors, positives, negatives, extra, tau, alpha, kind, first, 
             if negatives is not None:
                 others += [(negative, 2 + m) for m, negative in enumerate(negatives[j])]
             for other, column in others:
-                if ids is None or ids[j][column].item() not in own_texts:
+                is_false_negative = slow_similarity(query, other, kind) > highest
+                if not is_false_negative and (ids is None or ids[j][column].item() not in own_texts):
                     weight = alpha if j == own and column >= 2 else 1.0
                     counted.append(math.log(weight) + slow_similarity(query, other, kind) / tau)
         if extra is not None:
-            counted += [slow_similarity(query, other, kind) / tau for other in extra]
+            similarities = [slow_similarity(query, other, kind) for other in extra]
+            counted += [similarity / tau for similarity in similarities if similarity <= highest]
         margin = slow_similarity(query, target, kind) / tau
         losses.append(torch.logsumexp(torch.stack([margin, *counted]), 0) - margin)
     return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("margin", [-0.3, 0.0, 0.4])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.05), ("dot", 2.0)])
+def test_false_negatives_are_left_out_as_in_the_slow_reference(similarity, temperature, k, symmetric, margin, form):
+    n, total, first = (7, 7, 0) if symmetric else (4, 9, 3)
+    anchors = draw(n, 0, dim=5, seed=1)[0]
+    _, positives, negatives = draw(total, k, dim=5, seed=2)
+    extra = draw(4, 0, dim=5, seed=3)[0]
+    ids = torch.randint(0, 9, (total, 2 + k), generator=torch.Generator().manual_seed(4))
+    weight = 0.7 if k else 0.0
+    fast, everything = (
+        InfoNCE(temperature, similarity, weight, symmetric=symmetric, false_negative_margin=m)(
+            anchors, positives, negatives, first, extra_negatives=extra, text_ids=ids
+        )
+        for m in (margin, None)
+    )
+    alpha = math.exp(weight)
+    slow = slow_general(
+        anchors, positives, negatives, extra, temperature, alpha, similarity, first, symmetric, ids, margin
+    )
+    assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
+    assert fast.item() < everything.item(), "some candidate must be above the margin, or the test shows nothing"
+    inputs = [anchors, positives, negatives, extra]
+    for ours, exact in zip(gradients(fast, inputs), gradients(slow, inputs), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-9)
+
+
+def test_a_hard_negative_is_left_out_by_its_similarity_whatever_its_weight(form):
+    anchor, positive = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.8, 0.6]])
+    below, above = torch.tensor([[[0.7, 0.7]]]), torch.tensor([[[1.0, 0.1]]])
+    loss = InfoNCE(hard_negative_weight=9.0, false_negative_margin=0.0)
+    assert loss(anchor, positive, below).item() > 1
+    assert loss(anchor, positive, above).item() == 0
 
 
 @pytest.mark.parametrize("duplicates", [False, True])

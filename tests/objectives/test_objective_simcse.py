@@ -21,6 +21,7 @@ CASES = {  # sentences a row, options
     "symmetric with hard negatives": (3, {"symmetric": True}),
     "duplicates": (3, {"mask_duplicates": True}),
     "symmetric duplicates": (3, {"symmetric": True, "mask_duplicates": True}),
+    "false negatives": (3, {"false_negative_margin": 0.1}),
 }
 
 
@@ -47,12 +48,15 @@ def slow(case, vectors, text_ids):
     for i, row in enumerate(units):
         for query, target in ((0, 1), (1, 0)) if options.get("symmetric") else ((0, 1),):
             terms = 0.0
+            highest = torch.dot(row[query], row[target]).item() + options.get("false_negative_margin", math.inf)
             for j, others in enumerate(units):
                 for column, other in enumerate(others):
                     is_pair = j == i and column < 2
                     seen = column >= 1 or options.get("symmetric")
                     own_texts = text_ids[i, :2].tolist() if options.get("mask_duplicates") else []
                     if is_pair or not seen or text_ids[j, column].item() in own_texts:
+                        continue
+                    if torch.dot(row[query], other).item() > highest:
                         continue
                     alpha = math.exp(0.6) if j == i else 1.0
                     terms += alpha * math.exp(torch.dot(row[query], other).item() / 0.1)
@@ -188,3 +192,9 @@ def test_masking_duplicates_without_ids_is_refused():
 def test_an_option_of_the_wrong_type_is_refused_by_name(name):
     with pytest.raises(ValueError, match=f"{name} must be true or false, got 'no'"):
         make_objective("simcse", DIM, {}, {name: "no"})
+
+
+@pytest.mark.parametrize("margin", [True, "0.1", float("nan")])
+def test_a_false_negative_margin_that_is_no_finite_number_is_refused(margin):
+    with pytest.raises(ValueError, match="false_negative_margin must be a"):
+        make_objective("simcse", DIM, {}, {"false_negative_margin": margin})
