@@ -25,6 +25,7 @@ BENCHMARKS = {
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
     "search": "exact and approximate search",
     "fuzz": "mutated files through every parser",
+    "mining": "mining hard negatives against encoding alone",
     "processes": "one against two CPU processes",
     "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
 }

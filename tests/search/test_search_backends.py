@@ -141,6 +141,28 @@ def test_equal_scores_keep_their_order_however_the_matrix_product_rounds(monkeyp
         np.testing.assert_allclose(scores, numpy_search(vectors, queries, top_k)[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-3])
+@pytest.mark.parametrize("top_k", [1, 5])
+def test_products_in_bfloat16_only_select_candidates(spread, top_k, monkeypatch):
+    """Also where all embeddings are nearly equal, so that bfloat16 cannot tell them apart."""
+    import simcse_hf.search.exact as exact
+
+    monkeypatch.setattr(exact, "_MANY_QUERIES", 4)
+    monkeypatch.setattr(exact, "_CHUNK", 1024)
+    vectors = unit_vectors(3000) * spread + unit_vectors(1, seed=2)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = ExactIndex(DIM)
+    index.add(vectors)
+    found = {}
+    for fast in (True, False):
+        monkeypatch.setattr(exact, "_multiplies_bfloat16", lambda fast=fast: fast)
+        found[fast] = index.search(vectors[:9], top_k)
+        assert len(index._precisions(9)) == 1 + fast
+    np.testing.assert_array_equal(found[True][0], found[False][0])
+    np.testing.assert_array_equal(found[True][1], found[False][1])
+    np.testing.assert_allclose(found[True][0], numpy_search(vectors, vectors[:9], top_k)[0], atol=1e-6)
+
+
 def test_embeddings_added_one_by_one_are_joined_into_few_parts():
     vectors = unit_vectors(1000)
     index = ExactIndex(DIM)
