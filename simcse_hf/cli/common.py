@@ -187,11 +187,7 @@ def parse_task(text: str) -> tuple[str, str]:
 
 
 def add_task_option(parser: argparse._ActionsContainer) -> None:
-    """Add `--task KIND=FILE`, whose value is a list of the tuples that `parse_task` returns.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command, or a group of its options.
-    """
+    """Add `--task KIND=FILE` to a parser or a group of its options; the value is a list of `parse_task`'s tuples."""
     parser.add_argument(
         "--task",
         action="append",

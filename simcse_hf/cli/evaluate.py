@@ -8,6 +8,7 @@ from .common import (
     add_general_options,
     add_model_options,
     add_output_options,
+    add_task_option,
     check_output_file,
     command_parser,
     positive_int,
@@ -16,6 +17,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol
+    from ..evaluation.user_tasks import UserTask
 
 TASK_SETS = ("sts", "transfer", "full")
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
@@ -45,6 +47,7 @@ def _add_protocol_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pairs", nargs="+", default=[], metavar="FILE", help="files of scored pairs, or hub data sets as name:split"
     )
+    add_task_option(group)
     group.add_argument("--mode", choices=MODES, default="test", help="which splits are scored; default: test")
     group.add_argument(
         "--aggregation", choices=AGGREGATIONS, default="all", help="how STS12 to STS16 make one figure; default: all"
@@ -68,6 +71,8 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
 def _check_fit_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.fit_on is None and (arguments.method or arguments.dim):
         parser.error("--method and --dim need --fit_on target; a transform that is saved beside a model needs neither")
+    if arguments.fit_on and arguments.task:
+        parser.error("--fit_on is for --data_dir and --pairs: leave out --task")
     if arguments.method == "flow" and arguments.dim is not None:
         parser.error("--dim is an option of --method whitening")
 
@@ -120,8 +125,8 @@ def evaluate_main(argv: list[str]) -> int:
     """
     parser = _evaluate_parser()
     arguments = parser.parse_args(argv)
-    if arguments.data_dir is None and not arguments.pairs and not arguments.mteb:
-        parser.error("there is nothing to evaluate: give --data_dir, --pairs or --mteb")
+    if not (_names_data(arguments) or arguments.mteb):
+        parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
     if arguments.fit_on and arguments.mteb:
         parser.error("--fit_on is for --data_dir and --pairs: leave out --mteb")
     _check_fit_options(parser, arguments)
@@ -134,7 +139,7 @@ def evaluate_main(argv: list[str]) -> int:
 
     model = _load(arguments.model, arguments)
     evaluation: Evaluation | None = Evaluation({}, {})
-    if arguments.data_dir is not None or arguments.pairs:
+    if _names_data(arguments):
         evaluation = _evaluate(model, arguments, arguments.geometry)
     if arguments.mteb:
         from ..evaluation.mteb import evaluate_mteb
@@ -184,8 +189,8 @@ def compare_main(argv: list[str]) -> int:
     if len(set(arguments.models)) < 2:
         parser.error("give at least two different models or result files")
     models = [name for name in arguments.models if not _is_result_file(name)]
-    if models and arguments.data_dir is None and not arguments.pairs:
-        parser.error(f"{models[0]} is a model (no .json file): give --data_dir or --pairs to evaluate it")
+    if models and not _names_data(arguments):
+        parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
     _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
 
@@ -206,6 +211,10 @@ def compare_main(argv: list[str]) -> int:
     return 0
 
 
+def _names_data(arguments: argparse.Namespace) -> bool:
+    return arguments.data_dir is not None or bool(arguments.pairs or arguments.task)
+
+
 def _is_result_file(name: str) -> bool:
     return name.endswith(".json") and Path(name).is_file()
 
@@ -224,6 +233,14 @@ def _tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
     if arguments.tasks is not None:
         return tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
     return default_tasks(arguments.task_set or "sts", arguments.mode)
+
+
+def _user_tasks(arguments: argparse.Namespace) -> "dict[str, UserTask]":
+    if not arguments.task:
+        return {}
+    from ..evaluation import user_tasks
+
+    return user_tasks.read_tasks(arguments.task)
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:
@@ -248,7 +265,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
 
     protocol, tasks = _protocol(arguments), _tasks(arguments)
     pairs = tuple(read_pairs_argument(argument) for argument in arguments.pairs)
-    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry)
+    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry, _user_tasks(arguments))
     vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None

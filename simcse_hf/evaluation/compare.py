@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .bootstrap import resampled_figures
-from .report import format_number, format_rows, headline, is_transfer
+from .report import format_number, format_rows, headline, is_transfer, is_user_task
 from .run import PAPER_PROTOCOL, Evaluation, Protocol
 
 AVERAGES = {"average": False, "average_transfer": True}
@@ -33,9 +33,10 @@ def compare_evaluations(
         seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
 
     Returns:
-        `dict[str, Any]`: `tasks`; `figures[name][task]`; `averages[key][name]` over the tasks
-        `averages[key]["tasks"]` for which all evaluations have a figure; and `differences[name][task]` with
-        `difference` (name minus baseline), `low` and `high` (`None` without stored scores). All figures are times 100.
+        `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
+        `figures[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
+        have a figure; and `differences[name][task]` with `difference` (name minus baseline), `low` and `high` (`None`
+        without stored scores). All figures are times 100.
 
     Raises:
         ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
@@ -54,11 +55,17 @@ def compare_evaluations(
     common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
+    users = {
+        task: f"{task} {each.results[task]['metrics'][0]}"
+        for each in named.values()
+        for task in common
+        if is_user_task(each.results[task])
+    }
     samples: dict[str, Any] = {task: _samples(named, task, protocol, resamples, seed) for task in common}
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
     for key, transfer in AVERAGES.items():
-        members = [task for task in common if is_transfer(task) == transfer]
+        members = [task for task in common if is_transfer(task) == transfer and task not in users]
         if members:
             groups[key] = members
             averages[key] = {name: _mean(figures[name][task] for task in members) for name in named}
@@ -81,6 +88,7 @@ def compare_evaluations(
         "confidence": confidence,
         "resamples": resamples,
         "tasks": tasks,
+        "labels": users,
         "figures": figures,
         "averages": averages,
         "differences": differences,
@@ -89,10 +97,9 @@ def compare_evaluations(
 
 def format_comparison(comparison: dict[str, Any]) -> str:
     """Format a comparison as text: the figures of all systems, then the differences of each to the baseline."""
-    header = ["", *comparison["tasks"]]
     averages = comparison["averages"]
-    labels = {"average": "Avg.", "average_transfer": "Avg. transfer"}
-    rows = [header + [labels[key] for key in averages]]
+    labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
+    rows = [["", *(labels.get(task, task) for task in comparison["tasks"]), *(labels[key] for key in averages)]]
     for name, figures in comparison["figures"].items():
         cells = [figures[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
         rows.append([name] + [format_number(cell) for cell in cells])
@@ -136,11 +143,13 @@ def _samples(
     baseline = next(iter(named))
     for name, parts in zip(named, systems, strict=True):
         same = list(parts) == list(systems[0]) and all(
-            np.array_equal(parts[part]["gold"], systems[0][part]["gold"]) for part in parts
+            np.array_equal(parts[part].get(key, []), systems[0][part].get(key, []))
+            for part in parts
+            for key in ("gold", "unit")
         )
         if not same:
             raise ValueError(
                 f"{task}: {name} and {baseline} were not evaluated on the same examples. Evaluate both with the same "
-                "data_dir and mode."
+                "data and mode."
             )
     return resampled_figures(systems, protocol.aggregation, protocol.metric, resamples, np.random.default_rng(seed))

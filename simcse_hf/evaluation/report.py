@@ -11,11 +11,16 @@ import numpy as np
 from .classifier import L2_GRID, ClassifierConfig
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
 
-PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy")
+PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 #: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]
 
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb")
+
+
+def is_user_task(result: dict[str, Any]) -> bool:
+    """Return whether a result is that of a task from a user's own files."""
+    return "kind" in result
 
 
 def is_transfer(task: str) -> bool:
@@ -27,6 +32,8 @@ def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -
     """Return the figure that a protocol reports for a task, times 100, or `None` if there is none."""
     if "missing" in result:
         return None
+    if is_user_task(result):
+        return result[result["metrics"][0]]
     if "accuracy" in result:
         return result["dev_accuracy" if mode == "dev" else "accuracy"]
     if "aggregate" in result:
@@ -90,6 +97,7 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
             blocks.append(_average_block(results, results[key], mode, aggregation, metric))
     if verbose:
         blocks.append(_details(results))
+    blocks.append("\n".join(_user_task_line(name, result) for name, result in results.items() if is_user_task(result)))
     if "geometry" in results:
         geometry = results["geometry"]
         blocks.append(
@@ -100,7 +108,12 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
     if "mteb" in results:
         rows = [["MTEB", "score"]] + [[task, format_number(score)] for task, score in results["mteb"].items()]
         blocks.append(format_rows(rows))
-    return "\n\n".join(blocks)
+    return "\n\n".join(filter(None, blocks))
+
+
+def _user_task_line(name: str, result: dict[str, Any]) -> str:
+    figures = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
+    return f"{name}: {figures} (x 100, {result['examples']} examples of {result['source']}; {result['protocol']})"
 
 
 def _average_block(results: dict[str, Any], average: dict[str, Any], mode: str, aggregation: str, metric: str) -> str:
@@ -124,7 +137,7 @@ def _details(results: dict[str, Any]) -> str:
     rows = [["", "pairs", "spearman", "pearson"]]
     accuracies = []
     for task, result in results.items():
-        if task in NOT_TASKS or "missing" in result:
+        if task in NOT_TASKS or "missing" in result or is_user_task(result):
             continue
         if "accuracy" in result:
             f1 = [f"F1 {result['f1']:.2f}"] if "f1" in result else []

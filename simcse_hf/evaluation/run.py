@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .sts_data import HUB, read_sts_task
 from .tasks import STS_SUBSETS, STS_TASKS, TaskNotFound, check_tasks, default_tasks, headline_split
 from .transfer import score_transfer_task
 from .transfer_data import LabelledTexts, read_transfer_task
+
+if TYPE_CHECKING:
+    from .user_tasks import UserTask
 
 logger = logging.get_logger(__name__)
 
@@ -71,6 +74,7 @@ class TaskData:
     transfer: dict[str, dict[str, LabelledTexts]] = field(default_factory=dict)
     pairs: dict[str, ScoredPairs] = field(default_factory=dict)
     geometry: dict[str, ScoredPairs] = field(default_factory=dict)
+    user_tasks: dict[str, "UserTask"] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def texts(self) -> Iterator[str]:
@@ -85,6 +89,8 @@ class TaskData:
             for examples in splits.values():
                 yield from examples.texts
                 yield from examples.texts2 or ()
+        for task in self.user_tasks.values():
+            yield from task.texts
 
 
 @dataclass
@@ -94,7 +100,8 @@ class Evaluation:
     Args:
         results (`dict[str, Any]`): By task, as `docs/evaluation.md` lists it, and `average`.
         scores (`dict`): For each task and each subset or split, the arrays `predicted` and `gold` of shape `(n,)`, or
-            `correct` and `gold` for a transfer task. The order of the examples is the same for every model.
+            `correct` and `gold` for a transfer task, or those of a [`TaskResult`] for a task from a user's own files.
+            The order of the examples is the same for every model.
     """
 
     results: dict[str, Any]
@@ -107,6 +114,7 @@ def read_tasks(
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: tuple[ScoredPairs, ...] = (),
     geometry: bool = False,
+    user_tasks: "dict[str, UserTask] | None" = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
@@ -117,6 +125,8 @@ def read_tasks(
         protocol (`Protocol`, *optional*): Its mode and regressor decide which splits are read.
         pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
+        user_tasks (`dict[str, UserTask]`, *optional*): Tasks from a user's own files, as
+            `user_tasks.read_tasks` returns them.
 
     Returns:
         [`TaskData`]: The data. A task without data is listed in `missing`, and a warning says so.
@@ -132,7 +142,7 @@ def read_tasks(
         )
     if data_dir is not None and data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    data = TaskData()
+    data = TaskData(user_tasks=user_tasks or {})
     for task in tasks:
         try:
             if task in STS_TASKS and not (task in STS_SUBSETS and protocol.mode == "dev"):
@@ -154,8 +164,8 @@ def read_tasks(
     for task, reason in data.missing.items():
         logger.warning(f"{task} is not evaluated: {reason}.")
     for extra in pairs:
-        if extra.name in data.pairs or extra.name in tasks:
-            raise ValueError(f"two sets of pairs are named {extra.name}. Rename one of the files.")
+        if extra.name in data.pairs or extra.name in tasks or extra.name in data.user_tasks:
+            raise ValueError(f"two tasks are named {extra.name}. Rename the file of pairs of this name.")
         data.pairs[extra.name] = extra
     if geometry:
         try:
@@ -209,6 +219,9 @@ def score_tasks(
         predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
         results[name] = correlations(predicted, gold, name)
         scores[name] = {"pairs": {"predicted": predicted, "gold": gold}}
+    for name, task in data.user_tasks.items():
+        result = task.evaluate(embeddings)
+        results[name], scores[name] = task.document(result), {task.kind: result.scores}
     if data.geometry:
         results["geometry"] = _geometry(data.geometry, embeddings)
     add_averages(results, tuple(tasks) + tuple(data.pairs), protocol.mode, protocol.aggregation, protocol.metric)

@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, EvalResultEntry
 from transformers.utils import logging
 
-from ..evaluation.report import NOT_TASKS, format_number, headline, is_transfer, read_results
+from ..evaluation.report import NOT_TASKS, format_number, headline, is_transfer, is_user_task, read_results
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
 from ..postprocessing.files import FOLDER
@@ -17,6 +17,14 @@ logger = logging.get_logger(__name__)
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 # The hub's SICK-R has all 9,927 pairs; the papers report the 4,927 pairs of the test split.
 _SAME_PAIRS_ON_HUB = {task: name for task, name in HUB_DATASETS.items() if task != "SICKRelatedness"}
+#: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
+_TASK_TYPES = {
+    "classification": "text-classification",
+    "clustering": "clustering",
+    "pairs": "binary-classification",
+    "reranking": "reranking",
+    "retrieval": "information-retrieval",
+}
 
 
 @dataclass
@@ -154,7 +162,7 @@ def protocol_of(document: dict, transfer: bool) -> str:
 
 
 def evaluation_tables(document: dict) -> list[Table]:
-    """Build the STS, transfer, geometry and MTEB tables for which an evaluation has results."""
+    """Build the tables for which an evaluation has results: STS, transfer, users' tasks, geometry and MTEB."""
     results, protocol = document["results"], document["protocol"]
     tables = []
     for key in ("average", "average_transfer"):
@@ -177,6 +185,8 @@ def evaluation_tables(document: dict) -> list[Table]:
                 [[*map(format_number, values), format_number(results[key]["value"])]],
             )
         )
+    if users := [result for result in results.values() if is_user_task(result)]:
+        tables.append(_user_task_table(users))
     if geometry := results.get("geometry"):
         cells = [f"{geometry[name]:.4f}" for name in ("alignment", "uniformity", "isotropy")]
         protocol_text = (
@@ -191,11 +201,29 @@ def evaluation_tables(document: dict) -> list[Table]:
     return tables
 
 
+def _user_task_table(results: list[dict]) -> Table:
+    rows = [
+        [f"{result['kind']} ({result['name']})", metric, format_number(result[metric]), str(result["examples"])]
+        for result in results
+        for metric in result["metrics"]
+    ]
+    protocols = dict.fromkeys(f"{result['kind']}: {result['protocol']}" for result in results)
+    return Table(
+        "Tasks from files",
+        f"Measured on the author's own data, x 100. {'. '.join(protocols)}.",
+        ["task", "metric", "value", "examples"],
+        rows,
+    )
+
+
 def model_index(document: dict) -> list[EvalResult]:
     """List the figures of an evaluation for the card's front matter."""
     protocol = document["protocol"]
     figures = []
     for task, value in _headlines(document):
+        if is_user_task(result := document["results"][task]):
+            figures.append(_user_task_entry(result, value))
+            continue
         transfer = is_transfer(task)
         figures.append(
             EvalResult(
@@ -212,6 +240,18 @@ def model_index(document: dict) -> list[EvalResult]:
             )
         )
     return figures
+
+
+def _user_task_entry(result: dict, value: float) -> EvalResult:
+    return EvalResult(
+        task_type=_TASK_TYPES[result["kind"]],
+        task_name=result["kind"].capitalize(),
+        dataset_type="unknown",
+        dataset_name=result["name"],
+        metric_type=result["metrics"][0],
+        metric_name=result["protocol"],
+        metric_value=round(value, 2),
+    )
 
 
 def eval_result_entries(document: dict) -> list[EvalResultEntry]:

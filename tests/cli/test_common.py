@@ -7,6 +7,7 @@ import pytest
 from simcse_hf.cli import common, encode, evaluate, postprocess, publish, search
 from simcse_hf.evaluation import sts, tasks
 from simcse_hf.evaluation.classifier import SEED
+from simcse_hf.evaluation.user_tasks import KINDS
 from simcse_hf.inference import quantization, shards
 from simcse_hf.models.poolers import POOLER_TYPES
 from simcse_hf.postprocessing.files import METHODS
@@ -24,6 +25,7 @@ def test_choices_are_those_of_the_package():
     assert evaluate.STS_TASKS + evaluate.TRANSFER_TASKS == tasks.ALL_TASKS
     assert evaluate.AGGREGATIONS == sts.AGGREGATIONS and evaluate.METRICS == tuple(sts.METRICS)
     assert evaluate.SEED == SEED
+    assert common.TASK_KINDS == tuple(KINDS)
 
 
 def _parsers():

@@ -1,10 +1,11 @@
 """`simcse-hf evaluate` and `simcse-hf compare`, from the command line to their files."""
 
 import json
+import re
 
 import pytest
 from conftest import tiny_config
-from evaluation_helpers import random_pairs, write, write_sick, write_sts, write_stsb, write_transfer
+from evaluation_helpers import random_pairs, random_texts, write, write_sick, write_sts, write_stsb, write_transfer
 from transformers import BertModel
 
 from simcse_hf.cli.evaluate import compare_main, evaluate_main
@@ -111,7 +112,7 @@ def test_refuses_to_compare_results_of_another_mode(folder):
         (["evaluate", "--model", "x:y", "--data_dir", "d", "--mode", "train"], "invalid choice: 'train'"),
         (["evaluate", "--model", "x:y", "--data_dir", "d", "--task_set", "sts", "--tasks", "MR"], "not allowed with"),
         (["compare", "a", "a"], "at least two different"),
-        (["compare", "a", "b"], "give --data_dir or --pairs"),
+        (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(words, message, capsys):
@@ -132,3 +133,115 @@ def test_invalid_input_gives_a_one_line_error(words, message, capsys):
     assert main(["evaluate", *words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("simcse-hf evaluate: error: ") and message in error
+
+
+# --- tasks from the user's own files ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user_files(tmp_path):
+    texts = [(f"{label} {label} {text}", label) for label in ("good", "bad") for text in random_texts(20, len(label))]
+    write(tmp_path / "mine.csv", ["text,label", *(f"{text},{label}" for text, label in dict.fromkeys(texts))])
+    write(tmp_path / "more.csv", ["text,label", *(f"x {text},{label}" for text, label in dict.fromkeys(texts))])
+    pairs = [f"{a} {i},{b} {i},{int(score > 2.5)}" for i, (a, b, score) in enumerate(random_pairs(30, 0))]
+    write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *pairs])
+    rows = [
+        {"query": a, "positive": [f"{b} {i}"], "negative": random_texts(3, i)}
+        for i, (a, b, score) in enumerate(random_pairs(12, 1))
+    ]
+    write(tmp_path / "ranked.jsonl", [json.dumps(row) for row in rows])
+    corpus = [json.dumps({"_id": f"d{i}", "text": f"{text} {i}"}) for i, text in enumerate(random_texts(30, 5))]
+    write(tmp_path / "beir/corpus.jsonl", corpus)
+    queries = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(random_texts(30, 5)[:8])]
+    write(tmp_path / "beir/queries.jsonl", queries)
+    qrels = [f"q{i}\td{i}\t1" for i in range(8)]
+    write(tmp_path / "beir/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *qrels])
+    kinds = ("classification", "clustering", "pairs", "reranking", "retrieval")
+    files = ("mine.csv", "mine.csv", "pairs.csv", "ranked.jsonl", "beir")
+    return [word for kind, file in zip(kinds, files, strict=True) for word in ("--task", f"{kind}={tmp_path / file}")]
+
+
+HEADLINES = {
+    "classification": "accuracy",
+    "clustering": "v_measure",
+    "pairs": "average_precision",
+    "reranking": "map",
+    "retrieval": "ndcg@10",
+}
+
+
+def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys):
+    pytest.importorskip("pytrec_eval")
+    for name in ("wide", "narrow"):
+        words = ["--model", f"cli_encoders:{name}", "--output", f"{name}.json", *user_files]
+        assert evaluate_main([*words, "--task", f"classification={tmp_path / 'more.csv'}"]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads((tmp_path / "wide.json").read_text())
+    results = document["results"]
+    assert list(results) == [*HEADLINES, "classification:more"] and "scikit-learn" in document["versions"]
+    for kind, metric in HEADLINES.items():
+        assert 0 <= results[kind][metric] <= 100 and results[kind]["metrics"][0] == metric
+        assert f"{kind}: {metric} " in printed and results[kind]["protocol"] in printed
+    assert {"mrr@10", "recall@100"} <= set(results["retrieval"])
+    assert results["classification:more"]["source"].endswith("more.csv")
+
+    assert compare_main(["narrow.json", "wide.json", "--output", "c.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "classification accuracy" in printed and "retrieval ndcg@10" in printed and "Avg." not in printed
+    comparison = json.loads((tmp_path / "c.json").read_text())
+    narrow = json.loads((tmp_path / "narrow.json").read_text())["results"]
+    for kind, metric in HEADLINES.items():
+        difference = comparison["differences"]["wide.json"][kind]
+        assert difference["low"] <= difference["difference"] <= difference["high"]
+        assert difference["difference"] == pytest.approx(results[kind][metric] - narrow[kind][metric])
+    # Models are compared as result files are.
+    assert compare_main(["cli_encoders:narrow", "wide.json", "--resamples", "50", *user_files, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)["differences"]["wide.json"]["pairs"]["difference"]
+    assert again == pytest.approx(comparison["differences"]["wide.json"]["pairs"]["difference"])
+
+
+def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, tmp_path, capsys):
+    words = ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "STS12", *user_files[:4]]
+    assert evaluate_main([*words, "--verbose", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["average"]["tasks"] == ["STS12"] and "accuracy" in results["classification"]
+    assert evaluate_main([*words, "--verbose"]) == 0
+    assert "Avg. over 1 of 1 tasks" in capsys.readouterr().out
+
+
+def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
+    for name, file in (("wide", "mine.csv"), ("narrow", "more.csv")):
+        task = f"classification={tmp_path / file}"
+        evaluate_main(["--model", f"cli_encoders:{name}", "--output", f"{name}.json", "--task", task])
+    with pytest.raises(ValueError, match="classification: narrow.json and wide.json were not evaluated on the same"):
+        compare_main(["wide.json", "narrow.json"])
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["--task", "ranking=a.csv"],
+            "argument --task: must be KIND=FILE, with KIND one of classification, .*'ranking=a",
+        ),
+        (["--task", "classification"], "must be KIND=FILE"),
+        (["--task", "pairs="], "must be KIND=FILE"),
+        (["--task", "pairs=a.csv", "--fit_on", "target"], "leave out --task"),
+        ([], "give --data_dir, --pairs, --task or --mteb"),
+    ],
+)
+def test_a_wrong_task_option_is_a_usage_error(words, message, capsys):
+    with pytest.raises(SystemExit):
+        evaluate_main(["--model", "cli_encoders:wide", *words])
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
+def test_tasks_of_the_same_name_are_refused(user_files, tmp_path, capsys):
+    model = ["--model", "cli_encoders:wide"]
+    twice = ["--task", f"pairs={tmp_path / 'pairs.csv'}", "--task", f"pairs={tmp_path / 'pairs.csv'}"]
+    assert main(["evaluate", *model, *twice, "--task", f"pairs={tmp_path / 'pairs.csv'}"]) == 2
+    assert "another pairs task is named pairs. Rename one of the files" in capsys.readouterr().err
+    assert main(["evaluate", *model, *twice[:2], "--pairs", str(tmp_path / "pairs.csv")]) == 2
+    assert "two tasks are named pairs" in capsys.readouterr().err
+    assert main(["evaluate", *model, "--task", "pairs=nowhere.csv"]) == 2
+    assert "nowhere.csv: no such file or folder" in capsys.readouterr().err

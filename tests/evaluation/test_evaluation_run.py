@@ -130,7 +130,7 @@ def test_further_pairs_become_tasks(folder, tmp_path):
     pairs = read_scored_pairs(path)
     results = evaluate_tasks(BagOfWords(), None, (), pairs=(pairs,)).results
     assert results["mine"]["pairs"] == 30 and results["average"]["tasks"] == ["mine"]
-    with pytest.raises(ValueError, match="two sets of pairs are named mine"):
+    with pytest.raises(ValueError, match="two tasks are named mine"):
         evaluate_tasks(BagOfWords(), None, (), pairs=(pairs, pairs))
 
 

@@ -444,3 +444,24 @@ def test_the_transformers_example_adds_the_default_prompt(save_checkpoint):
     exec(blocks(card)[-1], names)
     ours = SimCSE(directory).encode(EXAMPLES)
     torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-5)
+
+
+def test_tasks_from_files_have_a_table_and_entries_in_the_front_matter(directory):
+    document = evaluation(directory)
+    document["results"]["classification"] = {
+        "kind": "classification", "name": "tickets", "metrics": ["accuracy", "knn_accuracy"], "accuracy": 81.234,
+        "knn_accuracy": 79.5, "source": "/home/me/tickets.csv", "protocol": "5-fold", "examples": 300,
+    }  # fmt: skip
+    document["results"]["retrieval"] = {
+        "kind": "retrieval", "name": "faq", "metrics": ["ndcg@10"], "ndcg@10": 40.0, "source": "/home/me/faq",
+        "protocol": "exact search", "examples": 20,
+    }  # fmt: skip
+    card = write_card(directory, [written(directory / "results_1.json", document)]).read_text()
+    assert "### Tasks from files" in card and "| classification (tickets) | accuracy | 81.23 | 300 |" in card
+    assert "| classification (tickets) | knn_accuracy | 79.50 | 300 |" in card
+    assert "retrieval (faq) | ndcg@10 | 40.00 | 20" in card and "/home/me" not in card
+    entries = {result.dataset_name: result for result in ModelCard(card).data.eval_results}
+    assert entries["tickets"].task_type == "text-classification" and entries["tickets"].metric_value == 81.23
+    assert entries["faq"].task_type == "information-retrieval" and entries["faq"].metric_type == "ndcg@10"
+    # They are not part of the average of the STS tasks.
+    assert "Avg. of 6" in card

@@ -1,6 +1,6 @@
 """Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .base import TaskResult, UserTask
@@ -24,6 +24,7 @@ __all__ = [
     "UserTask",
     "paired_interval",
     "read_task",
+    "read_tasks",
 ]
 
 KINDS: dict[str, Callable[[Path], UserTask]] = {
@@ -56,3 +57,29 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
     useb_task = read_useb_task(kind, path)
     return KINDS[kind](path) if useb_task is None else useb_task
+
+
+def read_tasks(sources: Iterable[tuple[str, str | Path]]) -> dict[str, UserTask]:
+    """Read several tasks, and name each as it is called in results.
+
+    The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
+    `classification:test`.
+
+    Args:
+        sources (`Iterable[tuple[str, str | Path]]`): Kinds and paths, as `--task KIND=FILE` gives them.
+
+    Returns:
+        `dict[str, UserTask]`: The tasks by name.
+
+    Raises:
+        FileNotFoundError: If a file or folder does not exist.
+        ValueError: As [`read_task`], or if two tasks would have the same name.
+    """
+    tasks: dict[str, UserTask] = {}
+    for kind, path in sources:
+        task = read_task(kind, path)
+        name = kind if kind not in tasks else f"{kind}:{task.name}"
+        if name in tasks:
+            raise ValueError(f"{path}: another {kind} task is named {task.name}. Rename one of the files.")
+        tasks[name] = task
+    return tasks

@@ -122,10 +122,11 @@ class UserTask(ABC):
         return one, two
 
     def document(self, result: TaskResult) -> dict[str, Any]:
-        """Return the entry of a result in the JSON document of an evaluation."""
+        """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
         return {
             "kind": self.kind,
-            "metric": self.metric,
+            "name": self.name,
+            "metrics": list(result.metrics),
             **result.metrics,
             "source": self.source,
             **result.details,
