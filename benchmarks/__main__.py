@@ -27,6 +27,7 @@ BENCHMARKS = {
     "fuzz": "mutated files through every parser",
     "mining": "mining hard negatives against encoding alone",
     "processes": "one against two CPU processes",
+    "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
     "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
 }
 

@@ -1,17 +1,18 @@
 """The types of a trainer of contrastive models, for the modules that the trainer itself uses."""
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
 
 from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
 from .callbacks import SimilarityEvalCallback
+from .reliable import ReliableTrainer
 from .training_args import SimCSETrainingArguments
 
 
-class ContrastiveTrainer(Trainer):
-    """transformers' Trainer with the types of contrastive training, which are narrower than the Trainer's own."""
+class ContrastiveTrainer(ReliableTrainer):
+    """[`ReliableTrainer`] with the types of contrastive training, which are narrower than transformers' own."""
 
     model: ContrastiveModel  # transformers: any nn.Module, or None
     args: SimCSETrainingArguments

@@ -21,7 +21,6 @@ from transformers import (
     BertTokenizer,
     DataCollatorForTokenClassification,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -34,6 +33,7 @@ from ..models.modeling import ContrastiveModel
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir
 from .parser import explicit_arguments, parse_over, split_config
+from .reliable import ReliableTrainer
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -118,7 +118,7 @@ def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveMo
     return type(name, (model_class,), {"forward": forward})
 
 
-class MaskedLMTrainer(Trainer):
+class MaskedLMTrainer(ReliableTrainer):
     """Train an encoder with the masked-LM loss alone, on rows of `input_ids`.
 
     Args:
@@ -126,7 +126,7 @@ class MaskedLMTrainer(Trainer):
         args (`TrainingArguments`): The training arguments.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         masker (`TokenMasker`): Draws the masks of training.
-        kwargs (`Any`): Further arguments of the Trainer.
+        kwargs (`Any`): Further arguments of transformers' Trainer.
     """
 
     model: ContrastiveModel

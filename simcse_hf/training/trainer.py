@@ -144,7 +144,7 @@ class SimCSETrainer(ContrastiveTrainer):
 
         Raises:
             ValueError: If the run cannot train, or could not learn anything.
-            FloatingPointError: If the loss is not finite.
+            FloatingPointError: If the loss or a weight is not finite.
         """
         check_run(self)
         if self.args.device.type == "cpu":
@@ -170,12 +170,6 @@ class SimCSETrainer(ContrastiveTrainer):
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:  # A finished run was resumed: transformers takes a step.
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
