@@ -9,6 +9,7 @@ must have the bits of the uninterrupted run. The processes are forked from this 
 """
 
 import argparse
+import gc
 import os
 import random
 import shutil
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # the imported modules need no collection in the processes
     names = options.configurations
     results = []
     for position, name in enumerate(names):
@@ -48,7 +50,6 @@ def run(options: argparse.Namespace, report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix="simcse-kills-") as folder:
             results.append(kill_configuration(name, Path(folder), quota, random.Random(f"{options.seed} {name}")))
         report.save(seed=options.seed, configurations=results, machine=machine())
-        print(results[-1], flush=True)
 
 
 def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
     """
     whole = folder / "whole"
     start = time.perf_counter()
-    _wait(_start(name, whole))
+    _wait(_start(name, whole), whole)
     seconds = time.perf_counter() - start
     expected = fingerprint(whole)
     counts = {"kills": 0, "while saving": 0, "before the first checkpoint": 0, "runs": 0, "differing": 0}
@@ -75,21 +76,20 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
         killed = folder / "killed"
         most = min(MOST_KILLS_OF_A_RUN, kills - counts["kills"])
         for _ in range(most):
-            wait_for = STAGING if draw.random() < 0.5 else None
-            pid = _start(name, killed)
-            if not _kill(pid, killed / STAGING if wait_for else None, draw, seconds):
+            if not _kill(_start(name, killed), killed, draw.random() < 0.5, draw, seconds):
                 break  # the run ended first
             counts["kills"] += 1
             counts["while saving"] += (killed / STAGING).exists()
             counts["before the first checkpoint"] += not checkpoints(killed)
         else:
-            _wait(_start(name, killed))
+            _wait(_start(name, killed), killed)
         counts["runs"] += 1
         found = fingerprint(killed)
         differences = [key for key in expected | found if expected.get(key) != found.get(key)]
         counts["differing"] += bool(differences)
         differing += differences
         shutil.rmtree(killed)
+        killed.with_suffix(".log").unlink()
     return {"configuration": name, **counts, "differences": sorted(set(differing)), "seconds of a run": seconds}
 
 
@@ -99,16 +99,28 @@ def train(name: str, folder: Path) -> None:
 
 
 def _start(name: str, folder: Path) -> int:
-    return start_process(lambda: train(name, folder))
+    return start_process(lambda: train(name, folder), folder.with_suffix(".log"))
 
 
-def start_process(function: Callable[[], None]) -> int:
-    """Call a function in a forked process, and return its number."""
+def start_process(function: Callable[[], None], log: Path) -> int:
+    """Call a function in a forked process, and return its number.
+
+    Args:
+        function (`Callable`): What to call. The process ends with the status of its `SystemExit`, with 130 for an
+            interrupt, with 1 for another error, and with 0 otherwise.
+        log (`Path`): File that gets the output of the process.
+
+    Returns:
+        `int`: The number of the process.
+    """
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
+        with open(log, "a") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
         function()
         status = 0
     except SystemExit as ended:
@@ -121,37 +133,30 @@ def start_process(function: Callable[[], None]) -> int:
         os._exit(status)
 
 
-def _wait(pid: int) -> None:
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status != 0:
-        raise RuntimeError(f"a run ended with status {status}; its traceback is above")
+def _wait(pid: int, folder: Path) -> None:
+    _check(os.waitpid(pid, 0)[1], folder)
 
 
-def _kill(pid: int, saving: Path | None, draw: random.Random, seconds: float) -> bool:
-    """Kill a run at a random moment, or while it saves, and return whether it was still running."""
+def _check(status: int, folder: Path) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        raise RuntimeError(f"a run ended with status {code}:\n{folder.with_suffix('.log').read_text()[-4000:]}")
+
+
+def _kill(pid: int, folder: Path, while_saving: bool, draw: random.Random, seconds: float) -> bool:
+    """Kill a run at a random moment, or when it saves next after that, and return whether it was still running."""
     deadline = time.perf_counter() + draw.uniform(0, seconds)
-    while time.perf_counter() < deadline:  # also before waiting for a save, so that any of them may be hit
-        if _has_ended(pid):
+    while time.perf_counter() < deadline or (while_saving and not (folder / STAGING).exists()):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _check(status, folder)
             return False
         time.sleep(_PAUSE)
-    if saving is not None:
-        while not saving.exists():
-            if _has_ended(pid):
-                return False
-            time.sleep(_PAUSE)
+    if while_saving:
         time.sleep(draw.uniform(0, WHILE_SAVING))
-    if _has_ended(pid):
-        return False
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return True
-
-
-def _has_ended(pid: int) -> bool:
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if ended and os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(f"a run ended with status {os.waitstatus_to_exitcode(status)}; its traceback is above")
-    return bool(ended)
+    status = os.waitpid(pid, 0)[1]
+    return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
 def table(results: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from simcse_hf.training.checkpoints import MANIFEST
 
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##ing"]
-MAX_STEPS, SAVE_STEPS = 24, 4
+MAX_STEPS, SAVE_STEPS = 16, 4
 
 #: name: (settings of the model, training arguments, texts in a row). Between them they cover every file of a
 #: checkpoint and every state that a step depends on.
@@ -37,7 +37,7 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     ),
     "bfloat16": ({}, {"bf16": True}, 1),
     "Barlow Twins, Adafactor, saved by epoch": (
-        {"objective": "barlow_twins"},
+        {"objective": "barlow_twins", "objective_options": {"projector_dim": 32}},
         {"optim": "adafactor", "save_strategy": "epoch", "logging_strategy": "epoch"},
         2,
     ),
@@ -77,7 +77,7 @@ def make_trainer(
         "report_to": "none",
     }
     dev_set = ScoredPairs("stsb", sentences(8, 7), sentences(8, 8), [float(i % 5) for i in range(8)])
-    rows = 64 * arguments.get("gradient_accumulation_steps", 1)
+    rows = 48 * arguments.get("gradient_accumulation_steps", 1)
     return SimCSETrainer(
         model,
         SimCSETrainingArguments(**(values | arguments | changes)),

@@ -21,7 +21,12 @@ STAGING = "_saving"
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
-_WEIGHTS = ("[!_]*.safetensors", "pytorch_model*", "global_step*")
+#: What every checkpoint holds, each in one of these forms; those of peft, FSDP and DeepSpeed have other names.
+_REQUIRED = (
+    (_STATE,),
+    ("model*.safetensors", "adapter_model*", "pytorch_model*", "global_step*"),
+    ("config.json", "adapter_config.json", "global_step*"),
+)
 #: What a checkpoint holds beside the weights, unless only the model was saved.
 _PROGRESS = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 _BLOCK = 1 << 20
@@ -101,7 +106,7 @@ def checkpoint_problem(checkpoint: str | os.PathLike[str]) -> str | None:
 
 def _problem_without_manifest(folder: Path) -> str | None:
     """Look for missing and truncated files in a checkpoint of an earlier version, whose files have no digests."""
-    for required in ((_STATE,), _WEIGHTS):
+    for required in _REQUIRED:
         if not any(any(folder.glob(pattern)) for pattern in required):
             return f"{required[0]} is missing"
     missing = [pattern for pattern in _PROGRESS if not any(folder.glob(pattern))]

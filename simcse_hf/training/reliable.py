@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ class ReliableTrainer(Trainer):
                 f"the weights are not finite after step {self.state.global_step} ({broken or 'in another process'}). "
                 f"They are not saved, and checkpoints saved earlier are untouched in {self.args.output_dir}. {ADVICE}"
             )
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # The model's own files hold some weights, and tied weights are saved once.
+        own_files = [re.compile(pattern) for pattern in self.model._keys_to_ignore_on_load_missing or ()]
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [
+            name
+            for name in load_result.missing_keys
+            if name not in tied and not any(pattern.match(name) for pattern in own_files)
+        ]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     # --- saving ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from conftest import VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.training.output_dir import last_checkpoint
 
 ROOT = Path(__file__).parents[2]
 WORDS = VOCABULARY[5:25]
@@ -116,15 +115,6 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(
     assert whole["stsb_spearman"] == resumed["stsb_spearman"]
     a, b = (AutoModelForCL.from_pretrained(files / name).state_dict() for name in ("whole", "out"))
     assert all(torch.equal(a[name], b[name]) for name in a)
-
-
-def test_an_incomplete_checkpoint_is_skipped(tmp_path):
-    for step, state in ((20, "{}"), (100, "{}"), (120, '{"log'), (140, None)):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        if state is not None:
-            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
-    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
-    assert last_checkpoint(tmp_path / "absent") is None
 
 
 def test_without_a_dev_set_the_last_weights_are_saved(files, start):

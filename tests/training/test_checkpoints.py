@@ -1,0 +1,204 @@
+"""A checkpoint is whole or passed over: damage is found, named, and never trained from."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+
+from benchmarks.tiny import fingerprint, make_trainer
+from simcse_hf import AutoModelForCL
+from simcse_hf.training import reliable
+from simcse_hf.training.checkpoints import (
+    MANIFEST,
+    STAGING,
+    checkpoint_problem,
+    checkpoints,
+    delete_old_checkpoints,
+    newest_whole_checkpoint,
+)
+from simcse_hf.training.output_dir import prepare_output_dir
+
+NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
+FILES = (
+    "model.safetensors",
+    "_objective.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "config.json",
+    "trainer_state.json",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of 6 steps with the checkpoints 3 and 6, which no test may change."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    make_trainer(NAME, folder, max_steps=6, save_steps=3, logging_steps=3).train()
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def without_manifest(run):
+    """Turn the checkpoints of a run into those of an earlier version."""
+    for checkpoint in checkpoints(run):
+        (checkpoint / MANIFEST).unlink()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {"truncated": truncate, "changed": flip_a_bit, "missing": lambda path: path.unlink()}
+
+
+def test_a_checkpoint_has_a_manifest_of_all_its_other_files(finished):
+    checkpoint = finished / "checkpoint-6"
+    listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
+    present = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert listed.keys() == present - {MANIFEST} and set(FILES) <= listed.keys()
+    assert checkpoint_problem(checkpoint) is None
+    assert not (finished / STAGING).exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file, damage, caplog):
+    DAMAGES[damage](run / "checkpoint-6" / file)
+    with caplog.at_level(logging.WARNING):
+        assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
+    assert "checkpoint-6 is passed over because" in caplog.text and file in caplog.text
+
+
+@pytest.mark.parametrize(
+    "file, damage", [(file, "truncated") for file in FILES] + [(file, "missing") for file in FILES if file[0] != "_"]
+)
+def test_damage_is_found_in_checkpoints_of_earlier_versions_too(run, file, damage):
+    """Only a missing `_objective.safetensors` is not: most objectives have none, and there is no manifest to ask."""
+    without_manifest(run)
+    DAMAGES[damage](run / "checkpoint-6" / file)
+    assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
+
+
+def test_a_damaged_manifest_is_not_mistaken_for_a_missing_one(run):
+    (run / "checkpoint-6" / MANIFEST).write_text('{"files": {"optimizer.pt"')
+    assert checkpoint_problem(run / "checkpoint-6") == "manifest.json is damaged"
+
+
+def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(finished, run):
+    truncate(run / "checkpoint-6" / "optimizer.pt")
+    make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
+    assert fingerprint(run) == fingerprint(finished)
+    assert checkpoint_problem(run / "checkpoint-6") is None
+
+
+def test_a_named_checkpoint_that_is_damaged_is_refused(run):
+    truncate(run / "checkpoint-6" / "scheduler.pt")
+    trainer = make_trainer(NAME, run, max_steps=9, save_steps=3)
+    with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: scheduler.pt has [\d,]+ bytes in place of"):
+        trainer.train(resume_from_checkpoint=str(run / "checkpoint-6"))
+
+
+def test_no_whole_checkpoint_is_an_error_that_lists_the_damage(run):
+    truncate(run / "checkpoint-6" / "scheduler.pt")
+    (run / "checkpoint-3" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="no whole checkpoint.*checkpoint-6: scheduler.pt.*checkpoint-3: model.saf"):
+        make_trainer(NAME, run, max_steps=6).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes_and_the_log_says_so(finished, run, caplog, monkeypatch):
+    without_manifest(run)
+    shutil.rmtree(run / "checkpoint-6")
+    with caplog.at_level(logging.INFO, logger="simcse_hf"):
+        make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
+    assert "checkpoint-3 has no manifest.json, because an earlier version wrote it" in caplog.text
+    assert fingerprint(run) == fingerprint(finished)
+
+
+def test_other_folders_beside_the_checkpoints_are_left_alone(run):
+    (run / "checkpoint-old").mkdir()
+    (run / "checkpoint-old" / "notes.txt").write_text("keep")
+    (run / "checkpoint-3.bak").mkdir()
+    make_trainer(NAME, run, max_steps=9, save_steps=3, save_total_limit=1).train(resume_from_checkpoint=True)
+    assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-9", "checkpoint-old", "checkpoint-3.bak"}
+    prepare_output_dir(make_trainer(NAME, run).args, overwrite=True)
+    assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-old", "checkpoint-3.bak"}
+
+
+@pytest.mark.parametrize("name", [NAME, "masked-LM loss", "head in its own file"])
+def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
+    make_trainer(name, tmp_path, max_steps=2, save_steps=2).train()
+    with caplog.at_level(logging.WARNING):
+        make_trainer(name, tmp_path, max_steps=3, save_steps=2).train(resume_from_checkpoint=True)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# --- which checkpoints are kept ---
+
+
+def test_the_newest_and_the_best_checkpoint_are_never_deleted(tmp_path):
+    for step in (1, 2, 3, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    delete_old_checkpoints(tmp_path, 1, {tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"})
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4", "checkpoint-2"]
+    delete_old_checkpoints(tmp_path, None, {tmp_path / "checkpoint-4"})
+    assert len(checkpoints(tmp_path)) == 2
+
+
+def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(tmp_path):
+    trainer = make_trainer("best of the dev set, one checkpoint kept", tmp_path, max_steps=12, learning_rate=1e-2)
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert best == str(tmp_path / f"checkpoint-{trainer.state.best_global_step}")
+    assert [str(path) for path in checkpoints(tmp_path)] == [best]
+    saved, loaded = AutoModelForCL.from_pretrained(best).state_dict(), trainer.model.state_dict()
+    assert all(torch.equal(saved[name], loaded[name]) for name in saved)
+    assert json.loads((tmp_path / best / "trainer_state.json").read_text())["best_model_checkpoint"] == best
+
+
+def test_an_older_checkpoint_is_deleted_only_when_the_new_one_is_whole(tmp_path, monkeypatch):
+    deleted = []
+
+    def delete(directory, limit, keep):
+        deleted.append([checkpoint_problem(path) for path in keep])
+        delete_old_checkpoints(directory, limit, keep)
+
+    monkeypatch.setattr(reliable, "delete_old_checkpoints", delete)
+    make_trainer("dropout as the view", tmp_path, max_steps=6, save_steps=2, save_total_limit=1).train()
+    assert deleted == [[None]] * 3
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-6"]
+
+
+# --- a full disk ---
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), RuntimeError("inline_container.cc: pos")])
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, failure):
+    trainer = make_trainer(
+        "dropout as the view", tmp_path, max_steps=6, save_steps=3, logging_steps=3, save_total_limit=1
+    )
+    save = torch.save
+
+    def full(value, path, *args, **kwargs):
+        if "checkpoint-6" in str(path) and "optimizer" in str(path):
+            raise failure
+        save(value, path, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="the disk is full. Checkpoints saved earlier are untouched"):
+        trainer.train()
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["checkpoint-3"]
+    assert checkpoint_problem(tmp_path / "checkpoint-3") is None

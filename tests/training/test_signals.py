@@ -1,0 +1,115 @@
+"""SIGTERM and SIGINT finish a checkpoint, and the status of the process says which of them stopped it."""
+
+import os
+import signal
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from benchmarks.tiny import fingerprint, make_trainer
+from simcse_hf.cli.errors import exit_status
+from simcse_hf.training.checkpoints import checkpoint_problem, checkpoints
+
+NAME = "dropout as the view"  # an epoch has 6 steps
+
+
+class Signal(TrainerCallback):
+    """Send a signal to this process during a step."""
+
+    def __init__(self, number, step, rank=0):
+        self.number, self.step, self.rank = number, step, rank
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == self.step - 1 and args.process_index == self.rank:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The fingerprint of a run of 10 steps, logged in every step."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    make_trainer(NAME, folder, max_steps=10, logging_steps=1).train()
+    return fingerprint(folder)
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_current_step_and_the_exit_status_names_it(tmp_path, number, status, uninterrupted):
+    trainer = make_trainer(NAME, tmp_path, (Signal(number, 3),), max_steps=10, logging_steps=1)
+    if number == signal.SIGTERM:
+        with pytest.raises(SystemExit) as ended:
+            exit_status(trainer.train, "train")
+        assert ended.value.code == status
+    else:
+        assert exit_status(trainer.train, "train") == status
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-3"]
+    assert checkpoint_problem(tmp_path / "checkpoint-3") is None
+    make_trainer(NAME, tmp_path, max_steps=10, logging_steps=1).train(resume_from_checkpoint=True)
+    assert fingerprint(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize("step", [5, 6, 7, 10])
+@pytest.mark.parametrize("name", [NAME, "best of the dev set, one checkpoint kept"])
+def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(tmp_path, step, name):
+    changes = {"max_steps": 10, "logging_steps": 1, "save_strategy": "epoch"}
+    if "best" in name:
+        changes["eval_strategy"] = "epoch"
+    make_trainer(name, tmp_path / "whole", **changes).train()
+    trainer = make_trainer(name, tmp_path / "stopped", (Signal(signal.SIGTERM, step),), **changes)
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert trainer.state.global_step == step
+    make_trainer(name, tmp_path / "stopped", **changes).train(resume_from_checkpoint=True)
+    whole, stopped = fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "stopped")
+    assert whole == stopped
+
+
+def test_the_handlers_of_the_caller_are_restored(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    make_trainer(NAME, tmp_path, max_steps=1).train()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_run_that_saves_nothing_is_interrupted_at_once(tmp_path):
+    trainer = make_trainer(NAME, tmp_path, (Signal(signal.SIGINT, 2),), max_steps=4, save_strategy="no")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.state.global_step == 1 and not checkpoints(tmp_path)
+
+
+def _train_in_process(rank, port, folder, step):
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    torch.set_num_threads(1)
+    status = 0
+    callbacks = (Signal(signal.SIGTERM, step, rank=1),) if step else ()
+    resume = step is None and bool(checkpoints(folder))
+    changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": 100}
+    try:
+        make_trainer(NAME, folder, callbacks, **changes).train(resume_from_checkpoint=resume)
+    except SystemExit as ended:
+        status = ended.code
+    (folder.parent / f"{folder.name}-{rank}-{step}").write_text(str(status))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
+    for folder, step in ((tmp_path / "whole", None), (tmp_path / "stopped", 2), (tmp_path / "stopped", None)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        mp.spawn(_train_in_process, (port, folder, step), nprocs=2)
+    assert [(tmp_path / f"stopped-{rank}-2").read_text() for rank in (0, 1)] == ["143", "143"]
+    assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-6", "checkpoint-3"]
+    assert (tmp_path / "stopped" / "checkpoint-3" / "rng_state_1.pth").exists()
+    one, other = (load_file(tmp_path / name / "checkpoint-6/model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
