@@ -33,7 +33,7 @@ from ..models.modeling import ContrastiveModel
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir
 from .parser import explicit_arguments, parse_over, split_config
-from .reliable import ReliableTrainer
+from .reliable import ReliableTrainer, resolve_checkpoint
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -227,6 +227,35 @@ def make_tokenizer(options: PretrainingArguments, texts: list[str]) -> PreTraine
     return tokenizer
 
 
+def make_run_tokenizer(
+    options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None
+) -> PreTrainedTokenizerBase:
+    """Make a tokenizer that is the same in all processes and after a resume.
+
+    Training a WordPiece tokenizer twice on the same sentences gives two vocabularies, because ties are broken at
+    random. So the first process trains it, the others load it, and a resumed run loads that of its checkpoint.
+
+    Args:
+        options (`PretrainingArguments`): See [`make_tokenizer`].
+        args (`TrainingArguments`): The tokenizer is shared by way of their `output_dir`.
+        texts (`list[str]`): Sentences to train a tokenizer on.
+        checkpoint (`str`, *optional*): The checkpoint to resume from.
+
+    Returns:
+        `PreTrainedTokenizerBase`: The tokenizer.
+    """
+    if checkpoint is not None:
+        return AutoTokenizer.from_pretrained(checkpoint)
+    if not options.train_tokenizer or args.world_size == 1:
+        return make_tokenizer(options, texts)
+    with args.main_process_first(local=False, desc="training the tokenizer"):
+        if args.process_index > 0:
+            return AutoTokenizer.from_pretrained(args.output_dir)
+        tokenizer = make_tokenizer(options, texts)
+        tokenizer.save_pretrained(str(args.output_dir))
+        return tokenizer
+
+
 def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> ContrastiveModel:
     """Make an encoder with the stock masked-LM head.
 
@@ -295,7 +324,9 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     prepare_output_dir(args, options.overwrite_output_dir)
     set_seed(args.seed)
     texts, held_out = read_sentences(options)
-    tokenizer = make_tokenizer(options, texts)
+    resume = args.resume_from_checkpoint
+    checkpoint = resolve_checkpoint(resume, str(args.output_dir)) if resume else None
+    tokenizer = make_run_tokenizer(options, args, texts, checkpoint)
     model = make_model(options, tokenizer)
     check_max_length(options.max_seq_length, model.config)
     masker = TokenMasker(tokenizer, options.mlm_probability)
@@ -308,7 +339,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
         eval_dataset=masker.mask_once(tokenize(held_out, tokenizer, options.max_seq_length), args.seed),
     )
     before = trainer.evaluate()["eval_loss"]
-    outcome = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    outcome = trainer.train(resume_from_checkpoint=checkpoint)
     after = trainer.evaluate()["eval_loss"]
     results = {
         "held_out_sentences": len(held_out),

@@ -65,7 +65,7 @@ class ReliableTrainer(Trainer):
         """
         resume = resume_from_checkpoint
         if resume:
-            resume = _agree_on_checkpoint(resume, str(self.args.output_dir))
+            resume = resolve_checkpoint(resume, str(self.args.output_dir))
         with self._stop_on_signal.catch(self.args):
             return super().train(resume, *args, **kwargs)
 
@@ -158,19 +158,32 @@ def _barrier() -> None:
         dist.barrier()
 
 
-def _agree_on_checkpoint(resume: CheckpointName, output_dir: str) -> str | None:
-    """Let the first process choose and verify the checkpoint, and raise its error in all processes."""
-    outcome: list[str | None] = [None, None]
+def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
+    """Choose the checkpoint to resume from; the first process verifies it for all of them.
+
+    Args:
+        resume (`str`, `os.PathLike` or `bool`): A checkpoint, or `True` or `"true"` for the newest whole one.
+        output_dir (`str`): Where the checkpoints of the run are.
+
+    Returns:
+        `str`: The path of the checkpoint, the same in all processes.
+
+    Raises:
+        ValueError: If there is no whole checkpoint, in all processes.
+    """
+    path, problem = "", ""
     if world()[0] == 0:
         try:
-            outcome[0] = _checked(resume, output_dir)
+            path = _checked(resume, output_dir)
         except ValueError as error:
-            outcome[1] = str(error)
+            problem = str(error)
     if world()[1] > 1:
+        outcome = [path, problem]
         dist.broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise ValueError(outcome[1])
-    return outcome[0]
+        path, problem = outcome
+    if problem:
+        raise ValueError(problem)
+    return path
 
 
 def _checked(resume: CheckpointName, output_dir: str) -> str:

@@ -7,6 +7,7 @@ from transformers import TrainerCallback
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL
 from simcse_hf.training.checkpoints import checkpoints
+from simcse_hf.training.pretraining import parse_pretraining_arguments, pretrain
 
 NAME = "dropout as the view"
 
@@ -50,14 +51,16 @@ def test_broken_weights_are_not_evaluated(tmp_path):
         trainer.train()
 
 
-def test_resuming_a_finished_masked_lm_run_takes_no_further_step(tmp_path):
-    from simcse_hf.training.pretraining import parse_pretraining_arguments, pretrain
-
+def test_resuming_a_finished_masked_lm_run_takes_no_further_step_and_keeps_its_vocabulary(tmp_path):
+    """A WordPiece tokenizer that is trained again has another vocabulary."""
     (tmp_path / "texts.txt").write_text("".join(f"the cat {i} sat on the mat\n" for i in range(40)))
     words = f"--train_file {tmp_path / 'texts.txt'} --output_dir {tmp_path / 'run'} --max_steps 2 --save_steps 2"
     sizes = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
     words = f"{words} {sizes} --use_cpu true --disable_tqdm true --report_to none --per_device_train_batch_size 4"
+    tokenizer = tmp_path / "run" / "tokenizer.json"
     first = pretrain(*parse_pretraining_arguments(words.split()))
+    vocabulary = tokenizer.read_text()
     again = pretrain(*parse_pretraining_arguments([*words.split(), "--resume_from_checkpoint", "true"]))
     assert first["steps"] == again["steps"] == 2
     assert first["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"]
+    assert tokenizer.read_text() == vocabulary
