@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CODE := simcse_hf tests examples benchmarks model_cards
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test quality clean
+.PHONY: quickstart test quality docs clean
 
 quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
@@ -20,6 +20,9 @@ quality: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
+docs: $(INSTALLED)  ## build the documentation site into site/, with warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -28,4 +31,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) outputs build dist site *.egg-info

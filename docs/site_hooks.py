@@ -1,0 +1,42 @@
+"""What the documentation site adds to mkdocs: links into the repository, Markdown copies of the pages, and llms.txt."""
+
+import posixpath
+import re
+import shutil
+from pathlib import Path
+
+_LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)(#[^)]*)?\)")
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Turn links to files outside docs/ into the path of the file, because the site does not hold them.
+
+    On the page methods.md, `[results](../benchmarks/results/cpu.json)` becomes
+    ``results (`benchmarks/results/cpu.json`)``. A link to a page is left as it is.
+    """
+
+    def replace(match):
+        text, target, _ = match.groups()
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_path), target))
+        if path.startswith("docs/"):
+            return match.group(0)
+        return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"
+
+    return _LINK.sub(replace, markdown)
+
+
+def on_post_build(config):
+    """Copy each page as Markdown beside its HTML, and list the pages in llms.txt (see llmstxt.org)."""
+    docs, site = Path(config.docs_dir), Path(config.site_dir)
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for section in config.nav:
+        for title, target in section.items():
+            pages = {title: target} if isinstance(target, str) else {k: v for page in target for k, v in page.items()}
+            if not isinstance(target, str):
+                lines += [f"## {title}", ""]
+            for name, path in pages.items():
+                lines.append(f"- [{name}]({path})")
+                (site / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(docs / path, site / path)
+            lines.append("")
+    (site / "llms.txt").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -1,0 +1,130 @@
+"""A folder in which the commands of the documentation run: the files and models that they name, as tiny ones."""
+
+import csv
+import gzip
+import os
+import random
+import shlex
+import shutil
+from pathlib import Path
+
+import torch
+from conftest import VOCABULARY, WORDS, tiny_config
+from transformers import BertForMaskedLM, BertModel, BertTokenizer
+
+from simcse_hf.cli.main import main
+from simcse_hf.evaluation.tasks import STS_SUBSETS
+
+ROOT = Path(__file__).parents[2]
+
+
+def sentences(count, seed):
+    """Distinct sentences of words that the tiny tokenizer knows."""
+    draw = random.Random(seed)
+    words = [word for word in WORDS.split() if word.isalpha()]
+    return [" ".join(draw.choices(words, k=8)) for _ in range(count)]
+
+
+def write_table(path, header, rows, delimiter=","):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows] if header else rows)
+
+
+def write_senteval(folder, scored):
+    """Write STS-B, STS12 and STS13 in the layout of SentEval; the other tasks are reported as missing."""
+    (folder / "STSBenchmark").mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        rows = [("main", "x", "2017", str(i), score, a, b) for i, (a, b, score) in enumerate(scored)]
+        write_table(folder / f"STSBenchmark/sts-{split}.csv", None, rows, delimiter="\t")
+    for task in ("STS12", "STS13"):
+        (folder / f"{task}-en-test").mkdir()
+        for subset in STS_SUBSETS[task]:
+            pairs = [(a, b) for a, b, _ in scored]
+            write_table(folder / f"{task}-en-test/STS.input.{subset}.txt", None, pairs, delimiter="\t")
+            scores = "".join(f"{score}\n" for *_, score in scored)
+            (folder / f"{task}-en-test/STS.gs.{subset}.txt").write_text(scores)
+
+
+def save_encoder(folder, model_class):
+    torch.manual_seed(0)
+    model_class(tiny_config(initializer_range=0.2)).save_pretrained(folder)
+    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
+
+
+def make_workspace(folder):
+    """Write every file and model that the documentation names; the current directory must be `folder`."""
+    first, second, third = (sentences(64, seed) for seed in range(3))
+    (folder / "sentences.txt").write_text("\n".join(first) + "\n")
+    (folder / "corpus.txt").write_text("\n".join(second) + "\n")
+    (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
+    (folder / "documents.txt").write_text("\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n")
+    write_table(folder / "questions.csv", ["question", "answer"], zip(first, second, strict=True))
+    write_table(folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True))
+    write_table(folder / "triplets.csv", ["sent0", "sent1", "hard_neg"], zip(first, second, third, strict=True))
+    labels = ["entailment", "contradiction"]
+    nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
+    write_table(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
+    (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
+    scored = [(first[i], second[i], i % 6) for i in range(24)]
+    write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
+    write_senteval(folder / SENTEVAL / "STS", scored)
+    (folder / "data").mkdir()  # where the recipes look
+    for name, source in RECIPE_FILES.items():
+        os.symlink(f"../{source}", folder / "data" / name)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    save_encoder(folder / "bert-base-uncased", BertForMaskedLM)
+    save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
+    run_command(TRAIN + " --output_dir outputs/my-unsup")
+    os.symlink("my-unsup", folder / "outputs/my-model")
+    os.symlink("outputs/my-unsup", folder / "MODEL")
+    for name in ("evaluation", "baseline", "other"):
+        run_command(
+            f"simcse-hf evaluate --model MODEL --data_dir SentEval/data/downstream --output {name}.json --quiet"
+        )
+
+
+SENTEVAL = "SentEval/data/downstream"
+#: Files that the recipes name, and the files of the workspace that stand for them.
+RECIPE_FILES = {
+    "sts-dev.csv": "sts-dev.csv",
+    "nli.csv": "nli.csv",
+    "nli_for_simcse.csv": "triplets.csv",
+    "wiki1m_for_simcse.txt": "sentences.txt",
+}
+TRAIN = (
+    "simcse-hf train unsup --model_name_or_path bert-base-uncased --train_file sentences.txt --dev_file sts-dev.csv "
+    "--pooler_type avg --max_steps 2 --use_cpu --report_to none"
+)
+
+
+def commands(block):
+    """The commands of a ```bash block, without comments and with continued lines joined."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [line for line in lines if shlex.split(line, comments=True)]
+
+
+def simcse_arguments(command):
+    """The words after `simcse-hf`, also for `accelerate launch ... -m simcse_hf`; None for another program."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "simcse-hf":
+        return words[1:]
+    if words[:2] == ["accelerate", "launch"] and "simcse_hf" in words:
+        return words[words.index("simcse_hf") + 1 :]
+    return None
+
+
+def run_command(command):
+    """Run a command of `simcse-hf` in this process, check that it ends with exit status 0, and that it can write.
+
+    What `--output` or `--output_dir` names is removed first, because no command overwrites anything unasked.
+    """
+    arguments = simcse_arguments(command)
+    for option in ("--output", "--output_dir"):
+        if option in arguments:
+            target = Path(arguments[arguments.index(option) + 1])
+            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    try:
+        status = main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    assert status in (0, None), command

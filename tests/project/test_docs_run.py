@@ -1,0 +1,66 @@
+"""The commands and programs in README.md and docs/ run as they are written."""
+
+import re
+import shutil
+
+import pytest
+from docs_workspace import ROOT, commands, make_workspace, run_command, simcse_arguments
+
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+#: Commands that the test cannot run, by how they start, with the reason.
+NOT_RUN = {
+    "pip install": "changes the environment",
+    "make ": "runs this test suite, or trains for a minute",
+    "git clone": "needs a network",
+    ".venv/bin/": "set-up of a developer",
+    "python -m benchmarks": "takes minutes; tests/project/test_benchmarks.py",
+    "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
+    "python model_cards/generate.py": "writes into the repository",
+    "accelerate launch --config_file": "starts several processes; tests/training/test_accelerate_configs.py",
+    "simcse-hf demo": "serves until it is interrupted; tests/cli/test_demo.py",
+    "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
+    "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
+    "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
+}
+#: Commands of the quickstart kind, without files, warm up the sample encoder first.
+SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
+#: Appended to what trains, so that it takes seconds.
+SHORT = {"train": ["--use_cpu", "--report_to", "none", "--max_steps", "2", "--per_device_train_batch_size", "8"]}
+
+
+def blocks(document):
+    """The blocks of bash and Python in a document, as pairs of language and text."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def skip_reason(command):
+    if SAMPLE_RUN.match(command):
+        return "trains on the sample for a minute"
+    if command.startswith("simcse-hf push") and "--dry_run" in command:
+        return None
+    return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workspace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        make_workspace(folder)
+    return folder
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if blocks(name)])
+def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
+    names = {}
+    for language, block in blocks(document):
+        if language == "python" and document != "docs/methods.md":  # tests/project/test_docs.py runs that one
+            exec(compile(block, document, "exec"), names)
+        for command in commands(block) if language == "bash" else []:
+            if skip_reason(command) is None:
+                arguments = simcse_arguments(command)
+                assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
+                run_command(" ".join([command.split(" #")[0], *SHORT.get(arguments[0], [])]))
