@@ -1,6 +1,7 @@
-"""A group of gloo processes for tests of objectives whose loss depends on the whole batch."""
+"""Groups of gloo processes for tests of what must not depend on the number of processes."""
 
 import datetime
+import multiprocessing
 import os
 
 import torch
@@ -23,9 +24,18 @@ def _worker(rank, function, processes, folder):
     dist.destroy_process_group()
 
 
+def start_processes(function, args, processes):
+    """Run `function(rank, *args)` in that many processes, and wait for them.
+
+    A server process imports torch and the package once and forks the others, because each import takes seconds.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
+    mp.start_processes(function, args=args, nprocs=processes, start_method="forkserver")
+
+
 def in_processes(function, folder, processes=2):
     """`[function(rank, processes), ...]` of that many processes; the function is one of a module."""
-    mp.spawn(_worker, args=(function, processes, str(folder)), nprocs=processes)
+    start_processes(_worker, (function, processes, str(folder)), processes)
     return [torch.load(folder / f"{rank}.pt") for rank in range(processes)]
 
 

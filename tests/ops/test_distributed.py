@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import random_batch, tiny_config, with_masked_inputs
+from process_helpers import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
@@ -119,7 +119,7 @@ def worker(rank, folder):
 def results(tmp_path_factory):
     """`results[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
     folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(worker, args=(str(folder),), nprocs=max(WORLDS))
+    start_processes(worker, (str(folder),), max(WORLDS))
     return {w: [torch.load(folder / f"{w}-{rank}.pt") for rank in range(w)] for w in WORLDS}
 
 

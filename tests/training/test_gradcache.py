@@ -5,9 +5,9 @@ import socket
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
+from process_helpers import start_processes
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
@@ -290,7 +290,7 @@ def of_two_processes(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_train_in_process, (port, folder), nprocs=2)
+    start_processes(_train_in_process, (port, folder), 2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

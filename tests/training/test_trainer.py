@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from conftest import FAMILIES, VOCABULARY, tiny_config
 from datasets import Dataset
+from process_helpers import start_processes
 from torch._dynamo.utils import counters
 from transformers import (
     AttentionInterface,
@@ -290,7 +290,7 @@ def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        mp.spawn(_train_in_process, (processes, port, tmp_path, batch), nprocs=processes)
+        start_processes(_train_in_process, (processes, port, tmp_path, batch), processes)
     one, two = (AutoModelForCL.from_pretrained(tmp_path / f"of-{n}").state_dict() for n in (1, 2))
     for name in one:
         if "key.bias" not in name:  # its gradient is zero up to rounding, which Adam amplifies
