@@ -64,12 +64,13 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
     objective = make_objective(name, DIM, SETTINGS, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
     if name in WITH_PROJECTOR:
         objective.projector = torch.nn.Identity()
-    columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows != "texts" else 2
+    columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows in ("nli", "spans") else 2
     embeddings = torch.randn(batch, columns, DIM, requires_grad=True)
     inputs = {"attention_mask": torch.ones(batch, columns, MEAN_LENGTH, dtype=torch.long)}
     if OBJECTIVES[name].rows == "nli":
         inputs["relations"] = torch.tensor([[0, 2]]).repeat(batch, 1)
-        inputs["text_ids"] = torch.arange(batch * columns).view(batch, columns)
+    inputs["text_ids"] = torch.arange(batch * columns).view(batch, columns)
+    inputs["scores"] = torch.arange(batch) % 6 / 1.2
     states = None
     if objective.needs_hidden_states:
         states = torch.randn(batch, columns, MEAN_LENGTH, DIM, requires_grad=True)

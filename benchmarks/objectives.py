@@ -3,9 +3,10 @@
     python -m benchmarks objectives --bf16 --output benchmarks/results/objectives.json
     python -m benchmarks objectives --output benchmarks/results/objectives.json --table
 
-All runs use the same encoder, batch size, length and number of steps, on Wikipedia sentences, Wikipedia documents or
-NLI. Without `--data` and `--model` they use the generated sample corpus and the sample encoder, and only the runs that
-need no documents or NLI labels. Runs that the output file already holds are not repeated.
+All runs use the same encoder, batch size, length and number of steps, on Wikipedia sentences, Wikipedia documents,
+NLI or the training part of STS-B. Without `--data` and `--model` they use the generated sample corpus and the sample
+encoder, and only the runs that need no documents, NLI labels or scores. Runs that the output file already holds are not
+repeated.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, lo
 from simcse_hf.data.documents import next_sentence_pairs, read_documents
 from simcse_hf.data.nli_groups import build_nli_groups
 from simcse_hf.data.spans import SpanDataset
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.training.sample_encoder import build_sample_encoder
 from simcse_hf.training.script_arguments import dropout_settings
 
@@ -86,6 +87,12 @@ RUNS: dict[str, tuple[str, dict, dict]] = {
         {"learning_rate": 3e-4},
     ),
     "supcon, allpalln": ("nli premises", MEAN | {"objective": "supcon"}, {"learning_rate": 3e-4}),
+    "cosent": ("scored pairs", {"pooler_type": "cls_before_pooler", "objective": "cosent"}, {}),
+    "angle": (
+        "scored pairs",
+        {"pooler_type": "cls_before_pooler", "objective": "angle", "objective_options": {"positive_score": 4.0}},
+        {},
+    ),
     "softmax+supcon 0.3, allpalln": ("nli premises", MEAN | {"objective": "softmax+supcon"}, {"learning_rate": 3e-4}),
 }
 
@@ -157,6 +164,10 @@ class Texts:
             return short.shuffle(seed=0).select(range(min(SENTENCES, len(short))))
         if name == "nli":
             return load_text_dataset(str(self.data / "nli/nli_triplets.csv.gz"))
+        if name == "scored pairs":
+            pairs = read_scored_pairs(self.data / "senteval/downstream/STS/STSBenchmark/sts-train.csv")
+            columns = {"sentence1": pairs.sentences1, "sentence2": pairs.sentences2, "score": pairs.scores}
+            return Dataset.from_dict(columns)
         return build_nli_groups(self.data / "nli/nli_pairs.csv.gz", sampling=name.split()[1])
 
 

@@ -46,12 +46,14 @@ class ContrastiveCollator:
         repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
+        add_scores (`bool`, *optional*, defaults to `False`): Whether to add the scores of pairs.
     """
 
     tokenizer: PreTrainedTokenizerBase
     pad_to: int | None = None
     repeat: int = 2
     add_text_ids: bool = False
+    add_scores: bool = False
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate rows into a batch.
@@ -59,13 +61,14 @@ class ContrastiveCollator:
         Args:
             rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
                 row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
-                differ between rows. `view_seed` is the seed of a view that is made on the device.
+                differ between rows. `view_seed` is the seed of a view that is made on the device, `score` the score
+                of a pair.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
-            `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)` and `text_ids` of shape
-            `(batch, num_sentences)`.
+            `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`, `text_ids` of shape
+            `(batch, num_sentences)` and `scores`, floats of shape `(batch,)`.
 
         Raises:
             ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
@@ -101,6 +104,8 @@ class ContrastiveCollator:
             )
         if "view_seed" in rows[0]:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
+        if self.add_scores:
+            batch["scores"] = torch.tensor([float(row["score"]) for row in rows])
         if self.add_text_ids:
             # Python salts the hashes of strings but not those of integers, so all processes agree on these.
             batch["text_ids"] = torch.tensor([[hash(tuple(ids)) if ids else 0 for ids in row] for row in complete])

@@ -123,6 +123,7 @@ def resolve_dataset_columns(
     *,
     name: str = "the dataset",
     expected_columns: int | None = None,
+    keep: str | None = None,
 ) -> Dataset:
     """Select the text columns of a dataset and name them `sent0`, `sent1`, `sent2`, ... in the order of their parts.
 
@@ -135,15 +136,16 @@ def resolve_dataset_columns(
         columns (`Sequence[str]`, *optional*): The columns to take; see [`resolve_columns`].
         name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
         expected_columns (`int`, *optional*): How many columns there must be; see [`resolve_columns`].
+        keep (`str`, *optional*): A further column that stays as it is.
 
     Returns:
-        `datasets.Dataset`: The dataset with string columns only.
+        `datasets.Dataset`: The dataset with string columns only, and the column to `keep`.
 
     Raises:
         ValueError: If the dataset has no rows, its columns are unclear or hold no strings, or every row has an empty
             cell.
     """
-    column_names = dataset.column_names
+    column_names = [column for column in dataset.column_names if column != keep]
     if "input_ids" in column_names or {"texts", "relations"} <= set(column_names):
         return dataset
     if len(dataset) == 0:
@@ -162,16 +164,19 @@ def resolve_dataset_columns(
                 f"(columns=[...]); the columns are {_quote(column_names)}."
             )
     if any(feature not in _STRINGS for feature in features):
+        if keep is not None:
+            raise ValueError(f"{name}: a cell holds a list, but beside the column {keep!r} it must hold one text.")
         return _expand_lists(dataset, resolved, name, expected_columns)
     names = output_columns(len(resolved))
-    dataset = dataset.select_columns(resolved).rename_columns(dict(zip(resolved, names, strict=True)))
-    has_text, report = _find_rows_with_text(dataset)
+    kept = [] if keep is None else [keep]
+    dataset = dataset.select_columns([*resolved, *kept]).rename_columns(dict(zip(resolved, names, strict=True)))
+    has_text, report = _find_rows_with_text(dataset.select_columns(names))
     report.log(name, "row")
     if not report.rows:
         raise ValueError(f"{name}: every one of the {report.dropped} rows has an empty cell.")
     if report.dropped:
         dataset = dataset.select(has_text)
-    string_features = Features({column: Value("string") for column in names})
+    string_features = Features(dataset.features | {column: Value("string") for column in names})
     return dataset if dataset.features == string_features else dataset.cast(string_features)
 
 

@@ -10,6 +10,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .scored_pairs import SCORE
 from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
@@ -29,7 +30,8 @@ def tokenize_dataset(
 
     Args:
         dataset (`datasets.Dataset`): Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives; or a
-            column `texts` of lists with a column `relations` beside it, see `build_nli_groups`.
+            column `texts` of lists with a column `relations` beside it, see `build_nli_groups`. The column
+            `score` stays as it is.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
         max_seq_length (`int`): The most tokens of a text, including special tokens.
         num_proc (`int`, *optional*): Number of processes that tokenise.
@@ -40,7 +42,7 @@ def tokenize_dataset(
     Returns:
         `datasets.Dataset`: A column `input_ids` with a list of token ids for each sentence of a row; a column `length`
         with the length of the row's longest sentence, by which `train_sampling_strategy="group_by_length"` groups;
-        and `relations`, if there are any.
+        and `relations` or `score`, if there are any.
 
     Raises:
         ValueError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
@@ -48,7 +50,7 @@ def tokenize_dataset(
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty.")
     is_grouped = "texts" in dataset.column_names
-    columns = ["texts"] if is_grouped else dataset.column_names
+    columns = ["texts"] if is_grouped else [column for column in dataset.column_names if column != SCORE]
     if is_grouped and templates:
         raise ValueError(
             "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."

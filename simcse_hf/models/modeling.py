@@ -26,6 +26,7 @@ from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, ne
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
+_TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 #: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention,
 #: LUKE's entities, images, and ESM's contacts of amino acids.
@@ -45,11 +46,10 @@ class ContrastiveOutput(ModelOutput):
         loss (`torch.Tensor`, *optional*): The contrastive loss + `mlm_weight` * the masked-LM loss. `None` if a row
             holds a single sentence.
         sentence_embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, or `(batch, dim)` for
-            inputs of two dimensions. They are not normalized.
+            inputs of two dimensions, not normalized.
         contrastive_loss (`torch.Tensor`, *optional*): The objective's part of the loss.
         mlm_loss (`torch.Tensor`, *optional*): The masked-LM loss before it is weighted. `None` without masked inputs.
-        parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if the objective has
-            several.
+        parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if there are several.
     """
 
     loss: torch.Tensor | None = None
@@ -251,6 +251,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         mlm_targets: torch.Tensor | None = None,
         relations: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
+        scores: torch.Tensor | None = None,
         return_loss: bool = True,
         use_objective: bool = True,
         inputs_embeds: torch.Tensor | None = None,
@@ -262,8 +263,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
 
         Args:
             input_ids (`torch.Tensor`): Token ids of shape `(batch, num_sentences, length)`: anchor, positive, then
-                hard negatives. Unsupervised training repeats the sentence, each time with its own dropout mask. With
-                the shape `(batch, length)`, the output has embeddings and no loss.
+                hard negatives. With the shape `(batch, length)`, the output has embeddings and no loss.
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding, of the same shape. Defaults
                 to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
@@ -274,6 +274,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 1 neutral, 2 contradiction, -100 if the row has fewer sentences. Of shape `(batch, num_sentences - 1)`.
             text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
                 Of shape `(batch, num_sentences)`.
+            scores (`torch.Tensor`, *optional*): The score of each pair, of shape `(batch,)`.
             return_loss (`bool`, *optional*, defaults to `True`): `False` returns the embeddings only. (This argument
                 tells the Trainer that there is an `eval_loss`.)
             use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
@@ -311,7 +312,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         if self.objective is None and return_loss:
             self.prepare_objective()
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"relations": relations, "text_ids": text_ids}
+        inputs |= {"relations": relations, "text_ids": text_ids, "scores": scores}
         batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         objective = self.objective if return_loss else None
         embeddings, hidden_states = self._embed_views(batch, objective)
@@ -344,9 +345,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
         Raises:
             ValueError: If `fixed_mask` is set and a row holds different texts.
         """
-        chosen = slice(None) if objective is None else objective.embedded_columns
-        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-        inputs = {name: batch[name][:, chosen] for name in names}
+        embedded = slice(None) if objective is None else objective.embedded_columns
+        inputs = {name: batch[name][:, embedded] for name in _TEXT_INPUTS if name in batch}
         ids = inputs["input_ids"]
         if self.settings.fixed_mask:
             # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.

@@ -1,8 +1,10 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
+from .angle import AnglE
 from .barlow_twins import BarlowTwins
 from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, make_objective, objective_class, register
 from .contrastive_tension import ContrastiveTension
+from .cosent import CoSENT
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .esimcse import ESimCSE
@@ -36,6 +38,8 @@ register("esimcse", ESimCSE)
 register("promptbert", PromptBERT)
 register("diffcse", DiffCSE)
 register("tsdae", TSDAE)
+register("cosent", CoSENT)
+register("angle", AnglE)
 register("declutr", DeCLUTR)
 register("softmax", Softmax)
 register("softmax+supcon", SoftmaxSupCon)

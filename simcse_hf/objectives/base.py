@@ -73,7 +73,8 @@ class EncodedBatch:
             are only those.
         inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
-            `(batch, num_sentences - 1)` and `text_ids` of shape `(batch, num_sentences)`.
+            `(batch, num_sentences - 1)`, `text_ids` of shape `(batch, num_sentences)` and `scores` of shape
+            `(batch,)`.
         model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
             model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
@@ -130,8 +131,8 @@ class Objective(nn.Module):
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
-    - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses) or
-      `"spans"` (of documents).
+    - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses),
+      `"spans"` (of documents) or `"scored_pairs"` (two sentences and a score).
     - `view` is the default view of single sentences, and `view_rate` its default rate, if that differs from the
       view's own.
     - `embedded_columns` are the columns of a row that the model embeds, by default all. The objective reads the tokens

@@ -9,8 +9,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from ..data.documents import next_sentence_pairs, read_documents
 from ..data.nli_groups import build_nli_groups
 from ..data.readers import load_text_dataset
+from ..data.scored_pairs import SCORE
 from ..data.spans import SpanDataset, SpanOptions
 from ..data.views import DOCUMENT_VIEWS
+from ..evaluation.pairs import read_scored_pairs
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
@@ -51,8 +53,8 @@ def load_training_texts(
 ) -> Dataset | SpanDataset:
     """Load the training texts in the form that the objective and the view read.
 
-    Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, or spans
-    or neighbouring sentences of documents.
+    Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, pairs
+    with a score, or spans or neighbouring sentences of documents.
 
     Args:
         model_args (`ModelArguments`): Names the objective.
@@ -95,7 +97,7 @@ def load_training_texts(
 def _load_structured_rows(
     model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
 ) -> Dataset | SpanDataset:
-    """Load labelled NLI pairs grouped by premise, or spans or neighbouring sentences of documents."""
+    """Load labelled NLI pairs grouped by premise, pairs with a score, or spans or sentences of documents."""
     path, limit = str(data_args.train_file), data_args.max_train_samples
     row_type = objective_class(model_args.objective).rows
     if row_type == "spans":
@@ -106,8 +108,21 @@ def _load_structured_rows(
         return SpanDataset(
             documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, span_options
         )
-    if row_type == "nli":
+    if row_type == "scored_pairs":
+        rows = _load_scored_pairs(path, data_args)
+    elif row_type == "nli":
         rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")
     else:
         rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
+
+
+def _load_scored_pairs(path: str, data_args: DataArguments) -> Dataset:
+    """Load pairs with a score, from the formats of a dev set."""
+    if data_args.columns is not None:
+        raise ValueError(
+            "--columns does not apply to pairs with a score: leave it out, and name the columns of "
+            f"{path} sentence1, sentence2 and score"
+        )
+    pairs = read_scored_pairs(path)
+    return Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})

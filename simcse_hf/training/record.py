@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from ..data.scored_pairs import SCORE
 from ..data.spans import SpanDataset
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
@@ -86,6 +87,8 @@ def describe_rows(trainer: ContrastiveTrainer) -> str | None:
         return "sentences"
     if "relations" in rows.column_names:
         return "nli"
+    if SCORE in rows.column_names:
+        return "scored pairs"
     if trainer.args.view in DOCUMENT_VIEWS:
         return "documents"
     width = len(rows[0]["input_ids"])

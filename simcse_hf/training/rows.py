@@ -9,26 +9,29 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import ContrastiveCollator
 from ..data.columns import resolve_dataset_columns
+from ..data.scored_pairs import SCORE, resolve_scored_pairs
 from ..data.tokenize import tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
+from ..objectives import objective_class
 from .base import prepared_objective
 from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
 
 
-def as_text_dataset(data: Any, name: str) -> Dataset | SeededDataset:
+def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | SeededDataset:
     """Check the type of a data set, and choose and order its text columns by their names.
 
     Args:
         data (`Any`): A `datasets.Dataset` of texts or of token ids, a `SeededDataset`, or a list of texts or of rows.
         name (`str`): The argument's name, for messages.
+        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
 
     Returns:
-        `Dataset` or `SeededDataset`: Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives; or
-        rows of token ids.
+        `Dataset` or `SeededDataset`: Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives, and
+        `score` if rows are `scored`; or rows of token ids.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
@@ -53,7 +56,7 @@ def as_text_dataset(data: Any, name: str) -> Dataset | SeededDataset:
         raise TypeError(f"{name} is a {type(data).__name__}: {_HOW}")
     if "input_ids" in data.column_names:
         return _nested_token_ids(data)
-    return resolve_dataset_columns(data, name=name)
+    return resolve_scored_pairs(data, name) if scored else resolve_dataset_columns(data, name=name)
 
 
 def _nested_token_ids(data: Dataset) -> Dataset:
@@ -72,6 +75,7 @@ def training_rows(
     args: SimCSETrainingArguments,
     templates: Sequence[str] = (),
     prompt: str = "",
+    scored: bool = False,
 ) -> Dataset | SeededDataset:
     """Tokenise training data once or, for an augmentation, whenever a row is read.
 
@@ -81,6 +85,7 @@ def training_rows(
         args (`SimCSETrainingArguments`): Gives `max_seq_length`, the view, its rate, and the seed of views.
         templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
         prompt (`str`, *optional*): Put before each text, as sentence-transformers does.
+        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
 
     Returns:
         `Dataset` or `SeededDataset`: Rows of token ids.
@@ -90,8 +95,8 @@ def training_rows(
         ValueError: If an augmentation is combined with rows of several texts, templates or a prompt.
     """
     if args.view not in DATASET_VIEWS:
-        return tokenized_rows(data, tokenizer, args, templates, prompt, "train_dataset")
-    dataset = as_text_dataset(data, "train_dataset")
+        return tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
+    dataset = as_text_dataset(data, "train_dataset", scored)
     if dataset.column_names != ["sent0"]:
         raise ValueError(
             f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows hold "
@@ -140,6 +145,7 @@ def tokenized_rows(
     args: SimCSETrainingArguments,
     templates: Sequence[str] = (),
     prompt: str = "",
+    scored: bool = False,
     name: str = "eval_dataset",
 ) -> Dataset | SeededDataset:
     """Tokenise texts without augmenting them.
@@ -150,6 +156,7 @@ def tokenized_rows(
         args (`SimCSETrainingArguments`): Gives `max_seq_length`.
         templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
         prompt (`str`, *optional*): Put before each text.
+        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
         name (`str`, *optional*, defaults to `"eval_dataset"`): The argument's name, for messages.
 
     Returns:
@@ -159,7 +166,7 @@ def tokenized_rows(
         TypeError: If the data is of a type that contrastive training cannot use.
         ValueError: If the columns are unclear or hold no texts.
     """
-    dataset = as_text_dataset(data, name)
+    dataset = as_text_dataset(data, name, scored)
     if "input_ids" in dataset.column_names:
         return dataset
     if prompt:
@@ -171,7 +178,7 @@ def _put_before(rows: dict[str, list[Any]], prompt: str) -> dict[str, list[Any]]
     """Put a prompt before each text of a batch of rows; `texts` holds a list of texts in each row."""
     if "texts" in rows:
         return {**rows, "texts": [[prompt + text for text in texts] for texts in rows["texts"]]}
-    return {column: [prompt + text for text in texts] for column, texts in rows.items()}
+    return {name: x if name == SCORE else [prompt + text for text in x] for name, x in rows.items()}
 
 
 def make_collator(
@@ -188,7 +195,13 @@ def make_collator(
         pad_to=longest if args.pad_to_max_length else None,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
+        add_scores=reads_scores(model),
     )
+
+
+def reads_scores(model: ContrastiveModel) -> bool:
+    """Return whether the objective of a model learns from the scores of pairs."""
+    return objective_class(model.settings.objective).rows == "scored_pairs"
 
 
 def make_masked_lm_view(

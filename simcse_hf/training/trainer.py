@@ -32,7 +32,7 @@ from .checks import check_args_type, check_best_metric, check_dev_set_names, che
 from .gradcache import CachedBatch
 from .masking import TokenMasker
 from .record import describe_run
-from .rows import make_collator, make_masked_lm_view, tokenized_rows, training_rows
+from .rows import make_collator, make_masked_lm_view, reads_scores, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -87,6 +87,7 @@ class SimCSETrainer(ContrastiveTrainer):
         _set_default_view(args, objective_class(start.settings.objective))
         self._prepare_model(start, args, tokenizer)
         texts: dict[str, Any] = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
+        texts["scored"] = reads_scores(start)
         self._tokenize: partial[Any] = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
         if train_dataset is not None:
             train_dataset = training_rows(train_dataset, tokenizer, args, **texts)

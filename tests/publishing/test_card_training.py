@@ -30,6 +30,8 @@ def rows_for(objective, tokenizer):
     kind = OBJECTIVES[objective].rows
     if kind == "spans":
         return SpanDataset([[" ".join(WORDS)] * 4 for _ in range(8)], tokenizer, 12)
+    if kind == "scored_pairs":
+        return Dataset.from_dict(PAIRS | {"score": [0.0, 1.0, 2.0, 3.0, 4.0]})
     return Dataset.from_dict(NLI if kind == "nli" else {"sent0": TEXTS})
 
 
@@ -101,6 +103,10 @@ OBJECTIVE_CARDS = {
                 {"diffcse", "simcse"}),
     "tsdae": ({}, f"{link('tsdae', 'tsdae')} without labels, from a view of each sentence (`delete_words`).",
               "The encoder reads the sentence without some of its words (view `delete_words`, rate 0.6).", {"tsdae"}),
+    "cosent": ({}, f"{link('cosent', 'cosent')} on scored pairs of sentences.", "(with `temperature` 0.05).",
+               {"cosent"}),
+    "angle": ({"objective_options": {"angle_weight": 2.0}}, f"{link('angle', 'angle')} on scored pairs of sentences.",
+              "(with `temperature` 0.05, `angle_weight` 2).", {"angle", "cosent"}),
 }  # fmt: skip
 
 

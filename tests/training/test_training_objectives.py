@@ -34,6 +34,8 @@ SETTINGS = {
     "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
     "diffcse": {},
     "tsdae": {"pooler_type": "cls_before_pooler"},
+    "cosent": {"pooler_type": "cls_before_pooler"},
+    "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
 }
 
 
@@ -49,6 +51,9 @@ def rows_for(objective, tokenizer):
     if row_type == "nli":
         texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
         return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
+    if row_type == "scored_pairs":
+        pairs = {"sentence1": sentences(16), "sentence2": sentences(16, seed=1)}
+        return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(16)]})
     return Dataset.from_dict({"sent0": sentences(16)})
 
 
@@ -227,6 +232,25 @@ def test_labelled_pairs_become_rows_of_pairs_or_of_premises(tmp_path):
     assert grouped["relations"][:] == [[0, 2], [1]]
     first = texts_of(tmp_path, f"--train_file {file} --objective softmax --max_train_samples 2", supervised=True)
     assert len(first) == 2
+
+
+def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n")
+    pairs = texts_of(tmp_path, f"--train_file {file} --objective cosent --max_train_samples 2", supervised=True)
+    assert pairs.to_dict() == {"sent0": ["a cat", "a dog"], "sent1": ["the cat", "a bird"], "score": [4.5, 1.0]}
+    with pytest.raises(ValueError, match="--columns does not apply to pairs with a score: leave it out"):
+        texts_of(tmp_path, f"--train_file {file} --objective angle --columns a b", supervised=True)
+    file.write_text("sentence1,sentence2,score\na cat,the cat,much\n")
+    with pytest.raises(ValueError, match="pairs.csv, line 2: the score 'much' is not a finite number"):
+        texts_of(tmp_path, f"--train_file {file} --objective angle", supervised=True)
+
+
+def test_a_prompt_is_put_before_the_texts_and_not_before_the_scores(start, tmp_path, tokenizer):
+    settings = SETTINGS["cosent"] | {"prompts": {"query": "the "}, "default_prompt_name": "query"}
+    rows = trainer_of(start, tmp_path, tokenizer, "cosent", settings=settings).train_dataset
+    texts, score = rows_for("cosent", tokenizer)["sentence1"][1], rows_for("cosent", tokenizer)["score"][1]
+    assert rows[1]["input_ids"][0] == tokenizer(f"the {texts}")["input_ids"] and rows[1]["score"] == score
 
 
 @pytest.mark.parametrize("objective", ["supcon", "softmax+supcon"])

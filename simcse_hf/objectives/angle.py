@@ -1,0 +1,151 @@
+"""AnglE: scored pairs are ranked by their cosines and by their angles in complex space."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from ..ops.distributed import gather_rows
+from .base import EncodedBatch, Objective, TrainingRows
+from .cosent import check_above_zero, check_scored_pairs, ranking_loss
+from .info_nce import as_full_precision
+
+
+class AnglE(Objective):
+    r"""AnglE (Li and Li 2023, arXiv:2309.12871): the weighted sum of three losses of scored pairs.
+
+    - `cosine_loss`, weight w1: CoSENT, see [`~cosent.CoSENT`].
+    - `in_batch_loss`, weight w2: each sentence of a positive pair has to find the other one among all sentences of the
+      global batch, by the cosine divided by the temperature. A pair is positive if its score is at least
+      `positive_score`. Sentences with the text of either of the two are left out. The loss is the mean over the
+      sentences of positive pairs.
+    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles (see [`angle_similarity`]) and a
+      temperature of its own. Unlike the cosine, it is not flat where two embeddings nearly agree.
+
+    Args:
+        dim (`int`): Embedding size, an even number.
+        temperature (`float`, *optional*, defaults to `0.05`): Temperature of the cosines, above 0.
+        cosine_weight (`float`, *optional*, defaults to `1.0`): w1, 0 or more.
+        in_batch_weight (`float`, *optional*, defaults to `1.0`): w2, 0 or more.
+        angle_weight (`float`, *optional*, defaults to `1.0`): w3, 0 or more.
+        angle_temperature (`float`, *optional*, defaults to `1.0`): Temperature of the angles, above 0.
+        positive_score (`float`, *optional*, defaults to `1.0`): The lowest score of a positive pair. The authors' code
+            has 1, for labels of 0 and 1 as for STS-B's scores from 0 to 5.
+
+    Raises:
+        ValueError: If a temperature is not above 0, a weight is negative or not finite, or the size is odd.
+    """
+
+    summary = "a ranking loss (AnglE) of scored pairs by their cosines and by their angles in complex space"
+    papers = ("angle", "cosent")
+    rows = "scored_pairs"
+    needs_text_ids = True
+    #: The defaults of the authors' train_angle.py, which trains on STS-B.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 1e-5,
+        "warmup_steps": 100,
+        "num_train_epochs": 20,
+    }
+
+    def __init__(
+        self,
+        dim: int,
+        temperature: float = 0.05,
+        cosine_weight: float = 1.0,
+        in_batch_weight: float = 1.0,
+        angle_weight: float = 1.0,
+        angle_temperature: float = 1.0,
+        positive_score: float = 1.0,
+    ) -> None:
+        super().__init__(dim)
+        weights = {
+            "cosine_weight": cosine_weight,
+            "in_batch_weight": in_batch_weight,
+            "angle_weight": angle_weight,
+        }
+        for name, weight in weights.items():
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
+        if dim % 2:
+            raise ValueError(
+                f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
+                f"got {dim}: choose other dimensions"
+            )
+        self.temperature = check_above_zero("temperature", temperature)
+        self.angle_temperature = check_above_zero("angle_temperature", angle_temperature)
+        self.cosine_weight, self.in_batch_weight, self.angle_weight = weights.values()
+        self.positive_score = positive_score
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the scores of the training rows.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: As in [`~cosent.check_scored_pairs`], or if no pair is positive.
+        """
+        scores = check_scored_pairs(rows, self.name)
+        if self.in_batch_weight and not (scores >= self.positive_score).any():
+            raise ValueError(
+                f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
+                f"{scores.max().item():g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
+            )
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            embeddings = as_full_precision(batch.embeddings)
+            scores, text_ids = batch.inputs["scores"], batch.inputs["text_ids"]
+            if self.training:
+                embeddings, scores, text_ids = map(gather_rows, (embeddings, scores, text_ids))
+            first, second = F.normalize(embeddings, dim=-1).unbind(1)
+            cosines, angles = (first * second).sum(-1), angle_similarity(first, second)
+            in_batch = self._in_batch_loss(torch.cat([first, second]), text_ids.T.flatten(), scores)
+            return {
+                "cosine_loss": self.cosine_weight * ranking_loss(cosines / self.temperature, scores),
+                "in_batch_loss": self.in_batch_weight * in_batch,
+                "angle_loss": self.angle_weight * ranking_loss(angles / self.angle_temperature, scores),
+            }
+
+    def _in_batch_loss(self, sentences: torch.Tensor, text_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Compute the mean over the sentences of positive pairs, from all first and then all second sentences."""
+        # With 3 pairs, sentences 0 to 5, of which pair 1 is positive: anchors 1 and 4, with partners 4 and 1.
+        pairs = len(scores)
+        index = torch.arange(2 * pairs, device=scores.device)
+        anchors = index[(scores >= self.positive_score).repeat(2)]
+        partners = (anchors + pairs) % (2 * pairs)
+        logits = sentences[anchors] @ sentences.T / self.temperature
+        positive = logits.gather(1, partners[:, None])
+        same_text = (text_ids[anchors][:, None] == text_ids) | (text_ids[partners][:, None] == text_ids)
+        others = (logits - positive).masked_fill(same_text, torch.finfo(logits.dtype).min)
+        terms = F.softplus(torch.logsumexp(others, dim=1))
+        return terms.sum() / max(len(anchors), 1)
+
+
+def angle_similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    r"""Compare two normalized embeddings as vectors of complex numbers, by the authors' definition.
+
+    The first half of an embedding holds real parts, the second half imaginary parts. With z_k = a_k + b_k i from the
+    first embedding and w_k = c_k + d_k i from the second, the similarity is the absolute sum of the real and imaginary
+    parts of z_k times the conjugate of w_k:
+
+        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
+
+    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
+    instead, and by the ratio of their norms, which gives the same number.
+
+    Args:
+        first (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
+        second (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
+
+    Returns:
+        `torch.Tensor`: Similarities of shape `(n,)`.
+    """
+    (a, b), (c, d) = first.chunk(2, dim=-1), second.chunk(2, dim=-1)
+    return ((a * c + b * d).sum(-1) + (b * c - a * d).sum(-1)).abs()
