@@ -5,8 +5,8 @@
 
 All runs use the same encoder, batch size, length and number of steps, on Wikipedia sentences, Wikipedia documents,
 NLI or the training part of STS-B. Without `--data` and `--model` they use the generated sample corpus and the sample
-encoder, and only the runs that need no documents, NLI labels or scores. Runs that the output file already holds are not
-repeated.
+encoder, and only the runs that need no documents, NLI labels or scores. Runs that the output file already holds are
+not repeated.
 """
 
 import argparse

@@ -345,8 +345,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
         Raises:
             ValueError: If `fixed_mask` is set and a row holds different texts.
         """
-        embedded = slice(None) if objective is None else objective.embedded_columns
-        inputs = {name: batch[name][:, embedded] for name in _TEXT_INPUTS if name in batch}
+        chosen = slice(None) if objective is None else objective.embedded_columns
+        inputs = {name: batch[name][:, chosen] for name in _TEXT_INPUTS if name in batch}
         ids = inputs["input_ids"]
         if self.settings.fixed_mask:
             # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.
