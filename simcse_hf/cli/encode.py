@@ -70,13 +70,14 @@ def encode_main(argv: list[str]) -> int:
 
     from accelerate import PartialState
 
-    from ..inference.shards import encode_file, read_manifest
+    from ..inference.manifest import read_manifest, remove_run
+    from ..inference.shards import encode_file
 
     state = PartialState()
     ranges = None if arguments.ranges is None else _read_ranges(arguments.ranges)
     model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
     if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
-        _remove_shards(Path(arguments.output).expanduser())
+        remove_run(Path(arguments.output).expanduser())
     paths = encode_file(
         model,
         arguments.input,
@@ -105,15 +106,7 @@ def _read_ranges(path: str) -> "np.ndarray":
     import numpy as np
 
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with open(path, "rb") as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error
-
-
-def _remove_shards(folder: Path) -> None:
-    """Remove the files of an earlier run; `encode_file` refuses a folder that holds anything else."""
-    from ..inference.shards import MANIFEST, RANGES
-
-    if (folder / MANIFEST).is_file():
-        for path in (*folder.glob("vectors-*-of-*"), folder / RANGES, folder / MANIFEST):
-            path.unlink(missing_ok=True)

@@ -74,7 +74,8 @@ def index_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     _check_index_arguments(parser, arguments)
 
-    from ..inference.shards import read_manifest, read_shards
+    from ..inference.manifest import read_manifest
+    from ..inference.shards import read_shards
     from ..search import SentenceIndex, describe, hold_folder
     from ..search.folder import check_target
 

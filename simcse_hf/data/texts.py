@@ -1,7 +1,7 @@
 """Stream one column of texts from a file of any size."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -65,3 +65,23 @@ def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Ite
             )
         check_encodable(text, partial(table.at, number))
         yield number, text
+
+
+def list_texts(texts: str | Sequence[str]) -> list[str]:
+    """Return one text or several as a list.
+
+    Args:
+        texts (`str` or `Sequence[str]`): The texts.
+
+    Returns:
+        `list[str]`: The texts.
+
+    Raises:
+        ValueError: If an item is not a text, or holds half of a surrogate pair. The message names its position.
+    """
+    items = [texts] if isinstance(texts, str) else list(texts)
+    for position, text in enumerate(items):
+        if not isinstance(text, str):
+            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
+        check_encodable(text, partial("sentence {}".format, position))
+    return items

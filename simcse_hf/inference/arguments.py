@@ -1,6 +1,5 @@
 """Interpret the arguments of `SimCSE`: what to load a checkpoint with, and what `encode` returns."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,6 @@ def check_hub_arguments(arguments: dict[str, Any]) -> None:
         return
     advice = "the pooler is chosen by pooler_type" if "pooler" in unknown else f"known are {', '.join(HUB_ARGUMENTS)}"
     raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}: {advice}")
-
-
-def list_texts(sentences: str | Sequence[str]) -> list[str]:
-    """Return one text or several as a list, and raise a `ValueError` for an item that is not a text."""
-    texts = [sentences] if isinstance(sentences, str) else list(sentences)
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
-    return texts
 
 
 def output_container(convert_to: str, convert_to_tensor: bool | None, convert_to_numpy: bool | None) -> str:

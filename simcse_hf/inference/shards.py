@@ -22,6 +22,17 @@ from ..data.texts import stream_texts, text_column
 from ..ops.distributed import world
 from ..ops.files import write_atomically
 from ..ops.finite import NotFiniteError
+from .manifest import (
+    FORMATS,
+    LAYOUT_VERSION,
+    MANIFEST,
+    RANGES,
+    check_shard_count,
+    is_leftover,
+    read_manifest,
+    remove_leftovers,
+    shard_paths,
+)
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -34,11 +45,6 @@ from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
 
-FORMATS = ("npy", "parquet")
-MANIFEST = "manifest.json"
-RANGES = "ranges.npy"
-
-_LAYOUT_VERSION = 1
 _WINDOW = 10_000  # texts that are tokenized and sorted by length together
 _POLL_SECONDS = 0.5
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
@@ -204,43 +210,6 @@ def _encode_shard(
     return np.concatenate(parts)
 
 
-def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
-    """Read what the shards of a folder were made from.
-
-    Args:
-        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
-
-    Returns:
-        `dict[str, Any]`: The sections `input`, `model` and `settings`.
-
-    Raises:
-        ValueError: If there is no manifest, or it cannot be read.
-    """
-    path = Path(folder) / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not readable as JSON ({error}); encode into a new folder.") from error
-    if manifest.get("layout") != _LAYOUT_VERSION:
-        raise ValueError(
-            f"{path}: has layout {manifest.get('layout')!r}, and this version reads layout {_LAYOUT_VERSION}; encode "
-            "again."
-        )
-    return manifest
-
-
-def shard_paths(folder: str | os.PathLike) -> list[Path]:
-    """Return the paths of all shards of a folder, including those that are not written yet."""
-    manifest = read_manifest(folder)
-    size, suffix = manifest["settings"]["shard_size"], manifest["settings"]["format"]
-    count = -(-manifest["input"]["rows"] // size)
-    return [Path(folder) / f"vectors-{number:05d}-of-{count:05d}.{suffix}" for number in range(count)]
-
-
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     """Read the shards of a folder one after the other.
 
@@ -253,19 +222,33 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     Raises:
         ValueError: If a shard is missing or damaged.
     """
-    for path in shard_paths(folder):
+    manifest, dtype, width = read_manifest(folder), None, None
+    rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
+    for number, path in enumerate(shard_paths(folder)):
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
-            if path.suffix == ".npy":
-                yield np.load(path, allow_pickle=False)
-            else:
-                column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
-                yield column.flatten().to_numpy().reshape(len(column), -1)
-        except (ValueError, EOFError, pa.ArrowException) as error:
+            shard = _read_shard(path)
+            if shard.ndim != 2 or len(shard) != min(size, rows - number * size) or not shard.shape[1]:
+                raise ValueError(f"it holds an array of shape {shard.shape}")
+            if (dtype or shard.dtype, width or shard.shape[1]) != (shard.dtype, shard.shape[1]):
+                raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, pa.ArrowException) as error:
             raise ValueError(
                 f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
             ) from error
+        dtype, width = shard.dtype, shard.shape[1]
+        yield shard
+
+
+def _read_shard(path: Path) -> np.ndarray:
+    if path.suffix == ".npy":
+        with open(path, "rb") as stream:  # never a zip archive or a pickle, which np.load would open too
+            return np.lib.format.read_array(stream, allow_pickle=False)
+    column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+    if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+        raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+    return column.flatten().to_numpy().reshape(len(column), -1)
 
 
 def _describe_model(model: SimCSE) -> dict[str, Any]:
@@ -303,24 +286,24 @@ def _prepare(folder: Path, manifest: dict[str, Any], source: Path, resume: bool)
     started = (folder / MANIFEST).exists()
     if started and not resume:
         raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
-    for leftover in folder.glob("*.partial"):  # of a process that was killed
-        leftover.unlink()
-    if not started and any(folder.iterdir()):
+    earlier = read_manifest(folder) if started else None
+    if not started and not all(map(is_leftover, folder.iterdir())):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+    remove_leftovers(folder)
     with open(source, "rb") as stream:
         digest = file_digest(stream, "blake2b").hexdigest()
     manifest = {
-        "layout": _LAYOUT_VERSION,
+        "layout": LAYOUT_VERSION,
         "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest},
         **manifest,
     }
-    if not started:
+    if earlier is None:
         manifest["input"]["rows"] = sum(1 for _ in stream_texts(source, manifest["settings"]["column"]))
         if not manifest["input"]["rows"]:
             raise ValueError(f"{source}: there is no text to encode.")
+        check_shard_count(manifest["input"]["rows"], manifest["settings"]["shard_size"])
         _write(folder / MANIFEST, lambda stream: stream.write((json.dumps(manifest, indent=2) + "\n").encode()))
         return
-    earlier = read_manifest(folder)
     differences = [
         f"{section} {key} was {earlier[section].get(key)!r} and is now {value!r}"
         for section in ("input", "model", "settings")

@@ -13,6 +13,7 @@ from huggingface_hub import HfApi
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
+from ..data.texts import list_texts
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
@@ -22,7 +23,7 @@ from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
 from ..search import SentenceIndex
 from ..search.sentences import Results
-from .arguments import check_hub_arguments, convert, inference_settings, list_texts, output_container, section_pooler
+from .arguments import check_hub_arguments, convert, inference_settings, output_container, section_pooler
 from .batches import encode_token_ids, tokenize_texts
 from .quantization import check_precision, check_truncate_dim, quantize
 

@@ -194,8 +194,8 @@ def read_vectors(path: Path) -> np.ndarray:
         ValueError: If the file is missing or damaged, or holds anything but finite float32 embeddings.
     """
     try:
-        vectors = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        vectors = np.lib.format.open_memmap(path, mode="c")  # unlike np.load, it opens no archives and no pickles
+    except (OSError, ValueError, EOFError, OverflowError) as error:
         raise ValueError(f"{path}: missing or damaged ({error}); build the index again.") from error
     if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise ValueError(

@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.texts import stream_texts
+from ..data.texts import list_texts, stream_texts
 from ..ops.finite import NotFiniteError, check_finite
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
@@ -388,11 +388,7 @@ def _probe(model: Any, truncate_dim: int | None) -> np.ndarray:
 def _texts(sentences: str | os.PathLike | Sequence[str], column: str | None) -> Iterator[str]:
     if isinstance(sentences, (str, os.PathLike)):
         return (text for _, text in stream_texts(sentences, column))
-    texts = list(sentences)
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
-    return iter(texts)
+    return iter(list_texts(sentences))
 
 
 def _unit(embeddings: np.ndarray) -> np.ndarray:

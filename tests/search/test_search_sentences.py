@@ -393,6 +393,31 @@ def test_the_commands_index_add_to_and_search_a_folder(model, checkpoint, tmp_pa
     assert out == f"the cat\n  {score:.4f}  {best}\n\n"
 
 
+def test_an_index_names_its_local_model_by_an_absolute_path(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    model = SimCSE(checkpoint.name, device="cpu")
+    assert model.name_or_path == checkpoint.name
+    SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
+    assert describe(tmp_path / "index")["model"] == str(checkpoint)
+
+
+def test_the_commands_open_an_index_on_a_server_with_url_only(model, checkpoint, tmp_path, capsys, monkeypatch):
+    qdrant_client = pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
+    monkeypatch.delenv("QDRANT_API_KEY", raising=False)
+    store = qdrant_client.QdrantClient(":memory:")
+    monkeypatch.setattr(qdrant_client, "QdrantClient", lambda *_, **__: store)
+    monkeypatch.setattr(store, "close", lambda: None)
+    texts, folder, url = tmp_path / "t.txt", str(tmp_path / "index"), "https://qdrant.example:6333"
+    texts.write_text("\n".join(SENTENCES[:5]))
+    common = ["--input", str(texts), "--output", folder]
+    index_main([*common, "--model", str(checkpoint), "--backend", "qdrant", "--url", url])
+    for main, words in ((index_main, [*common, "--add"]), (search_main, ["--index", folder, "the cat"])):
+        with pytest.raises(ValueError, match=f"--url {url}"):
+            main(words)
+        assert main([*words, "--url", url]) == 0
+    assert "10 sentences in the index" in capsys.readouterr().out
+
+
 def test_the_index_command_takes_the_folder_that_encode_wrote(model, checkpoint, tmp_path, capsys):
     source = tmp_path / "s.txt"
     source.write_text("\n".join(SENTENCES))
