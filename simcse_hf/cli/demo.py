@@ -29,6 +29,13 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
     )
+    group.add_argument(
+        "--allowed_hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further names that the page is reached under, such as that of a proxy; default: this machine's own",
+    )
     group.add_argument("--port", type=positive_int, default=7860, help="port to listen on; default: 7860")
     add_general_options(parser, json=False)
     return parser
@@ -76,10 +83,17 @@ def demo_main(argv: list[str]) -> int:
 
 def _launch(page: Any, arguments: argparse.Namespace) -> None:
     """Serve the page in a thread of its own, without anything that gradio would load from elsewhere."""
+    from starlette.middleware import Middleware
+
+    from .demo_guard import MAX_BODY, DemoGuard, guard_settings
+
+    guard = Middleware(DemoGuard, **guard_settings(arguments.host, arguments.allowed_hosts))
     try:
         page.launch(
             server_name=arguments.host,
             server_port=arguments.port,
+            app_kwargs={"middleware": [guard]},
+            max_file_size=MAX_BODY,
             share=False,
             ssr_mode=False,
             run_history=False,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
 _MAX_LINES = 40  # of the heat map
+_MAX_CHARACTERS = 10_000  # of a text; a longer one takes seconds, and no encoder reads it to its end
 _GEOMETRY_SAMPLE = 1000  # sentences of an index that uniformity is measured on
 _POSITIVE_ABOVE = 4.0  # gold score above which a pair counts as positive (SimCSE paper, footnote 3)
 _EXAMPLE_LINES = "A man is playing a guitar.\nA woman plays the violin.\nThe stock market fell today."
@@ -104,6 +105,13 @@ def _side_by_side(indexes: Sequence[SentenceIndex], blocks: Sequence[str]) -> st
     return f'<div class="side-by-side">{"".join(titled)}</div>'
 
 
+def _too_long(text: str) -> str | None:
+    """Return the message for a text that the demo does not take."""
+    if len(text) <= _MAX_CHARACTERS:
+        return None
+    return f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
+
+
 # --- search ---------------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +119,8 @@ def _add_search(gr: Any, indexes: Sequence[SentenceIndex], top_k: int, threshold
     def search(query: str, top_k: int, threshold: float) -> tuple[str, str]:
         if not query.strip():
             return "", "Type a query first."
+        if problem := _too_long(query):
+            return "", problem
         blocks, messages, rows = [], [], []
         for index in indexes:
             best = cast(Results, index.search(query, top_k=int(top_k), threshold=None))
@@ -175,6 +185,8 @@ def _add_comparison(gr: Any, indexes: Sequence[SentenceIndex]) -> None:
         for position, sentence in (("first", first), ("second", second)):
             if not sentence.strip():
                 return f"Type both sentences: the {position} one is empty."
+            if problem := _too_long(sentence):
+                return problem
         scores = [index.model.similarity(first, second) for index in indexes]
         if len(indexes) == 1:
             return f"Cosine: {scores[0]:.4f}"
@@ -196,6 +208,8 @@ def _add_heat_map(gr: Any, indexes: Sequence[SentenceIndex]) -> None:
         sentences = [line.strip() for line in text.splitlines() if line.strip()]
         if not 2 <= len(sentences) <= _MAX_LINES:
             return "", f"Type 2 to {_MAX_LINES} sentences, one per line; there are {len(sentences)}."
+        if problem := _too_long(max(sentences, key=len)):
+            return "", problem
         matrices = [index.model.similarity(sentences, sentences).tolist() for index in indexes]
         rows = [
             [_name(index), sentence, *(f"{score:.6f}" for score in row)]

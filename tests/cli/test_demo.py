@@ -3,6 +3,7 @@
 import base64
 import builtins
 import csv
+import http.client
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -285,6 +287,50 @@ def test_the_server_connects_to_no_other_host(demo, folders):
     hosts = set((folders / "hosts").read_text().split())
     assert hosts <= {"127.0.0.1", "localhost", "None"}
     assert "127.0.0.1" in hosts
+
+
+def ask(address, path, data=None, **headers):
+    """Return the status and the text of an answer."""
+    request = urllib.request.Request(address + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def call(address, name, *data):
+    """Call a function of the page as its own script does, and return what it answers."""
+    body = json.dumps({"data": data}).encode()
+    status, text = ask(address, f"gradio_api/call/{name}", body, **{"Content-Type": "application/json"})
+    assert status == 200, text
+    return ask(address, f"gradio_api/call/{name}/{json.loads(text)['event_id']}")[1]
+
+
+def test_only_the_page_itself_gets_answers(demo):
+    address = demo[0]
+    assert ask(address, "")[0] == 200
+    assert ask(address, "", Host="evil.example")[0] == 403
+    assert ask(address, "gradio_api/call/search", b"{}", Origin="https://evil.example")[0] == 403
+    form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nhello\r\n--x--\r\n'
+    upload = ask(address, "gradio_api/upload", form, **{"Content-Type": "multipart/form-data; boundary=x"})
+    assert upload == (403, "the demo takes no files")
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc, timeout=WAIT)
+    connection.putrequest("POST", "/gradio_api/call/search")
+    connection.putheader("Content-Length", str(2**21))
+    connection.endheaders()  # the answer comes before the body is sent
+    assert connection.getresponse().status == 413
+
+
+def test_long_texts_and_large_numbers_are_answered_at_once(demo):
+    address = demo[0]
+    start = time.monotonic()
+    for name, data in (("search", [4, -1]), ("compare", ["dog"]), ("similarities", [])):
+        text = "a cat " * 2000 + "\na dog"
+        assert "A text may have 10,000 characters" in call(address, name, text, *data)
+    assert time.monotonic() - start < WAIT
+    assert "is greater than maximum value" in call(address, "search", "the dog", 10**9, -1)
+    assert "the dog ran" in call(address, "search", "the dog", 100, -1)
 
 
 def test_the_server_can_be_interrupted(demo):
