@@ -9,6 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
+from ..ops.secrets import holds_secret
 from . import CARD, name_repository, write_card
 
 logger = logging.get_logger(__name__)
@@ -19,8 +20,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|runs|__pycache__|[._][^/]*)(/|$)")
 _PUSHED_ALTHOUGH_HIDDEN = re.compile(r"^\.eval_results/[^/]+\.yaml$")
-_HUB_TOKEN_PATTERN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
-_TEXT_SUFFIXES = {".json", ".md", ".yaml", ".yml", ".txt", ".csv", ".log", ".py"}
+# Searched for tokens. A vocabulary or another larger text has none, and would take long.
+_SEARCHED_BYTES = 50 * 2**20
 
 
 class PushError(ValueError):
@@ -42,7 +43,8 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
         `list[str]`: Sorted paths relative to `directory`.
 
     Raises:
-        ValueError: If the directory does not contain a complete model, or a file contains an access token.
+        ValueError: If the directory does not contain a complete model, a symbolic link leads out of it, or a file
+            contains an access token or a password.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -58,12 +60,24 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     if missing:
         raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
-        if Path(path).suffix in _TEXT_SUFFIXES and _HUB_TOKEN_PATTERN.search((directory / path).read_bytes()):
-            raise ValueError(
-                f"{directory / path} contains an access token, so nothing was pushed. Remove the token from the file "
-                "and revoke it."
-            )
+        _check_file(directory, path)
     return paths
+
+
+def _check_file(directory: Path, name: str) -> None:
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ValueError(
+            f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
+            "Copy the file into the directory, or remove the link."
+        )
+    if path.suffix in (".safetensors", ".onnx") or path.stat().st_size > _SEARCHED_BYTES:
+        return
+    if holds_secret(path.read_bytes().decode("utf-8", errors="replace")):
+        raise ValueError(
+            f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and "
+            "revoke it."
+        )
 
 
 def push_model(

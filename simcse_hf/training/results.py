@@ -2,7 +2,6 @@
 
 import json
 import platform
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import torch
 import transformers
 
 from .. import __version__
+from ..ops.secrets import hide_secrets
 from .base import ContrastiveTrainer
 from .output_dir import RESULTS
 from .record import describe_run
-
-HUB_TOKEN_PATTERN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -> dict[str, Any]:
@@ -40,7 +38,7 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
         **describe_run(trainer),
         "train_seconds": summary.get("train_runtime"),
         "train_texts": train_texts,
-        "command": [HUB_TOKEN_PATTERN.sub("hf_...", word) for word in sys.argv],
+        "command": hide_secrets(sys.argv),
         "settings": trainer.model.settings.to_dict(),
         "versions": {
             "simcse_hf": __version__,

@@ -319,9 +319,32 @@ def test_pickles_checkpoints_and_hidden_files_are_not_pushed(hub, saved):
 def test_a_file_that_contains_a_token_stops_the_push(hub, saved):
     directory = saved()
     (directory / "results.json").write_text(json.dumps({"command": ["--hub_token", hub.token]}))
-    with pytest.raises(ValueError, match="results.json contains an access token, so nothing was pushed") as raised:
+    with pytest.raises(ValueError, match="results.json contains an access token or a password") as raised:
         push_model(directory, "org/name")
     assert hub.token not in str(raised.value) and not hub.requests
+
+
+@pytest.mark.parametrize("name, content", [("notes", "sk-" + 40 * "a"), ("run.sh", "API_KEY='abcdefgh12'")])
+def test_a_secret_of_another_form_or_in_another_file_stops_the_push_and_its_preview(name, content, hub, saved):
+    directory = saved()
+    (directory / name).write_text(content)
+    for call in (lambda: push_model(directory, "org/name"), lambda: push_main([str(directory), "a/b", "--dry_run"])):
+        with pytest.raises(ValueError, match=f"{name} contains an access token or a password, so nothing was pushed"):
+            call()
+    assert not hub.requests
+
+
+def test_a_link_out_of_the_directory_stops_the_push_and_its_preview(hub, saved, tmp_path):
+    directory = saved()
+    (tmp_path / "diary.txt").write_text("dear diary")
+    (directory / "notes.txt").symlink_to(tmp_path / "diary.txt")
+    for call in (lambda: push_model(directory, "org/name"), lambda: push_main([str(directory), "a/b", "--dry_run"])):
+        with pytest.raises(ValueError, match=r"notes\.txt is a symbolic link to .*diary\.txt, outside of the model's"):
+            call()
+    assert not hub.requests
+    (directory / "notes.txt").unlink()
+    (directory / "again.json").symlink_to("config.json")  # a link within the directory is a file of the model
+    assert "again.json" in files_to_push(directory)
 
 
 # --- transformers' own ways ---------------------------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""Tokens and passwords are found in files and hidden in command lines, and nothing else is."""
+
+import json
+import random
+import string
+import time
+
+import pytest
+
+from simcse_hf.ops.secrets import HIDDEN, hide_secrets, holds_secret
+
+LETTERS = "".join(random.Random(0).choices(string.ascii_letters + string.digits, k=40))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf_" + LETTERS,
+        "api_org_" + LETTERS,
+        f"git clone https://ghp_{LETTERS}@github.com/a/b",
+        "github_pat_" + LETTERS + LETTERS,
+        "glpat-" + LETTERS,
+        "sk-" + LETTERS,
+        "AKIA" + "ABCDEFGH01234567",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        json.dumps({"hub_token": "my-very-own-token"}),
+        json.dumps({"arguments": {"push_to_hub_token": "abcdefgh12"}}),
+        "api_key: 'abcdefgh12'",
+        'password = "correct-horse"',
+        "QDRANT_API_KEY='abcdefgh12'",
+    ],
+)
+def test_a_secret_is_found(text):
+    assert holds_secret(f"before\n{text}\nafter")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"mask_token": "[MASK]", "pad_token": "<|endoftext|>", "token": "sentence", "password": 20786}),
+        json.dumps({"hub_token": "<HUB_TOKEN>", "api_key": None, "access_token": "..."}),
+        "hf_short",
+        "The token_budget of a batch; special_tokens_map.json; a password is needed.",
+        "sk-learn",
+    ],
+)
+def test_ordinary_text_is_no_secret(text):
+    assert not holds_secret(text)
+
+
+@pytest.mark.parametrize("part", ["a_", "token", "sk-", "hf_", "api_key", "'", "x" * 9 + "-"])
+def test_long_texts_are_searched_in_linear_time(part):
+    start = time.process_time()
+    holds_secret(part * (2_000_000 // len(part)))
+    assert time.process_time() - start < 10  # a quadratic search would take hours
+
+
+@pytest.mark.parametrize(
+    "words, wanted",
+    [
+        (["train", "--hub_token", "own-form", "--lr", "1"], ["train", "--hub_token", HIDDEN, "--lr", "1"]),
+        (["--hub-token=own-form", "x"], [f"--hub-token={HIDDEN}", "x"]),
+        (["--push_to_hub_token", "a b"], ["--push_to_hub_token", HIDDEN]),
+        (["--hub_token", "--fp16", "x"], ["--hub_token", "--fp16", "x"]),
+        (["--note", "hf_" + LETTERS], ["--note", HIDDEN]),
+        (
+            ["--token_budget", "1024", "--tokenizer_name", "bert"],
+            ["--token_budget", "1024", "--tokenizer_name", "bert"],
+        ),
+    ],
+)
+def test_a_command_line_is_recorded_without_its_secrets(words, wanted):
+    assert hide_secrets(words) == wanted
