@@ -21,6 +21,7 @@ from ..postprocessing.files import Fit, find_transform
 from ..postprocessing.interface import VectorTransform
 from .card_adaptation import adaptation_tables, adaptation_text, read_adaptation
 from .card_results import (
+    Table,
     dev_table,
     eval_result_entries,
     evaluation_tables,
@@ -38,6 +39,8 @@ MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and 
 # Cards of earlier versions are still recognised as written by this package.
 _MARKERS = (MARKER, "<!-- Written by `simcse-hf card`; what is changed here by hand is lost at its next run. -->")
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
+#: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
+_WRITTEN_HERE = ("citation", "training_text", "template", "prompt")
 FRONT_MATTER: dict[str, Any] = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
@@ -152,7 +155,21 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
     """
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.ChainableUndefined)
     template = environment.from_string(Path(__file__).with_name("template.md").read_text(encoding="utf-8"))
+    context = {name: value if name in _WRITTEN_HERE else _plain(value) for name, value in context.items()}
     return template.render(card_data=data.to_yaml(), marker=marker, papers=PAPERS, **context).strip() + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return metadata without line breaks and HTML, which would become headings and markup of the card."""
+    if isinstance(value, str):
+        return " ".join(value.split()).replace("<", "&lt;")
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Table):
+        return replace(value, **_plain(vars(value)))
+    return value
 
 
 def model_context(

@@ -465,3 +465,17 @@ def test_tasks_from_files_have_a_table_and_entries_in_the_front_matter(directory
     assert entries["faq"].task_type == "information-retrieval" and entries["faq"].metric_type == "ndcg@10"
     # They are not part of the average of the STS tasks.
     assert "Avg. of 6" in card
+
+
+def test_metadata_can_put_neither_html_nor_lines_into_the_card(directory):
+    """A file name, an argument or a result may come from someone else."""
+    harmful = "x\n\n# Hacked\n<script>alert(1)</script>"
+    run = {"steps": 1, "train_loss": 1.0, "rows": "sentences", "train_rows": 5, "hardware": harmful, "seed": harmful}
+    run |= {"base_model": "org/base", "arguments": {"warmup": harmful}, "epochs": 1.0, "processes": 1}
+    document = evaluation(directory)
+    document["results"]["mteb"] = {harmful: 1.0, "a|b": 2.0}
+    document["protocol"]["classifier"]["model"] = harmful
+    (directory / "evaluation.json").write_text(json.dumps(document))
+    body = write_card(directory, run=run).read_text().split("---", 2)[2]
+    assert "<script" not in body and "\n# Hacked" not in body
+    assert "x # Hacked &lt;script>alert(1)&lt;/script>" in body and "| a\\|b | 2.00 |" in body
