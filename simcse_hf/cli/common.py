@@ -288,12 +288,17 @@ def check_device(name: str | None) -> str | None:
     """
     import torch
 
+    if name is None:
+        return None
     try:
-        device_type = torch.device(name).type if name is not None else "cpu"
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: {_first_line(error)}") from error
-    if device_type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: this machine has no GPU that torch can use; leave out --device")
+        device_type = torch.device(name).type
+        if device_type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"--device {name}: this machine has no GPU that torch can use; leave out --device")
+        if device_type == "meta":
+            raise ValueError(f"--device {name}: this device computes nothing; leave out --device")
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch was built without it, or there are fewer
+        raise ValueError(f"--device {name}: {_first_line(error)}; name another one, or leave out --device") from error
     return name
 
 

@@ -57,4 +57,6 @@ def _status_of(error: Exception) -> int | None:
             return getattr(error, "exit_status", WRONG_USAGE)
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
         return FAILED
+    if "No space left on device" in str(error):  # safetensors and Arrow have error classes of their own for it
+        return FAILED
     return None

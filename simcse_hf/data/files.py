@@ -11,8 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from transformers.utils import logging
 
 from .lines import decoded_lines, read_bytes
+
+logger = logging.get_logger(__name__)
 
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
@@ -136,6 +139,9 @@ class LinesFile(TextTable):
 class DelimitedFile(TextTable):
     """A csv or tsv file with a header, quoted as RFC 4180 says. Blank lines are skipped.
 
+    The first quoted cell that spans lines is reported by a warning: a text may have line breaks, but an opening quote
+    that belongs to a text swallows the lines up to the next quote.
+
     Args:
         path (`Path`): The file.
         delimiter (`str`): The character between cells.
@@ -149,6 +155,7 @@ class DelimitedFile(TextTable):
         if len(delimiter) != 1:
             raise ValueError(f"{path}: delimiter must be one character, got {delimiter!r}.")
         self.delimiter = delimiter
+        self._has_long_rows = False
         header = next(self._records(), None)
         if header is None:
             raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
@@ -193,6 +200,13 @@ class DelimitedFile(TextTable):
                 raise ValueError(
                     f"{self.at(number)}: a cell that opens with a double quote runs on to line {reader.line_num}. "
                     "Write such a quote as a quoted cell with the quote doubled, or use .jsonl."
+                )
+            if not self._has_long_rows and reader.line_num > number:
+                self._has_long_rows = True
+                logger.warning_once(
+                    f"{self.at(number)}: a quoted cell runs on to line {reader.line_num}, so these lines are one row, "
+                    "and other rows may be longer than a line too. If the texts have no line breaks, a double quote "
+                    "is not closed: double a quote that belongs to a text, and put quotes around its cell."
                 )
             if cells:
                 yield number, cells

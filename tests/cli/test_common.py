@@ -3,6 +3,7 @@
 import argparse
 
 import pytest
+import torch
 
 from simcse_hf.cli import common, encode, evaluate, postprocess, publish, search
 from simcse_hf.evaluation import sts, tasks
@@ -129,3 +130,21 @@ def test_a_failure_leaves_the_old_folder(tmp_path):
         new.mkdir()
         raise RuntimeError
     assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps", "meta", "toaster", "cuda:x", ""])
+def test_a_device_that_this_machine_does_not_have_is_one_message(name):
+    if name.startswith("cuda") and torch.cuda.is_available() or name == "mps" and torch.backends.mps.is_available():
+        pytest.skip("this machine has it")
+    with pytest.raises(ValueError, match=f"--device {name}: .*leave out --device"):
+        common.check_device(name)
+    assert common.check_device("cpu") == "cpu" and common.check_device(None) is None
+
+
+def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(ValueError, match=r"--output \. is the current folder"),
+        common.output_folder(".", overwrite=True, marker="x"),
+    ):
+        raise AssertionError("the block must not run")

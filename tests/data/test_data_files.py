@@ -264,3 +264,20 @@ def test_a_parquet_file_that_is_damaged_anywhere_is_named(tmp_path, gz):
         except ValueError as error:
             assert str(path) in str(error)
     assert read < len(range(0, len(content), 7))
+
+
+def test_a_quoted_cell_over_several_lines_is_reported_once(tmp_path, caplog):
+    """Two stray opening quotes turned 100 lines into 30 rows without a word."""
+    path = tmp_path / "t.csv"
+    lines = [f"sentence {number}" for number in range(100)]
+    lines[10], lines[80] = '"Quoted at its start', 'and at its end"'
+    path.write_text("\n".join(["text", *lines]) + "\n")
+    table = open_table(path)
+    assert len(list(table.rows(["text"]))) == 30 == len(list(table.rows(["text"])))
+    assert caplog.text.count("t.csv, line 12: a quoted cell runs on to line 82") == 1
+
+
+def test_a_csv_file_with_a_row_on_each_line_gets_no_warning(tmp_path, caplog):
+    path = tmp_path / "t.csv"
+    path.write_text('text,n\n"a, b",1\n\n"say ""hi""",2\n')
+    assert len(list(open_table(path).rows(["text"]))) == 2 and not caplog.text

@@ -78,3 +78,18 @@ def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
     with pytest.raises(OSError), write_atomically(path):
         pass  # the block wrote nothing
     assert [file.name for file in path.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "file-link").symlink_to("file")
+    with write_atomically(tmp_path / "link") as temporary:
+        temporary.mkdir()
+        (temporary / "new").touch()
+    with write_atomically(tmp_path / "file-link") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
+    assert (tmp_path / "file-link").is_symlink() and (tmp_path / "file").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "file-link", "link", "real"]
