@@ -224,9 +224,6 @@ def add_general_options(parser: argparse.ArgumentParser, *, json: bool = True) -
     group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
 
 
-# --- what commands do with them --------------------------------------------------------------------------------------
-
-
 def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
     """Load the model that a command line names.
 
@@ -288,17 +285,13 @@ def check_device(name: str | None) -> str | None:
     """
     import torch
 
-    if name is None:
-        return None
     try:
-        device_type = torch.device(name).type
-        if device_type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"--device {name}: this machine has no GPU that torch can use; leave out --device")
-        if device_type == "meta":
-            raise ValueError(f"--device {name}: this device computes nothing; leave out --device")
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, ImportError) as error:  # torch was built without it, or there are fewer
-        raise ValueError(f"--device {name}: {_first_line(error)}; name another one, or leave out --device") from error
+        if name is not None and torch.zeros(1, device=name).is_meta:
+            raise RuntimeError("it computes nothing")
+    except (RuntimeError, AssertionError, ImportError) as error:  # unknown, not there, or torch was built without it
+        raise ValueError(
+            f"--device {name}: this machine cannot use it ({_first_line(error)}); leave it out"
+        ) from error
     return name
 
 

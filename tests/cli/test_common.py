@@ -136,7 +136,7 @@ def test_a_failure_leaves_the_old_folder(tmp_path):
 def test_a_device_that_this_machine_does_not_have_is_one_message(name):
     if name.startswith("cuda") and torch.cuda.is_available() or name == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has it")
-    with pytest.raises(ValueError, match=f"--device {name}: .*leave out --device"):
+    with pytest.raises(ValueError, match=f"--device {name}: this machine cannot use it"):
         common.check_device(name)
     assert common.check_device("cpu") == "cpu" and common.check_device(None) is None
 
