@@ -3,15 +3,13 @@
 import argparse
 
 from .common import (
-    TABLE_SUFFIXES,
     TEXT_FILE_HELP,
     add_general_options,
     add_output_options,
-    check_table_file,
     command_parser,
     report,
-    write_table,
 )
+from .outputs import TABLE_SUFFIXES, check_table_file, write_table
 
 _LABELS = ("entailment", "neutral", "contradiction")
 

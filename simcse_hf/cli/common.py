@@ -8,14 +8,9 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from ..inference.simcse import SimCSE
 
 POOLER_TYPES = (
@@ -34,7 +29,6 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalise it"
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def command_parser(command: str, description: str, **options: Any) -> argparse.ArgumentParser:
@@ -286,12 +280,11 @@ def check_device(name: str | None) -> str | None:
     import torch
 
     try:
-        if name is not None and torch.zeros(1, device=name).is_meta:
-            raise RuntimeError("it computes nothing")
+        usable, reason = name is None or not torch.zeros(1, device=name).is_meta, "it computes nothing"
     except (RuntimeError, AssertionError, ImportError) as error:  # unknown, not there, or torch was built without it
-        raise ValueError(
-            f"--device {name}: this machine cannot use it ({_first_line(error)}); leave it out"
-        ) from error
+        usable, reason = False, _first_line(error)
+    if not usable:
+        raise ValueError(f"--device {name}: this machine cannot use it ({reason}); leave out --device")
     return name
 
 
@@ -317,81 +310,3 @@ def report(arguments: argparse.Namespace, document: Any, text: str) -> None:
         text (`str`): The result in words, printed otherwise.
     """
     print(json.dumps(document, ensure_ascii=False, default=os.fspath) if arguments.json else text, flush=True)
-
-
-def check_output_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with a usage error if `--output` names a folder, or a file that may not be replaced.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
-        arguments (`argparse.Namespace`): The options of `add_output_options`.
-    """
-    if arguments.output is None:
-        return
-    path = Path(arguments.output)
-    if path.is_dir():
-        parser.error(f"--output {path} is a folder: name a file")
-    if path.exists() and not arguments.overwrite:
-        parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
-
-
-def check_table_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with a usage error if `--output` is no table, or a file that may not be replaced.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
-        arguments (`argparse.Namespace`): The options of `add_output_options`.
-    """
-    if Path(arguments.output).suffix not in TABLE_SUFFIXES:
-        parser.error(f"--output must end in {', '.join(TABLE_SUFFIXES)}, got {arguments.output}")
-    check_output_file(parser, arguments)
-
-
-def write_table(rows: "Dataset", output: str | Path) -> None:
-    """Write rows to a file, which is either complete or not there.
-
-    Args:
-        rows (`datasets.Dataset`): The rows.
-        output (`str` or `Path`): File to write, ending in one of `TABLE_SUFFIXES`. Its folder is made if needed.
-    """
-    from ..ops.files import write_atomically
-
-    path = Path(output).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as temporary:
-        {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix](str(temporary))
-
-
-@contextmanager
-def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield a folder to write to, which replaces `output` only when it is complete.
-
-    Args:
-        output (`str` or `Path`): Value of `--output`.
-        overwrite (`bool`): Whether a folder that is there may be replaced.
-        marker (`str`): File that tells a folder written by this command from any other.
-        sources (`Sequence[str]`, *optional*): Folders that are read, and so must not be replaced.
-
-    Yields:
-        `Path`: A folder to make and write to. It becomes `output` when the block ends without an error.
-
-    Raises:
-        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, is read, or is
-            the current folder.
-    """
-    from ..ops.files import write_atomically
-
-    folder = Path(output).expanduser()
-    if folder.resolve() == Path.cwd():
-        raise ValueError(f"--output {output} is the current folder, which cannot be replaced: name a folder in it")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not overwrite:
-            raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")
-        if not (folder / marker).is_file():
-            raise ValueError(f"{folder} holds something else (there is no {marker} in it): name another --output")
-        for source in map(Path, sources):
-            if source.exists() and source.resolve().is_relative_to(folder.resolve()):
-                raise ValueError(f"{folder} holds the model that is read: name another --output")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(folder) as temporary:
-        yield temporary

@@ -5,19 +5,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .common import (
-    TABLE_SUFFIXES,
     add_general_options,
     add_model_options,
     add_output_options,
     add_text_options,
-    check_table_file,
     command_parser,
     cosine,
     load_encoder,
     positive_int,
     report,
-    write_table,
 )
+from .outputs import TABLE_SUFFIXES, check_table_file, write_table
 
 if TYPE_CHECKING:
     from ..search.hard_negatives import MiningReport

@@ -5,7 +5,7 @@ import argparse
 import pytest
 import torch
 
-from simcse_hf.cli import common, encode, evaluate, postprocess, publish, search
+from simcse_hf.cli import common, encode, evaluate, outputs, postprocess, publish, search
 from simcse_hf.evaluation import sts, tasks
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
@@ -90,7 +90,7 @@ def test_a_cosine_is_between_minus_1_and_1(text):
 
 
 def _write(folder, overwrite, marker="done", content="new", sources=()):
-    with common.output_folder(folder, overwrite=overwrite, marker=marker, sources=sources) as new:
+    with outputs.output_folder(folder, overwrite=overwrite, marker=marker, sources=sources) as new:
         new.mkdir()
         (new / marker).write_text(content)
 
@@ -126,7 +126,7 @@ def test_the_folder_that_is_read_is_never_replaced(tmp_path):
 def test_a_failure_leaves_the_old_folder(tmp_path):
     folder = tmp_path / "output"
     _write(folder, overwrite=False, content="old")
-    with pytest.raises(RuntimeError), common.output_folder(folder, overwrite=True, marker="done") as new:
+    with pytest.raises(RuntimeError), outputs.output_folder(folder, overwrite=True, marker="done") as new:
         new.mkdir()
         raise RuntimeError
     assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]
@@ -145,6 +145,6 @@ def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(ValueError, match=r"--output \. is the current folder"),
-        common.output_folder(".", overwrite=True, marker="x"),
+        outputs.output_folder(".", overwrite=True, marker="x"),
     ):
         raise AssertionError("the block must not run")
