@@ -240,7 +240,7 @@ def _user_tasks(arguments: argparse.Namespace) -> "dict[str, UserTask]":
         return {}
     from ..evaluation import user_tasks
 
-    return user_tasks.read_tasks(arguments.task)
+    return user_tasks.name_tasks(user_tasks.read_task(kind, path) for kind, path in arguments.task)
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:

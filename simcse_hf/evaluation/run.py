@@ -126,7 +126,7 @@ def read_tasks(
         pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
         user_tasks (`dict[str, UserTask]`, *optional*): Tasks from a user's own files, as
-            `user_tasks.read_tasks` returns them.
+            `user_tasks.name_tasks` returns them.
 
     Returns:
         [`TaskData`]: The data. A task without data is listed in `missing`, and a warning says so.

@@ -25,6 +25,10 @@ _TASK_TYPES = {
     "reranking": "reranking",
     "retrieval": "information-retrieval",
 }
+_DEV_METRICS = tuple(
+    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
+    "_recall@100".split()
+)
 
 
 @dataclass
@@ -124,7 +128,7 @@ def dev_table(run: dict, transform: str | None = None) -> Table | None:
     """
     if not run.get("final"):
         return None
-    metrics = [key for key in run["final"] if key.endswith(("_spearman", "_pearson", "_alignment", "_uniformity"))]
+    metrics = [key for key in run["final"] if key.endswith(_DEV_METRICS)]
     when = {"initial": "before training", "best": "best evaluation", "final": "last evaluation"}
     rows = [
         [f"{when[key]} (step {run[key]['step']})", *(_number(run[key].get(name), name) for name in metrics)]
@@ -135,7 +139,7 @@ def dev_table(run: dict, transform: str | None = None) -> Table | None:
     if "arguments" in run:
         best = run["arguments"].get("load_best_model_at_end")
         saved = f" The saved weights are those of the {'best evaluation' if best else 'last step'}."
-    protocol = f"Measured on the dev set during training; correlations x 100.{saved}"
+    protocol = f"Measured on the dev set during training; all but alignment and uniformity x 100.{saved}"
     if transform is not None:
         protocol += f" All figures are without the {transform}, which was fitted later."
     return Table("Dev set", protocol, ["", *metrics], rows)

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
-from .callbacks import SimilarityEvalCallback
+from .callbacks import DevSetCallback
 from .reliable import ReliableTrainer
 from .training_args import SimCSETrainingArguments
 
@@ -20,9 +20,9 @@ class ContrastiveTrainer(ReliableTrainer):
     train_dataset: Dataset | SeededDataset | None  # transformers: any data set
 
     @property
-    def similarity_evals(self) -> list[SimilarityEvalCallback]:
-        """The dev sets of scored pairs, in the order they were added."""
-        return [x for x in self.callback_handler.callbacks if isinstance(x, SimilarityEvalCallback)]
+    def dev_sets(self) -> list[DevSetCallback]:
+        """The dev sets, in the order they were added."""
+        return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
 
 
 def prepared_objective(model: ContrastiveModel) -> Objective:

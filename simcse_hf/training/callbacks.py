@@ -1,6 +1,8 @@
-"""Callbacks of contrastive training: similarity evaluation on a dev set, and the parts of the loss."""
+"""Callbacks of contrastive training: evaluation on dev sets, and the parts of the loss."""
 
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -32,31 +34,29 @@ def default_prompt(settings: ContrastiveSettings) -> str:
     return settings.prompts[name] if name is not None else ""
 
 
-class SimilarityEvalCallback(TrainerCallback):
-    """Evaluate on a dev set of scored pairs at every evaluation of the Trainer.
+class DevSetCallback(TrainerCallback, ABC):
+    """Evaluate on dev sets at every evaluation of the Trainer.
 
-    `SimCSETrainer` calls [`evaluate`] and adds the result to its metrics before they are logged, so that
-    `eval_stsb_spearman` can select the best checkpoint and stop early like any other metric. Each distinct text is
-    tokenised once, encoded once per evaluation, and not truncated to `max_seq_length`.
+    `SimCSETrainer` calls [`evaluate`] and adds the result to its metrics before they are logged, so that its metrics
+    can select the best checkpoint and stop early like any other metric. Each distinct text is tokenised once, encoded
+    once per evaluation, and not truncated to `max_seq_length`.
 
     Args:
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
-            table with the columns sentence1, sentence2, score.
-        name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
+        sources (`dict[str, str]`): The file of each dev set, by its name in the metrics.
+        texts (`Sequence[str]`): The texts of all sets; they may repeat.
         token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
+
+    Attributes:
+        headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
     """
 
-    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
-        self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(dev_set, name)
-        self.source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
-        self.name = name
+    headline: str
+
+    def __init__(self, sources: dict[str, str], texts: Sequence[str], token_budget: int | None = None):
+        self.sources = sources
         self.token_budget = token_budget
-        self._texts = list(dict.fromkeys([*self.pairs.sentences1, *self.pairs.sentences2]))
-        row = {text: i for i, text in enumerate(self._texts)}
-        self._first = torch.tensor([row[text] for text in self.pairs.sentences1])
-        self._second = torch.tensor([row[text] for text in self.pairs.sentences2])
-        scores = torch.tensor(self.pairs.scores, dtype=torch.float64)
-        self._positive = scores > POSITIVE_SHARE * scores.max()
+        self._texts = list(dict.fromkeys(texts))
+        self._row = {text: row for row, text in enumerate(self._texts)}
         self._token_ids: list[list[int]] | None = None
 
     @property
@@ -70,6 +70,51 @@ class SimilarityEvalCallback(TrainerCallback):
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+        """Compute the metrics of the sets. The name of each metric begins with that of its set.
+
+        Args:
+            model (`nn.Module`): A contrastive model, as wrapped for training or not.
+            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+
+        Returns:
+            `dict[str, float]`: The metrics, the same in all processes.
+        """
+
+    def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
+        """Return the embeddings of the distinct texts in all processes, which share the work."""
+        if self._token_ids is None:
+            inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
+            prompt = default_prompt(inner.settings)
+            texts = [prompt + text for text in self._texts]
+            limits = (inner.settings.max_length, max_positions(inner.config))  # as in inference
+            max_length = min((limit for limit in limits if limit is not None), default=None)
+            self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
+        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
+
+
+class SimilarityEvalCallback(DevSetCallback):
+    """Evaluate on a dev set of scored pairs, by default as `eval_stsb_spearman`.
+
+    Args:
+        dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
+            table with the columns sentence1, sentence2, score.
+        name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
+        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
+    """
+
+    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
+        self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(dev_set, name)
+        source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
+        super().__init__({name: source}, [*self.pairs.sentences1, *self.pairs.sentences2], token_budget)
+        self.name = name
+        self.headline = f"{name}_spearman"
+        self._first = torch.tensor([self._row[text] for text in self.pairs.sentences1])
+        self._second = torch.tensor([self._row[text] for text in self.pairs.sentences2])
+        scores = torch.tensor(self.pairs.scores, dtype=torch.float64)
+        self._positive = scores > POSITIVE_SHARE * scores.max()
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, alignment, and uniformity.
@@ -87,14 +132,7 @@ class SimilarityEvalCallback(TrainerCallback):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        if self._token_ids is None:
-            inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
-            prompt = default_prompt(inner.settings)
-            texts = [prompt + text for text in self._texts]
-            limits = (inner.settings.max_length, max_positions(inner.config))  # as in inference
-            max_length = min((limit for limit in limits if limit is not None), default=None)
-            self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
-        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
+        embeddings = self._encode(model, tokenizer)
         first, second = embeddings[self._first], embeddings[self._second]
         metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}
         if self._positive.any():

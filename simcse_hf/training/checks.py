@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
 from .base import ContrastiveTrainer, prepared_objective
-from .callbacks import SimilarityEvalCallback
+from .callbacks import DevSetCallback
 from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
 
@@ -60,7 +60,7 @@ def check_dev_set_names(callbacks: list[Any]) -> None:
     Raises:
         ValueError: If two dev sets have the same name.
     """
-    names = [callback.name for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
+    names = [name for callback in callbacks if isinstance(callback, DevSetCallback) for name in callback.sources]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(
@@ -83,8 +83,8 @@ def check_best_metric(args: SimCSETrainingArguments, eval_dataset: Any, evals: S
     by_loss = args.metric_for_best_model in ("loss", "eval_loss")
     if args.load_best_model_at_end and by_loss and eval_dataset is None and evals:
         raise ValueError(
-            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets of scored pairs: pass "
-            "eval_dataset=..., or leave metric_for_best_model out to use the dev set's Spearman correlation"
+            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass "
+            "eval_dataset=..., or leave metric_for_best_model out to use the metric of the first dev set"
         )
 
 

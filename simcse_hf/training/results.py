@@ -27,8 +27,9 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
 
     Returns:
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, each with its
-        step, the main metric of the three under its own name (`stsb_spearman`, on a scale of 0 to 100), and how the
-        run was made. Without a dev set, the three are `None`.
+        step, the main metric of the three under its own name (`stsb_spearman`, on a scale of 0 to 100; the metric that
+        selects the best model, if it is one of a dev set, and otherwise the headline of the first), its name as
+        `dev_metric`, and how the run was made. Without a dev set, they are `None`.
     """
     args = trainer.args
     summary = next((x for x in reversed(trainer.state.log_history) if "train_runtime" in x), {})
@@ -54,9 +55,15 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
 
 
 def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
-    if not trainer.similarity_evals:
-        return {"dev_set": None, "initial": None, "best": None, "final": None}
-    name = f"{trainer.similarity_evals[0].name}_spearman"
+    if not trainer.dev_sets:
+        return {"dev_set": None, "dev_metric": None, "initial": None, "best": None, "final": None}
+    sources = {name: source for callback in trainer.dev_sets for name, source in callback.sources.items()}
+    name = trainer.dev_sets[0].headline
+    selecting = (trainer.args.metric_for_best_model or "").removeprefix("eval_")
+    if trainer.args.greater_is_better and any(selecting.startswith(f"{dev_set}_") for dev_set in sources):
+        name = selecting
+    # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
+    dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
     evaluations = [
         {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
         for entry in trainer.state.log_history
@@ -65,16 +72,17 @@ def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
     initial, later = evaluations[0], evaluations[1:] or evaluations
     metrics = {"initial": initial, "best": max(later, key=lambda entry: entry[name]), "final": later[-1]}
     return {
-        "dev_set": trainer.similarity_evals[0].source,
+        "dev_set": sources[dev_set],
+        "dev_metric": name,
         name: {when: entry[name] for when, entry in metrics.items()},
         **metrics,
     }
 
 
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
-    name = next((key for key in results if key.endswith("_spearman")), None)
+    name = results["dev_metric"]
     if name is not None:
-        print(f"\nDev set {results['dev_set']}, Spearman x 100")
+        print(f"\nDev set {results['dev_set']}, {'Spearman' if name.endswith('_spearman') else name} x 100")
         print(f"  before training   {results[name]['initial']:6.2f}")
         print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")

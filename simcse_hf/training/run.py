@@ -104,7 +104,12 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     texts = load_training_texts(model_args, data_args, training_args, supervised)
     model, tokenizer = load_model(model_args, training_args.seed)
     trainer = SimCSETrainer(
-        model, training_args, train_dataset=texts, dev_set=data_args.dev_file, processing_class=tokenizer
+        model,
+        training_args,
+        train_dataset=texts,
+        dev_set=data_args.dev_file,
+        processing_class=tokenizer,
+        dev_tasks=data_args.dev_task,
     )
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
@@ -141,8 +146,10 @@ def prepare_run(
         # The default output directory of the sample belongs to it: nothing else is lost there.
         data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"]
     prepare_output_dir(training_args, data_args.overwrite_output_dir)
-    if data_args.dev_file is None:
-        logger.warning("No --dev_file: nothing is evaluated during training, and the last weights are saved.")
+    if data_args.dev_file is None and not data_args.dev_task:
+        logger.warning(
+            "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are saved."
+        )
         training_args.eval_strategy = IntervalStrategy.NO
         training_args.load_best_model_at_end = False
     else:

@@ -177,6 +177,14 @@ class DataArguments:
             "sentence2, score."
         },
     )
+    dev_task: list[str] = field(
+        default_factory=list,
+        metadata={
+            "action": "extend",
+            "help": "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, clustering, "
+            "pairs, reranking or retrieval.",
+        },
+    )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
     )
@@ -235,7 +243,8 @@ def parse_arguments(
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
     argv, from_file = split_config(argv, ARGUMENT_CLASSES)
-    explicit = from_file | explicit_arguments(argv, ARGUMENT_CLASSES)
+    typed = explicit_arguments(argv, ARGUMENT_CLASSES)
+    explicit = from_file | typed
     values = dict(defaults or {})
     objective = explicit.get("objective", values.get("objective", "simcse"))
     papers = _objective_defaults(objective, explicit, values)
@@ -253,9 +262,11 @@ def parse_arguments(
         values["mlp_only_train"] = False  # The head belongs to the pooler cls.
     if "eval_steps" in explicit and "save_steps" not in explicit:
         values["save_steps"] = final["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
-    if final.get("dev_file") is None:
+    if final.get("dev_file") is None and not final.get("dev_task"):
         # There is no best model without evaluations, and saving need not keep step with them.
         values["load_best_model_at_end"] = False
+    if "dev_task" in typed:  # Its words would be appended to those of the YAML file.
+        values.pop("dev_task", None)
     return parse_over(values, ARGUMENT_CLASSES, argv)
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,9 @@ from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .base import ContrastiveTrainer, prepared_objective
-from .callbacks import DatasetEpoch, LossTracker, SimilarityEvalCallback, default_prompt
+from .callbacks import DatasetEpoch, DevSetCallback, LossTracker, default_prompt
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
+from .dev_tasks import make_dev_sets
 from .gradcache import CachedBatch
 from .masking import TokenMasker
 from .record import describe_run
@@ -42,7 +43,7 @@ class SimCSETrainer(ContrastiveTrainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
-    log, evaluation on a dev set by [`SimilarityEvalCallback`], and checks before the first step. Saving, resuming,
+    log, evaluation on dev sets by [`SimilarityEvalCallback`], and checks before the first step. Saving, resuming,
     mixed precision, several processes and tracking are transformers' own.
 
     Args:
@@ -57,6 +58,8 @@ class SimCSETrainer(ContrastiveTrainer):
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
+        dev_tasks (`Sequence`, *optional*): Tasks from files as dev sets: `["classification=dev.csv"]`, or what
+            `read_task` returns. Their metrics are logged as `eval_classification_accuracy` and the like.
         kwargs (`Any`): Further arguments of transformers' Trainer, such as `model_init`.
 
     Raises:
@@ -73,6 +76,7 @@ class SimCSETrainer(ContrastiveTrainer):
         dev_set: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         callbacks: list[TrainerCallback] | None = None,
+        dev_tasks: Sequence[Any] | None = None,
         **kwargs: Any,
     ):
         args = SimCSETrainingArguments(output_dir="outputs/simcse") if args is None else args
@@ -95,12 +99,11 @@ class SimCSETrainer(ContrastiveTrainer):
         callbacks = [*(callbacks or []), self.loss_tracker]
         if isinstance(train_dataset, SeededDataset):
             callbacks.append(DatasetEpoch(train_dataset))
-        if dev_set is not None:
-            callbacks.append(SimilarityEvalCallback(dev_set))
+        callbacks += make_dev_sets(dev_set, dev_tasks)
         check_dev_set_names(callbacks)
-        evals = [callback for callback in callbacks if isinstance(callback, SimilarityEvalCallback)]
+        evals = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
         if evals and args.best_metric_is_default:
-            args.metric_for_best_model, args.greater_is_better = f"{evals[0].name}_spearman", True
+            args.metric_for_best_model, args.greater_is_better = evals[0].headline, True
         check_best_metric(args, eval_dataset, evals)
         self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
         self.masker = TokenMasker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
@@ -235,11 +238,11 @@ class SimCSETrainer(ContrastiveTrainer):
     # --- evaluation ------------------------------------------------------------------------------------------------
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
-        """Add a callback; a [`SimilarityEvalCallback`] is evaluated from now on."""
+        """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
         super().add_callback(callback)
         check_dev_set_names(self.callback_handler.callbacks)
         if getattr(self, "eval_dataset", None) is None:
-            self.eval_dataset = _no_rows(self.similarity_evals)
+            self.eval_dataset = _no_rows(self.dev_sets)
 
     def _tokenize_all(self, data: Any) -> Any:
         if isinstance(data, dict) and not hasattr(data, "column_names"):  # A DatasetDict is a dict, too.
@@ -264,9 +267,9 @@ class SimCSETrainer(ContrastiveTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate the rows of a data loader, if there are any, and the dev sets of scored pairs."""
-        if self.similarity_evals and len(cast(Sized, dataloader.dataset)) == 0:
-            texts = sum(callback.num_texts for callback in self.similarity_evals)
+        """Evaluate the rows of a data loader, if there are any, and the dev sets."""
+        if self.dev_sets and len(cast(Sized, dataloader.dataset)) == 0:
+            texts = sum(callback.num_texts for callback in self.dev_sets)
             nothing = cast(Any, None)
             output = EvalLoopOutput(predictions=nothing, label_ids=None, metrics={}, num_samples=texts)
         else:
@@ -275,7 +278,7 @@ class SimCSETrainer(ContrastiveTrainer):
             )
         prefix = self._dev_prefix(metric_key_prefix)
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
-            for callback in self.similarity_evals:
+            for callback in self.dev_sets:
                 with self.compute_loss_context_manager():
                     metrics = callback.evaluate(self.model_wrapped, self.processing_class)
                 assert output.metrics is not None
@@ -384,6 +387,6 @@ def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective])
         args.view_rate = objective.view_rate
 
 
-def _no_rows(evals: list[SimilarityEvalCallback]) -> Dataset | None:
+def _no_rows(evals: list[DevSetCallback]) -> Dataset | None:
     """Return a data set without rows if there are dev sets: the Trainer evaluates only if it has a data set."""
     return Dataset.from_dict({"input_ids": []}) if evals else None

@@ -276,8 +276,9 @@ def _train_in_process(rank, processes, port, directory, batch):
         ddp_backend="gloo",
         max_grad_norm=0.5,
     )
+    tasks = [f"classification={directory / 'labelled.csv'}"]
     trainer = SimCSETrainer(
-        model_of(dropout=0.0), arguments_, texts(64, 3), dev_set=pairs(), processing_class=tokenizer
+        model_of(dropout=0.0), arguments_, texts(64, 3), dev_set=pairs(), processing_class=tokenizer, dev_tasks=tasks
     )
     trainer.train()
     trainer.save_model()
@@ -286,6 +287,8 @@ def _train_in_process(rank, processes, port, directory, batch):
 
 
 def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(tmp_path):
+    rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(texts(40, seed=9)["sent0"][:]))]
+    (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
     for processes, batch in ((1, 8), (2, 4)):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -296,8 +299,9 @@ def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(
         if "key.bias" not in name:  # its gradient is zero up to rounding, which Adam amplifies
             torch.testing.assert_close(one[name], two[name], atol=2e-5, rtol=0)
     histories = [json.loads((tmp_path / f"of-{n}" / "trainer_state.json").read_text())["log_history"] for n in (1, 2)]
-    dev = [[e["eval_stsb_spearman"] for e in history if "eval_stsb_spearman" in e] for history in histories]
-    assert dev[0] == pytest.approx(dev[1], abs=1e-6)
+    for metric in ("eval_stsb_spearman", "eval_classification_accuracy", "eval_classification_knn_accuracy"):
+        dev = [[e[metric] for e in history if metric in e] for history in histories]
+        assert dev[0] and dev[0] == pytest.approx(dev[1], abs=1e-6)
     for part in ("loss", "contrastive_loss", "grad_norm"):
         logged = [[e[part] for e in history if part in e] for history in histories]
         assert logged[0] == pytest.approx(logged[1], rel=1e-3)

@@ -22,9 +22,9 @@ __all__ = [
     "RetrievalTask",
     "TaskResult",
     "UserTask",
+    "name_tasks",
     "paired_interval",
     "read_task",
-    "read_tasks",
 ]
 
 KINDS: dict[str, Callable[[Path], UserTask]] = {
@@ -59,27 +59,25 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     return KINDS[kind](path) if useb_task is None else useb_task
 
 
-def read_tasks(sources: Iterable[tuple[str, str | Path]]) -> dict[str, UserTask]:
-    """Read several tasks, and name each as it is called in results.
+def name_tasks(tasks: Iterable[UserTask]) -> dict[str, UserTask]:
+    """Name tasks as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
     `classification:test`.
 
     Args:
-        sources (`Iterable[tuple[str, str | Path]]`): Kinds and paths, as `--task KIND=FILE` gives them.
+        tasks (`Iterable[UserTask]`): The tasks.
 
     Returns:
         `dict[str, UserTask]`: The tasks by name.
 
     Raises:
-        FileNotFoundError: If a file or folder does not exist.
-        ValueError: As [`read_task`], or if two tasks would have the same name.
+        ValueError: If two tasks would have the same name.
     """
-    tasks: dict[str, UserTask] = {}
-    for kind, path in sources:
-        task = read_task(kind, path)
-        name = kind if kind not in tasks else f"{kind}:{task.name}"
-        if name in tasks:
-            raise ValueError(f"{path}: another {kind} task is named {task.name}. Rename one of the files.")
-        tasks[name] = task
-    return tasks
+    named: dict[str, UserTask] = {}
+    for task in tasks:
+        name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
+        if name in named:
+            raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
+        named[name] = task
+    return named

@@ -1,0 +1,95 @@
+"""Tasks from a user's own files as dev sets of training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ..ops.distributed import world
+from .callbacks import DevSetCallback, SimilarityEvalCallback
+
+if TYPE_CHECKING:
+    from ..evaluation.user_tasks import UserTask
+
+
+class TasksEvalCallback(DevSetCallback):
+    """Evaluate on tasks from a user's own files, for example as `eval_classification_accuracy`.
+
+    A text that several tasks share is encoded once.
+
+    Args:
+        tasks (`dict[str, UserTask]`): The tasks by their name in the metrics, at least one.
+        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
+    """
+
+    def __init__(self, tasks: "dict[str, UserTask]", token_budget: int | None = None):
+        texts = [text for task in tasks.values() for text in task.texts]
+        super().__init__({name: task.source for name, task in tasks.items()}, texts, token_budget)
+        self.tasks = tasks
+        name, task = next(iter(tasks.items()))
+        self.headline = f"{name}_{task.metric}"
+
+    def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+        """Encode the texts on all processes, and score them on the first one.
+
+        Args:
+            model (`nn.Module`): A contrastive model, as wrapped for training or not.
+            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+
+        Returns:
+            `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
+
+        Raises:
+            ValueError: If embeddings are not finite, or all equal.
+        """
+        embeddings = self._encode(model, tokenizer).numpy()
+        outcome: list[Any] = [None]
+        if world()[0] == 0:
+            try:
+                outcome = [self._score(lambda texts: embeddings[[self._row[text] for text in texts]])]
+            except ValueError as error:  # The other processes have to learn of it, or they would wait for ever.
+                outcome = [str(error)]
+        if world()[1] > 1:
+            dist.broadcast_object_list(outcome, src=0)
+        if isinstance(outcome[0], str):
+            raise ValueError(outcome[0])
+        return outcome[0]
+
+    def _score(self, encode: Any) -> dict[str, float]:
+        results = {name: task.evaluate(encode) for name, task in self.tasks.items()}
+        return {f"{name}_{metric}": x for name, result in results.items() for metric, x in result.metrics.items()}
+
+
+def make_dev_sets(dev_set: Any, dev_tasks: "Sequence[str | UserTask] | None") -> list[DevSetCallback]:
+    """Make the callbacks of a trainer's dev sets.
+
+    Args:
+        dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs or their file.
+        dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
+            kind is named after its kind in the metrics, and any other one also after its file.
+
+    Returns:
+        `list[DevSetCallback]`: One for the scored pairs, if there are any, and then one for all tasks.
+
+    Raises:
+        ValueError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
+    """
+    callbacks: list[DevSetCallback] = [] if dev_set is None else [SimilarityEvalCallback(dev_set)]
+    if not dev_tasks:
+        return callbacks
+    if isinstance(dev_tasks, str):
+        raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
+    from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
+
+    tasks = name_tasks(read_task(*_split(task)) if isinstance(task, str) else task for task in dev_tasks)
+    return [*callbacks, TasksEvalCallback({name.replace(":", "_"): task for name, task in tasks.items()})]
+
+
+def _split(word: str) -> tuple[str, Path]:
+    kind, equals, path = word.partition("=")
+    if not equals or not path:
+        raise ValueError(f"a dev task must be KIND=FILE, such as classification=dev.csv, got {word!r}.")
+    return kind, Path(path)
