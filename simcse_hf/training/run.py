@@ -48,6 +48,7 @@ SUP_DEFAULTS = _COMMON | {
 # The tiny sample encoder learns faster than BERT, and from larger batches.
 UNSUP_SAMPLE = {
     "output_dir": "outputs/sample-unsup",
+    "max_seq_length": 32,
     "learning_rate": 1e-3,
     "per_device_train_batch_size": 256,
     "max_steps": 60,
@@ -57,6 +58,7 @@ UNSUP_SAMPLE = {
 }
 SUP_SAMPLE = {
     "output_dir": "outputs/sample-sup",
+    "max_seq_length": 32,
     "learning_rate": 3e-3,
     "per_device_train_batch_size": 64,
     "max_steps": 200,

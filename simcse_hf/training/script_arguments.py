@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..data.nli_groups import SAMPLINGS
 from ..data.sample import sample_files
 from ..models.checkpoint import HEAD_CHOICES
-from ..models.configuration import SECTION
+from ..models.configuration import SECTION, max_positions
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..objectives import OBJECTIVES, objective_class
@@ -258,6 +258,8 @@ def parse_arguments(
     if saved_pooler is not None:
         logger.info(f"{final['model_name_or_path']}: keeping its pooler {saved_pooler}; --pooler_type sets another.")
         values["pooler_type"] = final["pooler_type"] = saved_pooler
+    if "max_seq_length" in papers and "max_seq_length" not in explicit:
+        values["max_seq_length"] = _paper_length(values["max_seq_length"], final)
     if final.get("pooler_type", "cls") != "cls" and "mlp_only_train" not in explicit:
         values["mlp_only_train"] = False  # The head belongs to the pooler cls.
     if "eval_steps" in explicit and "save_steps" not in explicit:
@@ -273,6 +275,20 @@ def parse_arguments(
 def names_a_model_or_texts(arguments: dict[str, Any]) -> bool:
     """Return whether the arguments name a model or training texts; if not, the run uses the offline sample."""
     return any(arguments.get(name) for name in ("model_name_or_path", "train_file", "dataset_name"))
+
+
+def _paper_length(length: int, arguments: dict[str, Any]) -> int:
+    """Return the paper's length in tokens, or the most that the encoder can take if that is less."""
+    name = arguments.get("model_name_or_path")
+    hub = {"cache_dir": arguments.get("cache_dir"), "revision": arguments.get("model_revision", "main")}
+    try:
+        positions = None if not name else max_positions(_config(name, hub))
+    except ValueError:  # Loading the model says so, after the other arguments are read.
+        return length
+    if positions is None or positions >= length:
+        return length
+    logger.info(f"{name}: max_seq_length is {positions}, because the encoder has no more positions (paper: {length}).")
+    return positions
 
 
 def _saved_pooler(arguments: dict[str, Any]) -> str | None:

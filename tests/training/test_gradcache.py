@@ -31,6 +31,7 @@ CASES = {  # name: (sentences per row, settings)
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
     "an objective with a projector": (2, BARLOW_TWINS),
+    "pairs with a score": (2, {"objective": "angle"}),
 }
 
 
@@ -49,6 +50,9 @@ def case_batch(case, rows=ROWS):
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
         batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if CASES[case][1].get("objective") == "angle":
+        batch["scores"] = torch.arange(rows) % 3 / 2
+        batch["text_ids"] = torch.arange(2 * rows).view(rows, 2)
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
@@ -310,6 +314,7 @@ def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_pa
     [
         ({"objective": "is_bert"}, {}, "gradcache_chunk_size: ISBERT reads the hidden states of all tokens"),
         ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes passes of its own"),
+        ({"objective": "tsdae"}, {}, "gradcache_chunk_size: TSDAE makes passes of its own over the tokens"),
         ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
         ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
     ],

@@ -1,6 +1,7 @@
 """Arguments of the training scripts: names of the reference, and command line before YAML before defaults."""
 
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import yaml
 from conftest import FAMILIES, tiny_config
 from transformers import BertModel
 
+from simcse_hf import AutoModelForCL
 from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.simcse import SimCSEObjective
+from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*sup-simcse*.yaml"))
@@ -127,6 +130,18 @@ class _TwoDefaults(SimCSEObjective):
     """An objective whose paper trains with another pooler and temperature."""
 
     defaults = {"pooler_type": "avg", "temp": 0.2, "learning_rate": 7e-6}
+
+
+def test_a_papers_length_is_limited_to_what_the_encoder_can_take(tmp_path, save_checkpoint, caplog):
+    """The paper of TSDAE has 512 tokens. The tiny encoder has 40 positions, the one of the sample fewer than 512."""
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
+    line = f"--output_dir {tmp_path} --use_cpu --objective tsdae --model_name_or_path {start}".split()
+    with caplog.at_level(logging.INFO, "simcse_hf"):
+        assert parse_arguments(line)[2].max_seq_length == 40
+    assert "max_seq_length is 40, because the encoder has no more positions (paper: 512)" in caplog.text
+    assert parse_arguments([*line, "--max_seq_length", "16"])[2].max_seq_length == 16
+    sample = parse_arguments(line[:5], UNSUP_DEFAULTS, UNSUP_SAMPLE)[2]
+    assert sample.max_seq_length == 32
 
 
 def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(tmp_path, caplog):
