@@ -1,0 +1,86 @@
+"""The files of every release so far load, and give the values that they gave when they were written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simcse_hf import SimCSE
+from simcse_hf.inference.shards import encode_file, read_manifest, read_shards
+from simcse_hf.postprocessing.files import find_transform
+
+TOLERANCE = {"rtol": 0, "atol": 2e-5}  # processors round differently
+
+
+@pytest.fixture(
+    scope="module", params=sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json")), ids=str
+)
+def release(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def expected(release):
+    return json.loads((release / "expected.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def bert(release):
+    return SimCSE(release / "bert", device="cpu")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_a_checkpoint_gives_the_same_embeddings(release, expected, family):
+    model = SimCSE(release / family, device="cpu")
+    assert model.pooler_type == "cls" and model.max_length == 40
+    torch.testing.assert_close(model.encode(expected["texts"]), torch.tensor(expected[family]), **TOLERANCE)
+
+
+def test_a_checkpoint_keeps_its_prompts(bert):
+    assert bert.prompts == {"query": "the ", "document": ""}
+
+
+def test_shards_hold_the_same_embeddings(release, expected):
+    parts = list(read_shards(release / "shards"))
+    assert [len(part) for part in parts] == [4, 2] and read_manifest(release / "shards")["input"]["rows"] == 6
+    np.testing.assert_allclose(np.concatenate(parts), expected["bert"], **TOLERANCE)
+
+
+def test_shards_of_codes_in_parquet_hold_the_same_codes(release, expected):
+    parts = list(read_shards(release / "shards_int8"))
+    assert all(part.dtype == np.int8 for part in parts)
+    assert [part.tolist() for part in parts] == expected["shards_int8"]
+
+
+def test_an_interrupted_encoding_is_finished(release, expected, bert, tmp_path):
+    shutil.copytree(release / "shards", tmp_path / "shards")
+    (tmp_path / "shards/vectors-00001-of-00002.npy").unlink()
+    encode_file(bert, release / "texts.txt", tmp_path / "shards", shard_size=4, resume=True)
+    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "shards"))), expected["bert"], **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["index", "index_hnsw"])
+def test_an_index_finds_the_same_sentences(release, expected, bert, name):
+    if name == "index_hnsw":
+        pytest.importorskip("faiss", reason="needs faiss")
+    bert.load_index(release / name)
+    results = bert.search(expected["query"], top_k=6)
+    assert [sentence for sentence, _ in results] == [sentence for sentence, _ in expected["search"]]
+    np.testing.assert_allclose([score for _, score in results], [score for _, score in expected["search"]], atol=2e-5)
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_a_transform_gives_the_same_embeddings(release, expected, method):
+    transform, fit = find_transform(release / method, {})
+    embeddings = transform.transform(torch.tensor(expected["bert"]))
+    torch.testing.assert_close(embeddings, torch.tensor(expected[method]), rtol=1e-4, atol=1e-4)
+    assert (fit.pooler, fit.sentences, transform.method) == ("cls", 50, method)
+
+
+def test_the_files_are_small_and_name_no_folder_of_a_machine(release):
+    files = [path for path in release.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 100_000
+    assert not any(str(part).encode() in path.read_bytes() for path in files for part in (Path.home(), Path("/tmp")))
