@@ -52,8 +52,7 @@ class Target:
     def input(self, seed: int, number: int) -> Files:
         """Return an input of a campaign, which depends on the two numbers and on the name of the target only."""
         rng = random.Random(f"{seed}:{self.name}:{number}")
-        files = mutate(rng.choice(self.seeds), rng)
-        return mutate(files, rng) if len(files) > 1 and rng.random() < 0.1 else files
+        return mutate(rng.choice(self.seeds), rng)
 
 
 @dataclass(frozen=True)

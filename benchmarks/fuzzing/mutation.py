@@ -48,25 +48,28 @@ COLUMN_NAMES = ("text", "sent0", "sent1", "hard_neg", "sentence1", "sentence2", 
 
 
 def mutate(files: Files, rng: random.Random) -> Files:
-    """Return a copy of the files in which one of them is changed in a few places.
+    """Return a copy of the files in which one of them, rarely two, are changed in a few places.
 
     Args:
         files (`dict[str, bytes]`): Valid files.
         rng (`random.Random`): Makes all choices.
 
     Returns:
-        `dict[str, bytes]`: The files with the mutation. Rarely, one of them is missing or empty.
+        `dict[str, bytes]`: The files with the mutations. Rarely, one of them is missing or empty.
     """
-    name = rng.choice(sorted(files))
-    draw = rng.random()
-    if draw < 0.005:
-        return {other: content for other, content in files.items() if other != name}
-    if draw < 0.01:
-        return files | {name: b""}
-    if name.endswith(".gz") and rng.random() < 0.6:
-        inner = _mutate_content(name.removesuffix(".gz"), gzip.decompress(files[name]), rng)
-        return files | {name: gzip.compress(inner, 1, mtime=0)}
-    return files | {name: _mutate_content(name, files[name], rng)}
+    changed = dict(files)
+    for name in rng.sample(sorted(files), 2 if len(files) > 1 and rng.random() < 0.1 else 1):
+        draw = rng.random()
+        if draw < 0.005:
+            del changed[name]
+        elif draw < 0.01:
+            changed[name] = b""
+        elif name.endswith(".gz") and rng.random() < 0.6:
+            inner = _mutate_content(name.removesuffix(".gz"), gzip.decompress(files[name]), rng)
+            changed[name] = gzip.compress(inner, 1, mtime=0)
+        else:
+            changed[name] = _mutate_content(name, files[name], rng)
+    return changed
 
 
 def _mutate_content(name: str, content: bytes, rng: random.Random) -> bytes:

@@ -1,0 +1,109 @@
+"""Fuzzing targets: folders that the package itself has written, and that may be damaged or come from elsewhere."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from simcse_hf import SimCSE
+from simcse_hf.inference.shards import read_manifest, read_shards
+from simcse_hf.models.configuration import ContrastiveSettings
+from simcse_hf.models.head import load_dense
+from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
+from simcse_hf.postprocessing.files import find_transform
+from simcse_hf.search import SentenceIndex, describe
+
+from .campaign import Target
+from .mutation import Files
+
+#: Valid folders, which the tests keep for each release.
+GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "0.2.0"
+_ROWS = 6  # of the shards and of the indexes there
+
+
+def _files(folder: str, *patterns: str) -> Files:
+    root = GOLDEN / folder
+    paths = sorted({path for pattern in patterns or ("**/*",) for path in root.glob(pattern) if path.is_file()})
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def _read_settings(folder: Path) -> None:
+    try:
+        section = json.loads((folder / "section.json").read_bytes())
+    except (ValueError, OSError, RecursionError):
+        return  # transformers reads config.json
+    ContrastiveSettings.from_section(section)
+
+
+def _read_sentence_transformers(folder: Path) -> None:
+    read_sentence_transformers_settings(folder)
+
+
+def _load_dense(folder: Path) -> None:
+    load_dense(nn.Linear(16, 16), folder, "2_Dense", {})
+
+
+def _load_transform(folder: Path) -> None:
+    found = find_transform(folder, {})
+    if found is not None:
+        found[0].transform(torch.zeros(2, found[0].input_dim))
+
+
+def _read_shards(folder: Path) -> int:
+    rows = sum(map(len, read_shards(folder)))
+    return max(rows, read_manifest(folder)["input"]["rows"])
+
+
+class _Model:
+    """Stands in for the model of the golden indexes: every text has the embedding of the probe."""
+
+    def __init__(self, probe: Sequence[float]) -> None:
+        self.pooler_type = "cls"
+        self._probe = np.array(probe, dtype=np.float32)
+
+    def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
+        return np.tile(self._probe, (len(texts), 1))
+
+
+def _load_index(folder: Path) -> int:
+    describe(folder)
+    index = SentenceIndex.load(folder, _Model(_PROBE))
+    try:
+        for query in ("a", "b"):
+            index.search(query, top_k=3)
+        return len([index[position] for position in range(len(index))])
+    finally:
+        index.close()
+
+
+def _load_checkpoint(folder: Path) -> None:
+    SimCSE(folder, device="cpu").encode(["the cat sat"])
+
+
+def _expect_all(files: Files) -> int:
+    return _ROWS
+
+
+_PROBE = json.loads((GOLDEN / "index/index.json").read_text())["probe"]
+
+
+def saved_targets() -> list[Target]:
+    """Return the targets whose inputs are folders that the package has written."""
+    section = {"section.json": json.dumps(ContrastiveSettings().to_dict()).encode()}
+    bert = "modules.json", "*_config.json", "config_*.json", "*/config.json"
+    return [
+        Target("settings", [section], _read_settings, names_file=False),
+        Target("sentence_transformers", [_files("bert", *bert)], _read_sentence_transformers),
+        Target("dense_layer", [_files("distilbert", "2_Dense/*")], _load_dense, share=0.5),
+        Target("whitening", [_files("whitening")], _load_transform, share=0.5),
+        Target("flow", [_files("flow")], _load_transform, share=0.5),
+        Target("shards", [_files("shards")], _read_shards, _expect_all),
+        Target("shards_parquet", [_files("shards_int8")], _read_shards, _expect_all, share=0.5),
+        Target("index", [_files("index")], _load_index, _expect_all, share=0.5),
+        Target("index_hnsw", [_files("index_hnsw")], _load_index, _expect_all, share=0.5),
+        Target("checkpoint", [_files("bert")], _load_checkpoint, share=0.02),
+    ]
