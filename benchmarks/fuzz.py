@@ -18,6 +18,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from .fuzzing.campaign import Finding, Target, run_inputs, write_files
+from .fuzzing.saved import saved_targets
 from .fuzzing.texts import text_targets
 from .harness import Report, markdown
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def all_targets() -> list[Target]:
-    return text_targets()
+    return [*text_targets(), *saved_targets()]
 
 
 def run(options: argparse.Namespace, report: Report) -> None:

@@ -152,7 +152,7 @@ def load_ngram_head(head: NGramHead, name_or_path: str | os.PathLike, kwargs: di
     path = find_file(name_or_path, f"{NGRAM_POOLER}/{WEIGHTS}", **select_hub_arguments(kwargs))
     if path is None:
         return False
-    head.load_state_dict(load_file(path))
+    _load_weights(head, path)
     return True
 
 
@@ -169,12 +169,24 @@ def load_dense(linear: nn.Linear, name_or_path: str | os.PathLike, folder: str, 
         `bool`: Whether there is such a file.
     """
     hub = select_hub_arguments(kwargs)
-    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub)
-    if path is not None:
-        tensors = load_file(path)
-    elif (path := find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub)) is not None:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    else:
-        return False
-    linear.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
-    return True
+    for name in (WEIGHTS, OLD_WEIGHTS):
+        path = find_file(name_or_path, f"{folder}/{name}", **hub)
+        if path is not None:
+            _load_weights(linear, path, prefix="linear.")
+            return True
+    return False
+
+
+def _load_weights(module: nn.Module, path: str, prefix: str = "") -> None:
+    """Load the weights of a module from a safetensors file, or from a file of sentence-transformers before 2.3."""
+    try:
+        if path.endswith(OLD_WEIGHTS):
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            tensors = load_file(path)
+        module.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+        ) from error

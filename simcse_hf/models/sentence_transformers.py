@@ -37,6 +37,8 @@ NAMES = (
     NGRAM_POOLER,
 )
 
+_ADVICE = "Download or export the model again."
+
 # The names of sentence-transformers 2 to 5, which 6 still reads.
 _MODULE = "sentence_transformers.models."
 
@@ -93,17 +95,22 @@ def read_sentence_transformers_settings(
         `SentenceTransformersSettings`: What the files say. All fields have their defaults if there are no files.
 
     Raises:
-        ValueError: If a file is not valid JSON.
+        ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
+    where = f"{name_or_path}/config_sentence_transformers.json"
     library = _read_json(name_or_path, "config_sentence_transformers.json", hub_kwargs)
+    prompts = _value(library, "prompts", dict, where) or {}
     settings: dict[str, Any] = {
-        "prompts": {name: text for name, text in (library.get("prompts") or {}).items() if text is not None},
-        "default_prompt_name": library.get("default_prompt_name"),
+        "prompts": {name: text for name in prompts if (text := _value(prompts, name, str, where)) is not None},
+        "default_prompt_name": _value(library, "default_prompt_name", str, where),
     }
-    modules = _read_json(name_or_path, "modules.json", hub_kwargs)
+    if settings["default_prompt_name"] not in (None, *settings["prompts"]):
+        raise ValueError(f"{where}: no prompt is named {settings['default_prompt_name']!r}, the default. {_ADVICE}")
+    modules = _read_json(name_or_path, "modules.json", hub_kwargs, list)
     if modules:
         transformer = _read_json(name_or_path, "sentence_bert_config.json", hub_kwargs)
-        settings["max_seq_length"] = transformer.get("max_seq_length")
+        where = f"{name_or_path}/sentence_bert_config.json"
+        settings["max_seq_length"] = _value(transformer, "max_seq_length", int, where)
         if transformer.get("do_lower_case"):
             logger.warning(
                 f"{name_or_path}: sentence_bert_config.json sets do_lower_case, which is left to the tokenizer here. "
@@ -114,20 +121,23 @@ def read_sentence_transformers_settings(
 
 
 def _read_modules(name_or_path: str | os.PathLike, modules: list, prompts: dict, hub_kwargs: dict) -> dict[str, Any]:
+    where = f"{name_or_path}/modules.json"
+    for module in modules:
+        if not isinstance(module, dict) or None in (_value(module, name, str, where) for name in ("path", "type")):
+            raise ValueError(f"{where}: a module must have a path and a type, got {module!r}. {_ADVICE}")
+        if ".." in Path(module["path"]).parts or Path(module["path"]).is_absolute():
+            raise ValueError(f"{where}: the path {module['path']!r} leaves the model's folder. {_ADVICE}")
     # A whitening or flow of this package is a module too, and is loaded from its own folder.
     modules = [module for module in modules if module["path"] != POSTPROCESSING_FOLDER]
     names = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    middle = names[2:-1] if names[-1] == "Normalize" else names[2:]
+    middle = names[2:-1] if names[-1:] == ["Normalize"] else names[2:]
     if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
         return {
             "unsupported": f"{name_or_path} is a sentence-transformers model of {' + '.join(names)}. This package "
             "loads Transformer + Pooling, followed by any number of Dense modules and Normalize"
         }
     pooling = _read_json(name_or_path, f"{modules[1]['path']}/config.json", hub_kwargs)
-    modes = pooling.get("pooling_mode") or [
-        flag for flag, is_on in pooling.items() if flag.startswith("pooling_mode_") and is_on
-    ]
-    modes = [modes] if isinstance(modes, str) else modes
+    modes = _read_pooling_modes(pooling, f"{name_or_path}/{modules[1]['path']}/config.json")
     pooler_type = _POOLERS.get(_POOLING_FLAGS.get(modes[0], modes[0])) if len(modes) == 1 else None
     if pooler_type is None:
         return {
@@ -137,31 +147,66 @@ def _read_modules(name_or_path: str | os.PathLike, modules: list, prompts: dict,
         return {"unsupported": f"{name_or_path} leaves its prompts out of the pooling (include_prompt is false)"}
     folders = [module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"]
     layers = [_read_json(name_or_path, f"{folder}/config.json", hub_kwargs) for folder in folders]
-    if any(layer.get("use_residual") or _other_input(layer) for layer in layers):
+    if any(layer.get("use_residual") or _has_other_input(layer) for layer in layers):
         return {"unsupported": f"{name_or_path} has a Dense module with a residual connection or on token embeddings"}
-    names_kept = ("in_features", "out_features", "bias", "activation_function")
     return {
         "pooler_type": pooler_type,
-        "dense_layers": [{name: layer[name] for name in names_kept if name in layer} for layer in layers],
+        "dense_layers": [
+            _dense_arguments(layer, f"{name_or_path}/{folder}/config.json")
+            for layer, folder in zip(layers, folders, strict=True)
+        ],
         "dense_folders": folders,
         "normalize": names[-1] == "Normalize",
     }
 
 
-def _other_input(layer: dict) -> bool:
-    names = {layer.get("module_input_name"), layer.get("module_output_name")}
-    return not names <= {None, "sentence_embedding"}
+def _read_pooling_modes(pooling: dict[str, Any], where: str) -> list[str]:
+    modes = _value(pooling, "pooling_mode", (str, list), where) or [
+        flag for flag, is_on in pooling.items() if flag.startswith("pooling_mode_") and is_on
+    ]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not all(isinstance(mode, str) for mode in modes):
+        raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+    return modes
 
 
-def _read_json(name_or_path: str | os.PathLike, filename: str, hub_kwargs: dict) -> Any:
-    """Return the content of an optional file, or an empty dict."""
+def _has_other_input(layer: dict) -> bool:
+    names = ("module_input_name", "module_output_name")
+    return any(layer.get(name) not in (None, "sentence_embedding") for name in names)
+
+
+def _dense_arguments(layer: dict[str, Any], where: str) -> dict[str, Any]:
+    types = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
+    arguments = {
+        name: value for name, kind in types.items() if (value := _value(layer, name, kind, where)) is not None
+    }
+    if not all(arguments.get(name, 0) >= 1 for name in ("in_features", "out_features")):
+        raise ValueError(f"{where}: in_features and out_features must be sizes, got {layer!r}. {_ADVICE}")
+    return arguments
+
+
+def _value(table: dict[str, Any], key: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """Return an optional value of a table, and refuse one of another type."""
+    value = table.get(key)
+    # A bool is an int to Python, but a length or size of `true` is a mistake.
+    if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+        return value
+    names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+    raise ValueError(f"{where}: {key!r} must be of type {names}, got {value!r}. {_ADVICE}")
+
+
+def _read_json(name_or_path: str | os.PathLike, filename: str, hub_kwargs: dict, kind: type = dict) -> Any:
+    """Return the content of an optional file, which is a table or a list; an empty one if there is no file."""
     path = find_file(name_or_path, filename, **hub_kwargs)
     if path is None:
-        return {}
+        return kind()
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}). Download or export the model again.") from error
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}). {_ADVICE}") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{path} must hold a {kind.__name__}, not {type(content).__name__}. {_ADVICE}")
+    return content
 
 
 def save_sentence_transformers_files(

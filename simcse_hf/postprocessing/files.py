@@ -121,24 +121,35 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tupl
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         layout, method = description["layout"], description["method"]
-        if layout != _LAYOUT_VERSION:
-            raise ValueError(f"{path}: layout {layout!r}, but this version reads {_LAYOUT_VERSION}; fit again.")
-        if method not in METHODS:
-            raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
-        fit = Fit(**description["fit"])
-        with torch.random.fork_rng(devices=[]):  # the initial weights are random, and replaced below
-            transform = METHODS[method](**description["options"])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged ({type(error).__name__}: {error}); fit the transform again.") from error
+        options, fit = dict(description["options"]), Fit(**description["fit"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(_damage(path, error)) from error
+    if layout != _LAYOUT_VERSION:
+        raise ValueError(f"{path}: layout {layout!r}, but this version reads {_LAYOUT_VERSION}; fit again.")
+    if not isinstance(method, str) or method not in METHODS:
+        raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
+    try:
+        with torch.device("meta"):  # without memory, whatever the sizes are: the weights come from the file
+            transform = METHODS[method](**options)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(_damage(path, error)) from error
     weights = _file(name_or_path, WEIGHTS, hub)
     if weights is None:
         raise ValueError(f"{path.parent / WEIGHTS} is missing: fit the transform again.")
     try:
-        transform.load_state_dict(load_file(weights))
-    except (SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{weights}: damaged ({reason}); fit the transform again.") from error
-    return transform.requires_grad_(False).eval(), fit
+        transform.load_state_dict(load_file(weights), assign=True)
+        transform.requires_grad_(False).eval()
+        finite = bool(torch.isfinite(transform.transform(torch.zeros(1, transform.input_dim))).all())
+    except (SafetensorError, RuntimeError, IndexError, OSError) as error:
+        raise ValueError(_damage(weights, error)) from error
+    if not finite:
+        raise ValueError(f"{weights}: holds values that are not finite; fit the transform again.")
+    return transform, fit
+
+
+def _damage(path: Path, error: Exception) -> str:
+    reason = " ".join(str(error).split())
+    return f"{path}: damaged ({type(error).__name__}: {reason}); fit the transform again."
 
 
 def _file(name_or_path: str | os.PathLike, name: str, hub: dict[str, Any]) -> Path | None:

@@ -11,6 +11,7 @@ from .interface import VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that its inverse stays accurate in float32
 _NOISE = 1e-6  # see whitening.py
+_MOST_BLOCKS = 1000  # papers use up to 48; a damaged file may name billions
 
 
 class ActNorm(nn.Module):
@@ -121,7 +122,7 @@ class Flow(VectorTransform):
         width (`int`, *optional*, defaults to `256`): Hidden units of a coupling's network.
 
     Raises:
-        ValueError: If an argument is too small.
+        ValueError: If an argument is too small, or there are too many blocks.
     """
 
     method = "flow"
@@ -131,6 +132,8 @@ class Flow(VectorTransform):
         for name, value, least in (("dim", dim, 2), ("blocks", blocks, 1), ("width", width, 1)):
             if value < least:
                 raise ValueError(f"{name} of a flow must be at least {least}, got {value}")
+        if blocks > _MOST_BLOCKS:
+            raise ValueError(f"blocks of a flow must be at most {_MOST_BLOCKS}, got {blocks}")
         self.input_dim = self.output_dim = dim
         self.blocks, self.width = blocks, width
         layers: list[Any] = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]

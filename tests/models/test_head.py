@@ -98,3 +98,18 @@ def test_another_models_dense_module_is_not_our_head(width, activation, save_che
     layer = {"in_features": 32, "out_features": width, "bias": True, "activation_function": activation}
     (directory / "2_Dense" / "config.json").write_text(json.dumps(layer))
     assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_damaged_weights_are_an_error_that_names_the_file(tmp_path, name):
+    head = SentenceHead(BertConfig(hidden_size=4))
+    folder = tmp_path / "2_Dense"
+    folder.mkdir()
+    tensors = {f"linear.{key}": tensor for key, tensor in head.dense.state_dict().items()}
+    save_file(tensors, folder / name) if name.endswith("safetensors") else torch.save(tensors, folder / name)
+    assert load_head(head, tmp_path, {})
+    whole = (folder / name).read_bytes()
+    for content in (whole[:-5], whole[:10], b""):
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name}: damaged, or not the weights of this layer"):
+            load_head(head, tmp_path, {})

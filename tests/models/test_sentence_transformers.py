@@ -329,3 +329,33 @@ def test_choosing_a_missing_head_is_refused(save_checkpoint):
     with pytest.raises(ValueError, match="head='pooler', but .* holds no dense"):
         AutoModelForCL.from_pretrained(without_pooler, head="pooler")
     assert AutoModelForCL.from_pretrained(without_pooler, head="dense").head_source == "kept"
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config_sentence_transformers.json", []),
+        ("config_sentence_transformers.json", {"prompts": {"query": 1}}),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}),
+        ("modules.json", {"a": 1}),
+        ("modules.json", [{"type": "x.Transformer"}]),
+        ("modules.json", [{"path": "../..", "type": "x.Transformer"}]),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}),
+        ("sentence_bert_config.json", {"max_seq_length": True}),
+        ("1_Pooling/config.json", {"pooling_mode": [["cls"]]}),
+        ("2_Dense/config.json", {"in_features": 4}),
+        ("2_Dense/config.json", {"in_features": 4, "out_features": -1}),
+    ],
+)
+def test_a_value_of_another_type_is_an_error_that_names_the_file(tmp_path, name, content):
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    files = {
+        "modules.json": [*modules, {"path": "2_Dense", "type": "x.Dense"}],
+        "1_Pooling/config.json": {"pooling_mode": "mean"},
+        "2_Dense/config.json": {"in_features": 4, "out_features": 4},
+    }
+    for path, value in (files | {name: content}).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(json.dumps(value))
+    with pytest.raises(ValueError, match=name):
+        read_sentence_transformers_settings(tmp_path)

@@ -102,3 +102,32 @@ def test_the_error_names_a_damaged_file(saved):
 def test_the_shape_of_a_flow_is_saved(saved):
     flow = find_transform(saved, {})[0]
     assert isinstance(flow, Flow) and (flow.input_dim, flow.blocks, flow.width) == (6, 2, 5)
+
+
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("options", {"dim": 4, "blocks": 2**31}, "blocks of a flow must be at most"),
+        ("options", {"dim": 2**40}, "size mismatch"),
+        ("options", {"dim": -1}, "at least 2"),
+        ("options", {"dim": "4"}, "TypeError"),
+        ("options", None, "damaged"),
+        ("method", ["flow"], "unknown method"),
+    ],
+)
+def test_a_description_of_impossible_sizes_is_refused_without_using_memory(key, value, message, tmp_path):
+    save_transform(tmp_path, make("flow"), FIT)
+    path = tmp_path / FOLDER / DESCRIPTION
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=message) as error:
+        find_transform(tmp_path, {})
+    assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_weights_that_are_not_finite_are_refused(method, tmp_path):
+    transform = make(method)
+    next(transform.parameters()).data.view(-1)[0] = torch.nan
+    save_transform(tmp_path, transform, FIT)
+    with pytest.raises(ValueError, match="model.safetensors: holds values that are not finite"):
+        find_transform(tmp_path, {})
