@@ -319,7 +319,9 @@ class SentenceIndex:
         sentences = _read_sentences(data / _SENTENCES)
         try:
             vectors = _CLASSES[described["backend"]].load(data, described["options"] | options)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if str(data) in str(error):  # it names the damaged file
+                raise
             raise ValueError(f"{folder} has damaged options ({error}); build the index again.") from error
         index = cls(model, vectors, sentences, described["backend"], described["truncate_dim"])
         index._saved = folder.resolve(), described["data"]

@@ -62,7 +62,7 @@ def test_an_interrupted_encoding_is_finished(release, expected, bert, tmp_path):
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "shards"))), expected["bert"], **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["index", "index_hnsw"])
+@pytest.mark.parametrize("name", ["index", "index_hnsw", "index_layout_1"])
 def test_an_index_finds_the_same_sentences(release, expected, bert, name):
     if name == "index_hnsw":
         pytest.importorskip("faiss", reason="needs faiss")
