@@ -19,8 +19,9 @@ from conftest import WORDS, tiny_config
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.texts import stream_texts
 from simcse_hf.inference import shards
+from simcse_hf.inference.manifest import read_manifest, read_shards, shard_paths
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
-from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, shard_paths
+from simcse_hf.inference.shards import encode_file
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 
