@@ -39,6 +39,7 @@ class Target:
         count_rows (`Callable[[dict[str, bytes]], int | None]`, *optional*): Count the rows of an input by simpler
             means, or return `None` where they cannot be counted.
         names_file (`bool`, *optional*, defaults to `True`): Whether an error message must name a file of the input.
+            An error about a setting of `config.json` names the setting instead.
         share (`float`, *optional*, defaults to `1.0`): Size of its part of a campaign, relative to the others.
     """
 

@@ -105,5 +105,5 @@ def saved_targets() -> list[Target]:
         Target("shards_parquet", [_files("shards_int8")], _read_shards, _expect_all, share=0.5),
         Target("index", [_files("index")], _load_index, _expect_all, share=0.5),
         Target("index_hnsw", [_files("index_hnsw")], _load_index, _expect_all, share=0.5),
-        Target("checkpoint", [_files("bert")], _load_checkpoint, share=0.02),
+        Target("checkpoint", [_files("bert")], _load_checkpoint, names_file=False, share=0.02),
     ]

@@ -18,6 +18,7 @@ from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length, max_positions
 from ..models.poolers import POOLER_TYPES
 from ..ops.evaluation_view import evaluation_view
+from ..ops.files import explain_damage
 from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
@@ -73,7 +74,9 @@ class SimCSE:
         **hub_arguments: Any,
     ) -> None:
         check_hub_arguments(hub_arguments)
-        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+        with explain_damage(name_or_path):
+            config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+            self.tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub_arguments)
         saved = find_transform(name_or_path, hub_arguments)
         if saved is not None and pooler_type is not None and postprocess and pooler_type != saved[1].pooler:
             raise ValueError(
@@ -85,12 +88,9 @@ class SimCSE:
             pooler_type = saved[1].pooler  # without the transform too: no other file may name it
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
-        self.model = AutoModelForCL.from_pretrained(
-            name_or_path,
-            dtype=dtype or torch.float32,
-            **inference_settings(config, pooler_type, head),
-            **hub_arguments,
-        )
+        loading: dict[str, Any] = {"dtype": dtype or torch.float32, **inference_settings(config, pooler_type, head)}
+        with explain_damage(name_or_path):
+            self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         settings = self.model.settings
         self.pooler_type = settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":
@@ -98,7 +98,6 @@ class SimCSE:
                 f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
                 f"Choose another pooler_type ({', '.join(POOLER_TYPES[1:])}) or train the model first."
             )
-        self.tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub_arguments)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
         if max_length is not None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,29 @@ def read_array(path: str | os.PathLike[str], advice: str, mmap_mode: Literal["c"
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: holds an archive and not one array; {advice}")
     return array
+
+
+@contextmanager
+def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
+    """Name the folder of a model in an error that another library raises while it reads a damaged file of it.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
+
+    Raises:
+        ValueError: If the model is a folder and a library cannot read it. Other errors pass through.
+    """
+    try:
+        yield
+    except Exception as error:  # its type depends on the library, and on what is wrong
+        own = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(__file__).parents[1]))
+        if own or not Path(name_or_path).is_dir():
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"{name_or_path}: cannot be loaded, because a file is missing or damaged ({reason}). Download or save the "
+            "model again."
+        ) from error
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def test_every_row_of_a_valid_file_is_returned(target, tmp_path):
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_mutated_file_is_parsed_or_refused_by_an_error_that_names_it(target):
-    assert run_inputs(target, seed=1, first=0, count=INPUTS) == []
+    assert run_inputs(target, seed=1, first=0, count=max(5, round(INPUTS * target.share))) == []
 
 
 @pytest.mark.parametrize(

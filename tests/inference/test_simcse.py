@@ -421,3 +421,12 @@ def test_a_max_length_below_1_is_refused(max_length, save_checkpoint):
         SimCSE(directory, device="cpu", max_length=max_length)
     with pytest.raises(ValueError, match="max_"):
         SimCSE(directory, device="cpu").encode("a cat", max_length=max_length)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_damaged_checkpoint_is_an_error_that_names_its_folder(save_checkpoint, name):
+    checkpoint = save_checkpoint(BertForCL(tiny_config("bert"), pooler_type="avg"))
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=f"{checkpoint}: cannot be loaded, because a file is missing or damaged"):
+        SimCSE(checkpoint, device="cpu")
