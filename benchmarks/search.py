@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcse_hf.inference.manifest import read_manifest, read_shards
+from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.search.exact import ExactIndex
 from simcse_hf.search.faiss_index import FaissIndex
 from simcse_hf.search.interface import VectorIndex

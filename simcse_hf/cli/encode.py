@@ -103,10 +103,12 @@ def encode_main(argv: list[str]) -> int:
 
 
 def _read_ranges(path: str) -> "np.ndarray":
+    from tokenize import TokenError
+
     import numpy as np
 
     try:
         with open(path, "rb") as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
         raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error

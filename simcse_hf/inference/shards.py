@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError  # numpy reads the header of an npy file as Python tokens
 from typing import IO, Any
 
 import numpy as np
@@ -233,7 +234,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
             if (dtype or shard.dtype, width or shard.shape[1]) != (shard.dtype, shard.shape[1]):
                 raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
-        except (OSError, ValueError, KeyError, EOFError, MemoryError, pa.ArrowException) as error:
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, TokenError, pa.ArrowException) as error:
             raise ValueError(
                 f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
             ) from error

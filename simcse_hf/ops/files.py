@@ -1,4 +1,4 @@
-"""Files: find those of a model, in a directory or on the hub, read arrays, and write whole files or none."""
+"""Files: find those of a model, in a directory or on the hub, and write whole files or none."""
 
 import os
 import shutil
@@ -6,10 +6,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from transformers.utils import cached_file
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
@@ -47,29 +45,6 @@ def find_file(name_or_path: str | os.PathLike | None, filename: str, **hub_kwarg
     return cached_file(
         str(name_or_path), name, subfolder=subfolder, _raise_exceptions_for_missing_entries=False, **hub_kwargs
     )
-
-
-def read_array(path: str | os.PathLike[str], advice: str, mmap_mode: Literal["c"] | None = None) -> np.ndarray:
-    """Read an npy file, never by pickle.
-
-    Args:
-        path (`str | os.PathLike`): The file.
-        advice (`str`): What the user should do if it is damaged, for the message.
-        mmap_mode (`str`, *optional*): `"c"` maps the file into memory; changes to the array never reach the file.
-
-    Returns:
-        `np.ndarray`: The array.
-
-    Raises:
-        ValueError: If the file is missing or damaged. The message names it.
-    """
-    try:
-        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); {advice}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: holds an archive and not one array; {advice}")
-    return array
 
 
 @contextmanager

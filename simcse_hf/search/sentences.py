@@ -327,7 +327,8 @@ class SentenceIndex:
         index._saved = folder.resolve(), described["data"]
         if not len(vectors) == len(sentences) == described["count"] or vectors.dim != described["dim"]:
             index.close()
-            raise ValueError(f"{folder} does not hold the number of sentences that were saved; build the index again.")
+            saved = f"{described['count']} of size {described['dim']} were saved; build the index again."
+            raise ValueError(f"{folder} holds {len(sentences)} sentences and {len(vectors)} embeddings, but {saved}")
         return index
 
     def close(self) -> None:

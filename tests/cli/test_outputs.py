@@ -10,7 +10,7 @@ from evaluation_helpers import write
 
 from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
-from simcse_hf.inference.manifest import read_shards
+from simcse_hf.inference.shards import read_shards
 from simcse_hf.models.auto import contrastive_class
 
 SENTENCES = ["a cat sat on a mat", "the dog ran in the house", "a bird sang in the tree", "the big red house"]

@@ -20,7 +20,7 @@ from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
 from simcse_hf.evaluation import spearman
 from simcse_hf.inference.fit_transform import fit_transform
-from simcse_hf.inference.manifest import read_manifest, read_shards
+from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.sentence_transformers import NAMES
 from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers

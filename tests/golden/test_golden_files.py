@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.manifest import read_manifest, read_shards
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.manifest import read_manifest
+from simcse_hf.inference.shards import encode_file, read_shards
 from simcse_hf.postprocessing.files import find_transform
 
 TOLERANCE = {"rtol": 0, "atol": 2e-5}  # processors round differently

@@ -17,8 +17,7 @@ from conftest import VOCABULARY, tiny_config
 from transformers import BertTokenizer
 
 from simcse_hf import SimCSE, __version__
-from simcse_hf.inference.manifest import read_shards
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.shards import encode_file, read_shards
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 from simcse_hf.postprocessing.files import Fit, find_transform, save_transform

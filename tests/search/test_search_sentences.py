@@ -13,8 +13,7 @@ import torch
 from conftest import WORDS, tiny_config
 
 from simcse_hf.cli.search import index_main, search_main
-from simcse_hf.inference.manifest import read_shards
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.shards import encode_file, read_shards
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import SentenceIndex, describe
