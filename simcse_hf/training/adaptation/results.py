@@ -57,7 +57,7 @@ def describe(
         "before": first.before,
         "after": first.after,
         "difference": first.difference,
-        "interval": list(first.interval),
+        "interval": first.interval,
         "confidence": CONFIDENCE,
         "seeds": [trial.seed for trial in chosen if trial.seed is not None],
         "weak_evidence": tasks.are_weak,

@@ -22,9 +22,9 @@ class TaskVerdict:
         before (`float`): Headline metric of the start model.
         after (`float`): Headline metric of the chosen model, averaged over seeds.
         difference (`float`): `after - before`.
-        interval (`tuple[float, float]`): Confidence interval of the difference.
+        interval (`list[float]`): The two ends of the confidence interval of the difference.
         seeds (`list[float]`): Headline metric of each seed.
-        metrics (`dict[str, tuple[float, float]]`): All metrics, before and after.
+        metrics (`dict[str, list[float]]`): All metrics, before and after.
     """
 
     task: str
@@ -34,9 +34,9 @@ class TaskVerdict:
     before: float
     after: float
     difference: float
-    interval: tuple[float, float]
+    interval: list[float]
     seeds: list[float]
-    metrics: dict[str, tuple[float, float]]
+    metrics: dict[str, list[float]]
 
     @property
     def verdict(self) -> str:
@@ -84,9 +84,9 @@ def judge(
                 before=round(start, 4),
                 after=round(start + difference, 4),
                 difference=round(float(difference), 4),
-                interval=(round(float(low), 4), round(float(high), 4)),
+                interval=[round(float(low), 4), round(float(high), 4)],
                 seeds=[round(value, 4) for value in seeds],
-                metrics={m: (round(float(x), 4), round(float(means[m]), 4)) for m, x in first.metrics.items()},
+                metrics={m: [round(float(x), 4), round(float(means[m]), 4)] for m, x in first.metrics.items()},
             )
         )
     return verdicts
