@@ -78,7 +78,9 @@ def _check_fit_options(parser: argparse.ArgumentParser, arguments: argparse.Name
 
 
 def _evaluate_parser() -> argparse.ArgumentParser:
-    parser = command_parser("evaluate", "Score a model's sentence embeddings on STS and transfer tasks.")
+    parser = command_parser(
+        "evaluate", "Score a model's sentence embeddings on STS, transfer tasks and tasks from your own files."
+    )
     add_model_options(parser, help=MODEL_HELP)
     _add_protocol_options(parser)
     _add_fit_options(parser)

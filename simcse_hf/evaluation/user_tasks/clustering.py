@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
+from threadpoolctl import threadpool_limits
 
 from .base import TaskResult, UserTask, fingerprints, unit_length
 from .labelled import LabelledRows, read_labelled_rows
@@ -49,10 +50,12 @@ class ClusteringTask(UserTask):
     def score(self, embeddings: np.ndarray) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
         names, gold = np.unique(self.rows.labels, return_inverse=True)
-        x = unit_length(embeddings.astype(np.float64))
-        clusters = np.stack(
-            [KMeans(len(names), n_init=1, random_state=seed).fit_predict(x) for seed in range(RESTARTS)], axis=1
-        )
+        x = unit_length(embeddings.astype(np.float32))
+        # Several threads add up the centres in the order in which they finish, so the last digits would vary.
+        with threadpool_limits(1, user_api="openmp"):
+            clusters = np.stack(
+                [KMeans(len(names), n_init=1, random_state=seed).fit_predict(x) for seed in range(RESTARTS)], axis=1
+            )
         values = [100 * float(v_measure_score(gold, column)) for column in clusters.T]
         scores = {
             "clusters": clusters.astype(np.int32),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from task_files import LABELS, encode, encode_badly, labelled_rows, write_rows
+from threadpoolctl import threadpool_limits
 
 from simcse_hf.evaluation.user_tasks import read_task
 
@@ -114,6 +115,17 @@ def test_figures_are_the_same_every_time(table, kind):
     first, second = (read_task(kind, table).evaluate(encode) for _ in range(2))
     assert first.metrics == second.metrics
     assert all(np.array_equal(first.scores[name], second.scores[name]) for name in first.scores)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_threads_changes_no_figure(tmp_path, kind):
+    task = read_task(kind, write_rows(tmp_path / "large.csv", HEADER, labelled_rows(1500)))
+    results = []
+    for threads in (1, 4, 4):
+        with threadpool_limits(threads, user_api="openmp"):
+            results.append(task.evaluate(encode))
+    name = "clusters" if kind == "clustering" else "correct"
+    assert all(np.array_equal(result.scores[name], results[0].scores[name]) for result in results)
 
 
 @pytest.mark.parametrize("kind", KINDS)
