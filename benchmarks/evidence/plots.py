@@ -23,8 +23,8 @@ from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
 
 
 def draw_grid(results: dict) -> Figure:
-    """Draw the change of the dev figure for every run of the grid, after 10, 25 and 50 steps."""
-    steps = (10, 25, STEPS)
+    """Draw the change of the dev figure for every run of the grid, after 10 and 25 steps."""
+    steps = (10, STEPS)
     columns = [(rate, step) for rate in LEARNING_RATES for step in steps]
     figure, axes = plt.subplots(len(POOLERS), 1, figsize=(10, 6.2), layout="constrained")
     for axis, pooler in zip(axes, POOLERS, strict=True):

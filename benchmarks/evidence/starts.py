@@ -20,7 +20,7 @@ START = "minilm-remasked-6x384"
 RAW_CLS, MEAN = "cls_before_pooler", "avg"
 PAPER = {"learning_rate": 3e-5, "per_device_train_batch_size": 64, "lr_scheduler_type": "linear"}
 CLS_HEAD_IN_TRAINING = {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.05}
-FULL, SHORT = 500, 100
+FULL, SHORT = 500, 60
 
 
 def contrastive(steps: int, start: str = START, **changes: Any) -> Spec:

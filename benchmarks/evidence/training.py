@@ -13,10 +13,10 @@ from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, p
 from simcse_hf.training.script_arguments import dropout_settings
 
 from ..harness import STS_TASKS, Report, markdown, spread
-from .workbench import LENGTH, Workbench
+from .workbench import LENGTH, Workbench, spread_rows
 
 CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}
-STEPS_TO_EVALUATE = (10, 25, 50, 100, 150, 200, 300, 400, 500, 750, 1000)
+STEPS_TO_EVALUATE = (10, 25, 50, 100, 200, 300, 400, 500, 750, 1000)
 SAVE_STEPS = 100
 Spec = dict[str, Any]
 
@@ -35,12 +35,12 @@ class EvaluateAt(TrainerCallback):
 
 
 def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, dict[str, Any]]:
-    """Train an encoder once, with an evaluation on STS-B dev at `STEPS_TO_EVALUATE`.
+    """Train an encoder once, on different rows in every step, and evaluate STS-B dev at `STEPS_TO_EVALUATE`.
 
     Args:
         bench (`Workbench`): The encoders, texts and sets.
         spec (`dict[str, Any]`): `start` (name of the encoder), `text`, `settings` (of the model), `arguments` (of the
-            run), `dropout` if it is not the encoder's own, and `first` if only so many rows are used.
+            run) with `max_steps` and `per_device_train_batch_size`), and `dropout` if it is not the encoder's own.
         seed (`int`): The seed of the run.
 
     Returns:
@@ -48,6 +48,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
         seconds of training and evaluation.
     """
     start = bench.encoder(spec["start"])
+    steps, batch = (spec["arguments"][name] for name in ("max_steps", "per_device_train_batch_size"))
     dropout = dropout_settings(AutoConfig.from_pretrained(start), spec.get("dropout"))
     set_seed(seed)
     model = AutoModelForCL.from_pretrained(start, **spec["settings"], **dropout)
@@ -69,7 +70,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
     trainer = SimCSETrainer(
         model,
         args,
-        bench.rows(spec["text"], spec["start"], spec.get("first")),
+        bench.rows(spec["text"], spec["start"], steps * batch),
         dev_set=bench.dev,
         processing_class=bench.tokenizer(spec["start"]),
         callbacks=[EvaluateAt(STEPS_TO_EVALUATE)],
@@ -109,16 +110,18 @@ def continue_masked_lm(bench: Workbench, start: str, name: str, **arguments: Any
     Returns:
         `dict[str, Any]`: What `simcse_hf.training.pretraining.pretrain` writes to `results.json`.
     """
-    folder, text = bench.work_dir / name, bench.work_dir / "wikipedia.txt"
-    if not text.exists():
-        text.parent.mkdir(parents=True, exist_ok=True)
-        text.write_text("\n".join(bench.wikipedia()) + "\n", encoding="utf-8")
+    folder, text = bench.work_dir / name, bench.work_dir / f"{name}.txt"
+    settings = MLM_DEFAULTS | {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
+    # A tenth of the sentences is held out.
+    number = settings["max_steps"] * settings["per_device_train_batch_size"] * 10 // 9
+    sentences = spread_rows(bench.texts("wiki"), number)
+    text.parent.mkdir(parents=True, exist_ok=True)
+    text.write_text("\n".join(sentences["sent0"]) + "\n", encoding="utf-8")
     was_killed = any(folder.glob("checkpoint-*/trainer_state.json"))
     if not was_killed:
         shutil.rmtree(folder, ignore_errors=True)
     encoder = str(bench.encoder(start))
     options = PretrainingArguments(train_file=str(text), model_name_or_path=encoder, max_seq_length=LENGTH)
-    settings = MLM_DEFAULTS | {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
     args = TrainingArguments(
         **settings,
         bf16=bench.bf16,

@@ -47,7 +47,7 @@ class Workbench:
         self.data: Path = options.data
         self.work_dir: Path = options.work_dir
         self.bf16: bool = options.bf16
-        self._rows: dict[tuple[str, str], Dataset] = {}
+        self._rows: dict[tuple[str, str, int], Dataset] = {}
 
     def encoder(self, name: str) -> Path:
         """Return the folder of an encoder: a path, a folder of `work_dir`, all-MiniLM-L6-v2, or one of `models`."""
@@ -60,13 +60,11 @@ class Workbench:
         """Load the tokenizer of an encoder."""
         return AutoTokenizer.from_pretrained(self.encoder(name))
 
-    def rows(self, text: str, encoder: str, first: int | None = None) -> Dataset:
-        """Return the token ids of a training text, or of its first rows, for the tokenizer of an encoder."""
-        key = (text, self.encoder(encoder).name)
+    def rows(self, text: str, encoder: str, most: int) -> Dataset:
+        """Return the token ids of `most` rows of a training text, spread evenly, for the tokenizer of an encoder."""
+        key = (text, self.encoder(encoder).name, most)
         if key not in self._rows:
-            texts = self.texts(text)
-            texts = texts if first is None else texts.select(range(first))
-            self._rows[key] = tokenize_dataset(texts, self.tokenizer(encoder), LENGTH)
+            self._rows[key] = tokenize_dataset(spread_rows(self.texts(text), most), self.tokenizer(encoder), LENGTH)
         return self._rows[key]
 
     def texts(self, name: str) -> Dataset:
@@ -129,6 +127,11 @@ class Workbench:
         rows = {text: row for row, text in enumerate(texts)}
         results = figures(sets, rows, self.encode(model, texts, tokenizer), transform)
         return {name: round(value, 3) for name, value in results.items() if not name.endswith(" test")}
+
+
+def spread_rows(texts: Dataset, most: int) -> Dataset:
+    """Select `most` rows, or all if there are fewer, at equal distances."""
+    return texts.select(range(0, len(texts), max(1, len(texts) // most))[:most])
 
 
 def load_for_inference(path: Path, pooler: str) -> ContrastiveModel:

@@ -68,7 +68,7 @@ def test_a_killed_benchmark_goes_on_with_the_run_that_was_lost(tmp_path):
 
 def test_the_best_run_of_the_grid_is_repeated_with_its_best_number_of_steps():
     runs = {
-        name: {"settings": spec, "seeds": {"42": {"curve": [point(0, 60.0), point(10, 50.0), point(50, 40.0)]}}}
+        name: {"settings": spec, "seeds": {"42": {"curve": [point(0, 60.0), point(10, 50.0), point(25, 40.0)]}}}
         for name, spec in grid.grid().items()
     }
     best = "mean, learning rate 1e-05, batch 32, temperature 0.2, dropout 0.1"
