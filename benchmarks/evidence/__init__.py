@@ -4,9 +4,14 @@
     python -m benchmarks evidence --part starts --bf16 --output benchmarks/results/evidence_starts.json
     python -m benchmarks evidence --table --output benchmarks/results/evidence_starts.json
 
-The parts are: `grid`, a search for settings with which unsupervised SimCSE lifts a small masked-LM encoder; `starts`,
-unsupervised SimCSE and its controls from better starting encoders; and `negatives`, hard negatives on NLI pairs. Each
-run is written to the output file when it ends, and runs that the file already holds are not repeated, so a killed
+The parts are:
+
+- `grid`: a search for settings with which unsupervised SimCSE lifts a small masked-LM encoder.
+- `starts`: unsupervised SimCSE and its controls from better starting encoders.
+- `negatives`: hard negatives on NLI pairs.
+- `domains`: every method on the text of two domains.
+
+Each run is written to the output file when it ends, and runs that the file already holds are not repeated, so a killed
 command goes on where it stopped when it is started again. Parts that run at the same time need different output files
 and different `--work_dir`s.
 """
@@ -16,10 +21,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ..harness import Report, add_data_option
-from . import grid, negatives, starts
+from . import domains, grid, negatives, starts
 from .workbench import Workbench
 
-PARTS: dict[str, ModuleType] = {"grid": grid, "starts": starts, "negatives": negatives}
+PARTS: dict[str, ModuleType] = {"grid": grid, "starts": starts, "negatives": negatives, "domains": domains}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,10 @@ from simcse_hf.search.mining import MiningOptions
 
 from ..harness import Report
 from .training import Spec, run_missing, sts_table, train_and_test
-from .workbench import Workbench, spread_rows
+from .workbench import Workbench
 
 START = "minilm-remasked-6x384"
-STEPS, BATCH = 100, 64
+STEPS, BATCH = 60, 64
 PAIRS = STEPS * BATCH
 MINING = MiningOptions(num_negatives=1, range_max=50, relative_margin=0.05)
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
 def mine(bench: Workbench, path: Path) -> dict[str, Any]:
     """Write the pairs with one hard negative each, mined by the [CLS] embedding of the start; return the counts."""
     model = SimCSE(bench.encoder(START), pooler_type="cls_before_pooler", device="cpu")
-    rows, found = mine_hard_negatives(spread_rows(bench.texts("nli pairs"), PAIRS), model, options=MINING)
+    rows, found = mine_hard_negatives(bench.rows("nli pairs", PAIRS), model, options=MINING)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(str(path), index=False)
     return found.__dict__

@@ -13,10 +13,11 @@ from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, p
 from simcse_hf.training.script_arguments import dropout_settings
 
 from ..harness import STS_TASKS, Report, markdown, spread
-from .workbench import LENGTH, Workbench, spread_rows
+from .workbench import Workbench
 
 CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}
 STEPS_TO_EVALUATE = (10, 25, 50, 100, 200, 300, 400, 500, 750, 1000)
+LENGTH = 32
 SAVE_STEPS = 100
 Spec = dict[str, Any]
 
@@ -34,7 +35,9 @@ class EvaluateAt(TrainerCallback):
         control.should_evaluate |= state.global_step in self.steps or state.global_step == state.max_steps
 
 
-def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, dict[str, Any]]:
+def train(
+    bench: Workbench, spec: Spec, seed: int, *, evaluate: bool = True
+) -> tuple[ContrastiveModel, dict[str, Any]]:
     """Train an encoder once, on different rows in every step, and evaluate STS-B dev at `STEPS_TO_EVALUATE`.
 
     Args:
@@ -42,6 +45,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
         spec (`dict[str, Any]`): `start` (name of the encoder), `text`, `settings` (of the model), `arguments` (of the
             run) with `max_steps` and `per_device_train_batch_size`), and `dropout` if it is not the encoder's own.
         seed (`int`): The seed of the run.
+        evaluate (`bool`, *optional*, defaults to `True`): Whether to evaluate STS-B dev.
 
     Returns:
         `tuple[ContrastiveModel, dict[str, Any]]`: The trained model; and `curve`, the dev figures by step, with the
@@ -58,7 +62,7 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
         max_seq_length=LENGTH,
         weight_decay=0.0,
         bf16=bench.bf16,
-        eval_on_start=True,
+        eval_on_start=evaluate,
         eval_strategy="no",
         save_strategy="no",
         logging_steps=50,
@@ -70,10 +74,10 @@ def train(bench: Workbench, spec: Spec, seed: int) -> tuple[ContrastiveModel, di
     trainer = SimCSETrainer(
         model,
         args,
-        bench.rows(spec["text"], spec["start"], steps * batch),
-        dev_set=bench.dev,
+        bench.rows(spec["text"], steps * batch),
+        dev_set=bench.dev if evaluate else None,
         processing_class=bench.tokenizer(spec["start"]),
-        callbacks=[EvaluateAt(STEPS_TO_EVALUATE)],
+        callbacks=[EvaluateAt(STEPS_TO_EVALUATE)] if evaluate else [],
     )
     started = time.perf_counter()
     trainer.train()
@@ -98,30 +102,33 @@ def curve(history: list[dict[str, float]]) -> list[dict[str, float]]:
     return list(points.values())
 
 
-def continue_masked_lm(bench: Workbench, start: str, name: str, **arguments: Any) -> dict[str, Any]:
-    """Continue an encoder by masked-LM on the Wikipedia sentences, and save it in `work_dir`. A killed run goes on.
+def continue_masked_lm(
+    bench: Workbench, start: str, name: str, text: str = "wiki", **arguments: Any
+) -> dict[str, Any]:
+    """Continue an encoder by masked-LM, and save it in `work_dir`. A killed run goes on.
 
     Args:
         bench (`Workbench`): The encoders and texts.
         start (`str`): Name of the encoder to start from.
         name (`str`): Name of the folder in `work_dir`.
+        text (`str`, *optional*, defaults to `"wiki"`): The training text.
         arguments (`Any`): Arguments of the run, such as `max_steps`.
 
     Returns:
         `dict[str, Any]`: What `simcse_hf.training.pretraining.pretrain` writes to `results.json`.
     """
-    folder, text = bench.work_dir / name, bench.work_dir / f"{name}.txt"
+    folder, path = bench.work_dir / name, bench.work_dir / f"{name}.txt"
     settings = MLM_DEFAULTS | {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
     # A tenth of the sentences is held out.
     number = settings["max_steps"] * settings["per_device_train_batch_size"] * 10 // 9
-    sentences = spread_rows(bench.texts("wiki"), number)
-    text.parent.mkdir(parents=True, exist_ok=True)
-    text.write_text("\n".join(sentences["sent0"]) + "\n", encoding="utf-8")
+    sentences = bench.rows(text, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(sentences["sent0"]) + "\n", encoding="utf-8")
     was_killed = any(folder.glob("checkpoint-*/trainer_state.json"))
     if not was_killed:
         shutil.rmtree(folder, ignore_errors=True)
     encoder = str(bench.encoder(start))
-    options = PretrainingArguments(train_file=str(text), model_name_or_path=encoder, max_seq_length=LENGTH)
+    options = PretrainingArguments(train_file=str(path), model_name_or_path=encoder, max_seq_length=LENGTH)
     args = TrainingArguments(
         **settings,
         bf16=bench.bf16,

@@ -12,7 +12,6 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from simcse_hf import AutoModelForCL, load_text_dataset
-from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 from simcse_hf.inference.batches import encode_token_ids, tokenize_texts
@@ -24,7 +23,6 @@ from ..objectives import MOST_WORDS
 from ..postprocessing import figures
 
 MINILM = "all-MiniLM-L6-v2"
-LENGTH = 32
 WHITENING_SENTENCES = 5_000
 
 
@@ -47,7 +45,7 @@ class Workbench:
         self.data: Path = options.data
         self.work_dir: Path = options.work_dir
         self.bf16: bool = options.bf16
-        self._rows: dict[tuple[str, str, int], Dataset] = {}
+        self._texts: dict[str, Dataset] = {}
 
     def encoder(self, name: str) -> Path:
         """Return the folder of an encoder: a path, a folder of `work_dir`, all-MiniLM-L6-v2, or one of `models`."""
@@ -60,15 +58,19 @@ class Workbench:
         """Load the tokenizer of an encoder."""
         return AutoTokenizer.from_pretrained(self.encoder(name))
 
-    def rows(self, text: str, encoder: str, most: int) -> Dataset:
-        """Return the token ids of `most` rows of a training text, spread evenly, for the tokenizer of an encoder."""
-        key = (text, self.encoder(encoder).name, most)
-        if key not in self._rows:
-            self._rows[key] = tokenize_dataset(spread_rows(self.texts(text), most), self.tokenizer(encoder), LENGTH)
-        return self._rows[key]
+    def rows(self, text: str, most: int) -> Dataset:
+        """Return `most` rows of a training text, spread evenly."""
+        if text not in self._texts:
+            self._texts[text] = self.texts(text)
+        return spread_rows(self._texts[text], most)
 
     def texts(self, name: str) -> Dataset:
-        """Read a training text: `wiki`, `short wiki`, `nli pairs`, `nli triplets`, or the path of a table."""
+        """Read a training text: `wiki`, `short wiki`, `nli pairs`, `nli triplets`, a domain, or a table's path."""
+        if name == "banking77":
+            return load_text_dataset(str(self.data / "banking77/train.csv"), columns=["text"])
+        if name == "twitter_url":
+            rows = twitter_rows(self.data / "twitter_url/train.tsv.gz")
+            return Dataset.from_dict({"sent0": list(dict.fromkeys(text for row in rows for text in row[1:]))})
         if name.endswith("wiki"):
             sentences = self.wikipedia()
             if name == "short wiki":
@@ -132,6 +134,13 @@ class Workbench:
 def spread_rows(texts: Dataset, most: int) -> Dataset:
     """Select `most` rows, or all if there are fewer, at equal distances."""
     return texts.select(range(0, len(texts), max(1, len(texts) // most))[:most])
+
+
+def twitter_rows(path: Path) -> list[tuple[str, str, str]]:
+    """Read the label and the two sentences of each row of the Twitter URL corpus, which has no header."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    return [(label, first, second) for label, first, second in rows]
 
 
 def load_for_inference(path: Path, pooler: str) -> ContrastiveModel:
