@@ -26,7 +26,6 @@ from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.postprocessing import VectorTransform, fit_whitening
 
 from ..harness import Report, markdown, spread
-from .peers import train_peer_tsdae
 from .training import Spec, continue_masked_lm, run_missing, train
 from .workbench import MINILM, WHITENING_SENTENCES, Workbench, load_for_inference, twitter_rows
 
@@ -140,6 +139,8 @@ def train_masked_lm(bench: Workbench, spec: Spec, seed: int) -> Encode:
 
 def train_peer(bench: Workbench, spec: Spec, seed: int) -> Encode:
     """Train by sentence-transformers' TSDAE, on the rows and for the steps of ours."""
+    from .peers import train_peer_tsdae  # sentence-transformers takes seconds to import
+
     steps, batch, rate = (spec["arguments"][name] for name in ("max_steps", *BATCH_AND_RATE))
     texts = bench.rows(spec["text"], steps * batch)["sent0"]
     model = train_peer_tsdae(
