@@ -10,6 +10,7 @@ The parts are:
 - `starts`: unsupervised SimCSE and its controls from better starting encoders.
 - `negatives`: hard negatives on NLI pairs.
 - `domains`: every method on the text of two domains.
+- `verdicts`: what `simcse-hf adapt` decides on them.
 
 Each run is written to the output file when it ends, and runs that the file already holds are not repeated, so a killed
 command goes on where it stopped when it is started again. Parts that run at the same time need different output files
@@ -21,10 +22,16 @@ from pathlib import Path
 from types import ModuleType
 
 from ..harness import Report, add_data_option
-from . import domains, grid, negatives, starts
+from . import domains, grid, negatives, starts, verdicts
 from .workbench import Workbench
 
-PARTS: dict[str, ModuleType] = {"grid": grid, "starts": starts, "negatives": negatives, "domains": domains}
+PARTS: dict[str, ModuleType] = {
+    "grid": grid,
+    "starts": starts,
+    "negatives": negatives,
+    "domains": domains,
+    "verdicts": verdicts,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--only", nargs="+", metavar="RUN", help="run only what has one of these words in its name")
     parser.add_argument("--bf16", action="store_true", help="train and encode in bf16 autocast")
+    parser.add_argument("--budget", type=float, default=20.0, help="minutes of each adaptation, for the part verdicts")
     parser.add_argument("--work_dir", type=Path, default=Path("outputs/evidence"), help="folder of checkpoints")
 
 
