@@ -61,14 +61,11 @@ def draw_starts(results: dict) -> Figure:
         for axis, (key, label) in zip(axes, panels.items(), strict=True):
             if curves:
                 by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
-                (line,) = axis.plot(
-                    by_step,
-                    [statistics.mean(v) for v in by_step.values()],
-                    marker=".",
-                    label=f"{name} ({len(curves)})",
-                )
-                lowest, highest = map(min, by_step.values()), map(max, by_step.values())
-                axis.fill_between(list(by_step), list(lowest), list(highest), color=line.get_color(), alpha=0.2)
+                steps, values = list(by_step), list(by_step.values())
+                label_of_run = f"{name} ({len(curves)})"
+                (line,) = axis.plot(steps, list(map(statistics.mean, values)), marker=".", label=label_of_run)
+                color = line.get_color()
+                axis.fill_between(steps, list(map(min, values)), list(map(max, values)), color=color, alpha=0.2)
             axis.set_ylabel(label)
             axis.set_xlabel("optimizer step")
             axis.grid(alpha=0.3)
