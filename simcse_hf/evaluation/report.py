@@ -2,6 +2,8 @@
 
 import json
 import platform
+import zipfile
+import zlib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -224,10 +226,13 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
     if not isinstance(document, dict) or "results" not in document:
         raise ValueError(f'{path}: not a result file of `simcse-hf evaluate`, which has the entry "results".')
     scores: Scores = {}
-    scores_path = path.parent / document.get("scores", "")
+    scores_path = path.parent / Path(str(document.get("scores") or "none")).name
     if document.get("scores") and scores_path.is_file():
-        with np.load(scores_path) as arrays:
-            for key in arrays.files:
-                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
-                scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
+        try:
+            with np.load(scores_path, allow_pickle=False) as arrays:
+                for key in arrays.files:
+                    task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
+                    scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
+        except (AttributeError, TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{scores_path}: damaged ({error}); evaluate the model again.") from error
     return document, scores

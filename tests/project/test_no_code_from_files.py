@@ -1,0 +1,259 @@
+"""No file that a user may have downloaded runs code: nothing is unpickled, and no name in a file is imported."""
+
+import ast
+import gzip
+import json
+import os
+import pickle
+import shutil
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from cli_helpers import model_options
+from conftest import tiny_config
+
+import simcse_hf
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.cli.common import load_encoder
+from simcse_hf.cli.encode import encode_main
+from simcse_hf.data.readers import load_text_dataset
+from simcse_hf.evaluation.report import read_results
+from simcse_hf.evaluation.word_vectors import WordVectors
+from simcse_hf.inference.shards import encode_file, read_shards
+from simcse_hf.publishing.card_results import read_run
+from simcse_hf.search import SentenceIndex
+from simcse_hf.training.parser import read_yaml
+from simcse_hf.training.script_arguments import ModelArguments
+
+PACKAGE = Path(simcse_hf.__file__).parent
+FORBIDDEN = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+MARK = "CODE_OF_A_FILE_WAS_RUN"
+
+
+class Payload:
+    """An object whose unpickling makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.folder,))
+
+
+@pytest.fixture
+def payload(tmp_path):
+    """A harmful object; the test fails if anything has unpickled it."""
+    folder = tmp_path / MARK
+    with pytest.raises(FileExistsError):  # it does harm where it is unpickled
+        pickle.loads(pickle.dumps([Payload(folder), Payload(folder)]))
+    folder.rmdir()
+    yield Payload(folder)
+    assert not list(tmp_path.rglob(MARK)), "a file has run code"
+
+
+@pytest.fixture
+def folder(save_checkpoint):
+    config = tiny_config("mpnet")
+    model = AutoModelForCL.from_config(
+        config, pooler_type="cls", dense_layers=[{"in_features": 32, "out_features": 8}]
+    )
+    return save_checkpoint(model)
+
+
+# --- the source --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_the_package_has_no_call_that_unpickles(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
+            assert not {module.split(".")[0] for module in modules} & FORBIDDEN, f"line {node.lineno}"
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        where = f"line {node.lineno}: {ast.unparse(node)}"
+        if called == "torch.load":
+            assert given.get("weights_only") == "True", where
+        if called in ("np.load", "numpy.load"):
+            assert given.get("allow_pickle") == "False", where
+        assert given.get("allow_pickle", "False") == "False" and given.get("trust_remote_code", "False") == "False", (
+            where
+        )
+        assert called not in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle"), (
+            where
+        )
+
+
+# --- models ------------------------------------------------------------------------------------------------------
+
+
+def load(folder):
+    """Load a model and use it; a damaged one is one message."""
+    try:
+        load_encoder(str(folder), model_options("--device", "cpu")).encode("the cat")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "modules.json", "tokenizer.json", "tokenizer_config.json", "2_Dense/model.safetensors"]
+)
+def test_a_pickle_in_the_place_of_a_models_file_is_one_message(name, folder, payload):
+    (folder / name).write_bytes(pickle.dumps(payload))
+    assert load(folder)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickled_weights_are_not_run(zipped, folder, payload):
+    (folder / "model.safetensors").unlink()
+    torch.save({"weights": payload}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert load(folder)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickled_dense_layer_is_not_run(zipped, folder, payload):
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    torch.save({"linear.weight": payload}, folder / "2_Dense/pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert "damaged" in load(folder)
+
+
+def test_files_that_only_a_training_reads_are_not_opened(folder, payload):
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt", "model.pkl"):
+        (folder / name).write_bytes(pickle.dumps(payload))
+    assert load(folder) is None
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}),
+    ],
+)
+def test_code_beside_a_model_is_not_imported(name, change, folder, payload):
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\nConfig = Model = Tokenizer = None\n")
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | change))
+    load(folder)
+
+
+@pytest.mark.parametrize("kind", ["os.mkdir", "evil.Module", "torch.nn.modules.linear.evil", "builtins.exec"])
+def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload, monkeypatch):
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
+    monkeypatch.syspath_prepend(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*modules, {"idx": 9, "name": "9", "path": "9", "type": kind}]))
+    load(folder)
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for config in folder.glob("*/*/config.json"):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
+        load(folder)
+    content = json.loads((folder / "config.json").read_text())
+    content["simcse"]["dense_layers"][0]["activation_function"] = kind
+    (folder / "config.json").write_text(json.dumps(content))
+    assert "activation_function" in load(folder)
+
+
+# --- everything else that is read --------------------------------------------------------------------------------
+
+
+def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
+    model = SimCSE(folder, device="cpu")
+    (tmp_path / "t.txt").write_text("the cat\na dog\n")
+    SentenceIndex.build(model, ["the cat", "a dog"]).save(tmp_path / "index")
+    (shard,) = encode_file(model, tmp_path / "t.txt", tmp_path / "shards")
+    array = np.array([payload], dtype=object)
+    description = tmp_path / "index" / "index.json"
+    for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "manifest.json"]:
+        if not path.is_file() or path.name == ".lock":
+            continue
+        kept, described = path.read_bytes(), description.read_bytes()
+        for damage in (lambda path: path.write_bytes(pickle.dumps(payload)), lambda path: save(path, array)):
+            damage(path)
+            if path.name in (files := json.loads(described)["files"]):  # the digest was changed with the file
+                content = path.read_bytes()
+                files[path.name] = {"bytes": len(content), "blake2b": blake2b(content).hexdigest()}
+                description.write_text(json.dumps(json.loads(described) | {"files": files}))
+            with pytest.raises(ValueError, match="damaged|not readable"):
+                SentenceIndex.load(tmp_path / "index", model)
+                list(read_shards(tmp_path / "shards"))
+        path.write_bytes(kept)
+        description.write_bytes(described)
+    save(tmp_path / "ranges.npy", array)
+    words = ["--model", str(folder), "--input", str(tmp_path / "t.txt"), "--output", str(tmp_path / "new")]
+    with pytest.raises(ValueError, match="not a readable npy file"):
+        encode_main([*words, "--precision", "int8", "--ranges", str(tmp_path / "ranges.npy")])
+
+
+def save(path, array):
+    with open(path, "wb") as stream:
+        np.save(stream, array, allow_pickle=True)
+
+
+def test_result_files_run_nothing(payload, tmp_path):
+    (tmp_path / "e.json").write_text(json.dumps({"results": {}, "scores": "e.npz"}))
+    np.savez(tmp_path / "e.npz", **{"STS12/all/x": np.array([payload], dtype=object)})
+    with pytest.raises(ValueError, match=r"e\.npz: damaged"):
+        read_results(tmp_path / "e.json")
+    for content in (pickle.dumps(payload), b"PK\x03\x04", b""):
+        (tmp_path / "e.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"e\.npz: damaged"):
+            read_results(tmp_path / "e.json")
+    (tmp_path / "results.json").write_bytes(pickle.dumps(payload))
+    with pytest.raises(ValueError):
+        read_run(tmp_path / "results.json")
+
+
+def test_a_result_file_names_scores_beside_it_only(tmp_path):
+    (tmp_path / "inner").mkdir()
+    np.savez(tmp_path / "secret.npz", **{"STS12/all/x": np.ones(1)})
+    (tmp_path / "inner" / "e.json").write_text(json.dumps({"results": {}, "scores": "../secret.npz"}))
+    assert read_results(tmp_path / "inner" / "e.json")[1] == {}
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.txt", "t.json", "t.jsonl", "t.parquet.gz", "t.txt.gz"])
+def test_data_files_run_nothing(name, payload, tmp_path):
+    content = pickle.dumps(payload)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        load_text_dataset(tmp_path / name, cache_dir=tmp_path / "cache")
+
+
+def test_a_parquet_file_with_a_pickled_extension_type_runs_nothing(payload, tmp_path):
+    """Arrow once rebuilt Python extension types by unpickling the metadata of a file."""
+    pickled = pickle.dumps(payload)
+    metadata = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled}
+    field = pa.field("text", pa.string(), metadata=metadata)
+    pq.write_table(pa.table([pa.array(["the cat", "a dog"])], schema=pa.schema([field])), tmp_path / "t.parquet")
+    assert len(load_text_dataset(tmp_path / "t.parquet", cache_dir=tmp_path / "cache")) == 2
+
+
+def test_word_vectors_run_nothing(payload, tmp_path):
+    (tmp_path / "glove.txt").write_bytes(pickle.dumps(payload))
+    with pytest.raises(ValueError, match=r"glove\.txt"):
+        WordVectors(tmp_path / "glove.txt").encode(["the cat"])
+
+
+@pytest.mark.parametrize("tag", ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"])
+def test_a_recipe_runs_nothing(tag, payload, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(f"pooler_type: !!python/object/{tag} [{payload.folder}]\n")
+    with pytest.raises(ValueError, match=r"recipe\.yaml is not valid YAML"):
+        read_yaml(str(tmp_path / "recipe.yaml"), [ModelArguments])
+
+
+def test_a_data_set_folder_with_a_script_runs_nothing(payload, tmp_path, monkeypatch):
+    script = tmp_path / "org" / "corpus"
+    script.mkdir(parents=True)
+    (script / "corpus.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError):
+        load_text_dataset("org/corpus", cache_dir=tmp_path / "cache")
+    shutil.rmtree(script)
