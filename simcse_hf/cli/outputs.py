@@ -1,6 +1,7 @@
 """Check `--output` before hours of work, and write a table or a folder there completely or not at all."""
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datasets import Dataset
 
+#: What no command that replaces a folder writes: a training run or a repository is there as well.
+_NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.bin|results\.json|\.git")
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
@@ -82,6 +85,8 @@ def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: 
             raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")
         if not (folder / marker).is_file():
             raise ValueError(f"{folder} holds something else (there is no {marker} in it): name another --output")
+        if kept := sorted(path.name for path in folder.iterdir() if _NOT_REPLACED.fullmatch(path.name)):
+            raise ValueError(f"{folder} holds more than an earlier output ({kept[0]}): name another --output")
         for source in map(Path, sources):
             if source.exists() and source.resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{folder} holds the model that is read: name another --output")

@@ -148,3 +148,17 @@ def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
         outputs.output_folder(".", overwrite=True, marker="x"),
     ):
         raise AssertionError("the block must not run")
+
+
+@pytest.mark.parametrize("name", ["checkpoint-500", "trainer_state.json", "results.json", ".git"])
+def test_a_folder_that_holds_a_training_run_is_not_replaced(name, tmp_path):
+    """The marker of `export`, config.json, is in every model folder."""
+    folder = tmp_path / "run"
+    (folder / name).mkdir(parents=True)
+    (folder / "config.json").touch()
+    with (
+        pytest.raises(ValueError, match=rf"holds more than an earlier output \({name}\): name another --output"),
+        outputs.output_folder(folder, overwrite=True, marker="config.json"),
+    ):
+        raise AssertionError("the block must not run")
+    assert (folder / name).exists()
