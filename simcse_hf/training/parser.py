@@ -1,13 +1,14 @@
 """Parse argument dataclasses from a command line over a YAML file over defaults."""
 
-from argparse import SUPPRESS, Action
-from collections.abc import Sequence
+from argparse import SUPPRESS, Action, ArgumentTypeError
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 
 
 def split_config(argv: Sequence[str], classes: Sequence[type]) -> tuple[list[str], dict[str, Any]]:
@@ -100,7 +101,8 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
         `dict[str, Any]`: Values by argument name.
 
     Raises:
-        ValueError: If the file is no YAML table, or names an unknown argument.
+        ValueError: If the file cannot be read, is no YAML table, names an unknown argument, or gives one a value of
+            another type.
     """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -113,4 +115,22 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
     unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init})
     if unknown:
         raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
-    return values
+    actions = {action.dest: action for action in make_parser(classes)._actions}
+    types = {f.name: str(f.type) for cls in classes for f in fields(cls)}
+    return {name: _convert(path, name, value, actions[name], types[name]) for name, value in values.items()}
+
+
+def _convert(path: str, name: str, value: Any, action: Action, type_name: str) -> Any:
+    """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
+    if value is None or (isinstance(value, dict) and "dict" in type_name):
+        return value
+    if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
+        return [_convert(path, name, item, action, "") for item in value]
+    if isinstance(value, (dict, list)):
+        raise ValueError(f"{path}: {name} is a {'table' if isinstance(value, dict) else 'list'}, not a single value")
+    convert = cast(Callable[[str], Any], action.type or str)
+    try:
+        return convert(str(value))
+    except (ValueError, TypeError, ArgumentTypeError):
+        expected = {int: "a whole number", float: "a number", string_to_bool: "true or false"}
+        raise ValueError(f"{path}: {name} is {value!r}, but must be {expected.get(convert, type_name)}") from None

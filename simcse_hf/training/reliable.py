@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -63,11 +63,11 @@ class ReliableTrainer(Trainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        resume = resume_from_checkpoint
-        if resume:
-            resume = resolve_checkpoint(resume, str(self.args.output_dir))
+        checkpoint = None
+        if resume_from_checkpoint:
+            checkpoint = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
         with self._stop_on_signal.catch(self.args):
-            return super().train(resume, *args, **kwargs)
+            return super().train(checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # A finished run was resumed: transformers takes a step.
@@ -90,7 +90,7 @@ class ReliableTrainer(Trainer):
 
     def _check_weights(self) -> None:
         """Raise an error in all processes if a weight of any of them is not finite."""
-        broken = _name_of_broken_weight(self.model)
+        broken = _name_of_broken_weight(cast(nn.Module, self.model))
         count = sum_over_processes(torch.tensor(int(broken is not None), device=self.args.device))
         if count.item():
             raise FloatingPointError(
@@ -100,7 +100,8 @@ class ReliableTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # The model's own files hold some weights, and tied weights are saved once.
-        own_files = [re.compile(pattern) for pattern in self.model._keys_to_ignore_on_load_missing or ()]
+        patterns = getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()
+        own_files = [re.compile(pattern) for pattern in patterns]
         tied = getattr(self.model, "all_tied_weights_keys", {})
         missing = [
             name
@@ -198,10 +199,9 @@ def _checked(resume: CheckpointName, output_dir: str) -> str:
 
 @torch.no_grad()
 def _name_of_broken_weight(model: nn.Module) -> str | None:
-    tensors = {name: tensor for name, tensor in model.named_parameters() if tensor.is_floating_point()}
-    tensors |= {name: tensor for name, tensor in model.named_buffers() if tensor.is_floating_point()}
-    finite = {name: torch.isfinite(_local(tensor)).all() for name, tensor in tensors.items() if tensor.numel()}
-    if not finite or torch.stack([*finite.values()]).all():
+    tensors: list[tuple[str, torch.Tensor]] = [*model.named_parameters(), *model.named_buffers()]
+    finite = {name: torch.isfinite(_local(tensor)).all() for name, tensor in tensors if tensor.is_floating_point()}
+    if not finite or torch.stack([*finite.values()]).all():  # one transfer from the device
         return None
     return next(name for name, value in finite.items() if not value)
 
