@@ -30,8 +30,8 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         show_traceback (`bool`, *optional*, defaults to `False`): Whether to print the traceback of every error.
 
     Returns:
-        `int`: 0 for success, 1 for a failed run, 2 for wrong usage or input, 130 if the user interrupted the program. A
-            training run that SIGTERM stopped exits with 143 by itself.
+        `int`: 0 for success, 1 for a failed run, 2 for wrong usage or input, 130 if the user interrupted the program.
+            A training run that SIGTERM stopped exits with 143 by itself.
     """
     try:
         return run() or OK
@@ -54,10 +54,12 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
 def _status_of(error: Exception) -> int | None:
     """Return the exit status of an error that one line can say, and None for a defect."""
     is_ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE)
-    if is_ours and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
-        return getattr(error, "exit_status", WRONG_USAGE)
-    if is_ours and isinstance(error, ArithmeticError):  # the weights of a run are not finite, or it has collapsed
+    if is_ours and hasattr(error, "exit_status"):
+        return int(error.exit_status)
+    if is_ours and isinstance(error, FloatingPointError):  # the weights of a training run are not finite
         return FAILED
+    if is_ours and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
+        return WRONG_USAGE
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
         return FAILED
     if "No space left on device" in str(error):  # safetensors and Arrow have error classes of their own for it

@@ -1,4 +1,4 @@
-"""Alignment, uniformity, isotropy and the singular spectrum of embeddings."""
+"""Alignment, uniformity, isotropy, effective rank and the singular spectrum of embeddings."""
 
 import math
 
@@ -93,6 +93,46 @@ def singular_spectrum(x: torch.Tensor) -> list[float]:
     """
     values = torch.linalg.svdvals(_normalized(x).double())
     return (values / values[0]).tolist()
+
+
+def mean_cosine(x: torch.Tensor) -> float:
+    """Compute the mean cosine of all pairs of different rows; it tends to 1 where embeddings collapse to a point.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+
+    Returns:
+        `float`: A value in [-1 / (n - 1), 1].
+
+    Raises:
+        ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x).double()
+    n = len(x)
+    if n < 2:
+        raise ValueError(f"mean_cosine needs at least 2 embeddings, but there is {n}.")
+    return ((x.sum(dim=0).square().sum() - x.square().sum()) / (n * (n - 1))).item()
+
+
+def effective_rank(x: torch.Tensor) -> float:
+    """Compute how many directions the embeddings use: the exponential of the entropy of their singular values.
+
+    See Roy and Vetterli (2007), The effective rank. The singular values are divided by their sum and taken for
+    probabilities.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+
+    Returns:
+        `float`: A value in [1, min(n, dim)]; 1 if all embeddings lie on one line.
+
+    Raises:
+        ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x).double()
+    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    return torch.special.entr(values / values.sum()).sum().exp().item()
 
 
 def isotropy(x: torch.Tensor) -> float:

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from ..data.view_dataset import SeededDataset
-from ..evaluation.geometry import alignment, uniformity
+from ..evaluation.geometry import alignment, effective_rank, mean_cosine, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..inference.batches import encode_token_ids, tokenize_texts
@@ -117,17 +117,17 @@ class SimilarityEvalCallback(DevSetCallback):
         self._positive = scores > POSITIVE_SHARE * scores.max()
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-        """Compute Spearman's correlation of cosine and score, alignment, and uniformity.
+        """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
 
-        Alignment is taken over the pairs scored above 80% of the highest score, uniformity over all texts.
+        Alignment is taken over the pairs scored above 80% of the highest score, and the rest over all texts.
 
         Args:
             model (`nn.Module`): A contrastive model, as wrapped for training or not.
             tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
         Returns:
-            `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs, and
-            `{name}_uniformity`.
+            `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
+            `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
 
         Raises:
             ValueError: If embeddings are not finite, or all equal.
@@ -138,6 +138,8 @@ class SimilarityEvalCallback(DevSetCallback):
         if self._positive.any():
             metrics[f"{self.name}_alignment"] = alignment(first[self._positive], second[self._positive])
         metrics[f"{self.name}_uniformity"] = uniformity(embeddings)
+        metrics[f"{self.name}_mean_cosine"] = mean_cosine(embeddings)
+        metrics[f"{self.name}_effective_rank"] = effective_rank(embeddings)
         return metrics
 
 
@@ -155,7 +157,7 @@ class DatasetEpoch(TrainerCallback):
 
 
 class LossTracker(TrainerCallback):
-    """Sum the parts of the loss on their device, and give their means when the Trainer logs.
+    """Sum the parts of the loss on their device, give their means when the Trainer logs, and keep the last batch.
 
     A loss that is not finite ends the run before anything is logged, evaluated or saved. So no checkpoint with broken
     weights is written, and `save_total_limit` cannot delete a good one for it.
@@ -166,6 +168,8 @@ class LossTracker(TrainerCallback):
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
         self._steps = 0
+        #: The embeddings of the anchors of the last batch, of shape `(batch, dim)`.
+        self.embeddings: torch.Tensor | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -176,6 +180,8 @@ class LossTracker(TrainerCallback):
     def add(self, output: ContrastiveOutput) -> None:
         """Add the parts of one forward pass, without waiting for the device."""
         self._steps += 1
+        if output.sentence_embeddings is not None:
+            self.embeddings = output.sentence_embeddings.detach()[:, 0]
         parts = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
         for part, value in parts.items():
             total = self._sums.get(part)

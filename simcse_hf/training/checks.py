@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import xxhash
+from datasets import Dataset
 from torch import nn
 from transformers import TrainerCallback
 from transformers.utils import logging
@@ -17,6 +19,9 @@ from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
+
+#: Repetitions are reported above this share of the training rows.
+DUPLICATE_SHARE = 0.05
 
 
 def check_args_type(args: Any) -> None:
@@ -106,6 +111,7 @@ def check_run(trainer: ContrastiveTrainer) -> None:
     if args.gradcache_chunk_size is not None:
         check_gradcache(objective, args)
     check_length_grouping(args, rows)
+    check_duplicates(args, rows)
     check_sharding(trainer)
     check_batches(args, len(rows), num_sentences, objective.contrasts_rows)
     # Two encoders give a text two embeddings without dropout.
@@ -153,6 +159,32 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int, 
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward pass "
             f"contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size adds some."
         )
+
+
+def check_duplicates(args: SimCSETrainingArguments, rows: Any) -> None:
+    """Count the rows that repeat an earlier one, and say so if there are many.
+
+    Args:
+        args (`SimCSETrainingArguments`): The training arguments.
+        rows (`Any`): The training rows. Only those of a `datasets.Dataset` are counted.
+    """
+    if not isinstance(rows, Dataset) or args.process_index > 0:
+        return
+    repeated = count_repeated_rows(rows)
+    if repeated > DUPLICATE_SHARE * len(rows):
+        logger.warning(
+            f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
+            "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove them, "
+            "unless that is intended."
+        )
+
+
+def count_repeated_rows(rows: Dataset) -> int:
+    """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
+    seen = set()
+    for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=1000):
+        seen.update(xxhash.xxh3_64_intdigest(str(row).encode()) for row in batch["input_ids"].to_pylist())
+    return len(rows) - len(seen)
 
 
 def check_length_grouping(args: SimCSETrainingArguments, rows: Any) -> None:

@@ -1,5 +1,6 @@
 """Parse argument dataclasses from a command line over a YAML file over defaults."""
 
+import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -9,6 +10,9 @@ from typing import Any, cast
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
+
+#: Arguments that are words on a command line, and a table or list in a YAML file.
+_STRUCTURED = ("objective_options", "matryoshka_dims")
 
 
 def split_config(argv: Sequence[str], classes: Sequence[type]) -> tuple[list[str], dict[str, Any]]:
@@ -106,6 +110,8 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
     """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for impossible dates and other encodings
         raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
     if not isinstance(values, dict):
@@ -116,13 +122,14 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
     actions = {action.dest: action for action in make_parser(classes)._actions}
-    types = {f.name: str(f.type) for cls in classes for f in fields(cls)}
+    bases = [base for cls in classes for base in reversed(cls.__mro__)]  # HfArgumentParser changes `Field.type`
+    types = {name: str(t) for base in bases for name, t in inspect.get_annotations(base).items()}
     return {name: _convert(path, name, value, actions[name], types[name]) for name, value in values.items()}
 
 
 def _convert(path: str, name: str, value: Any, action: Action, type_name: str) -> Any:
     """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
-    if value is None or (isinstance(value, dict) and "dict" in type_name):
+    if value is None or name in _STRUCTURED or (isinstance(value, dict) and "dict" in type_name):
         return value
     if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
         return [_convert(path, name, item, action, "") for item in value]

@@ -29,6 +29,7 @@ from ..publishing import CARD, is_written_by_hand, write_card
 from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import DatasetEpoch, DevSetCallback, LossTracker, default_prompt
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
+from .collapse import CollapseWatch
 from .dev_tasks import make_dev_sets
 from .gradcache import CachedBatch
 from .masking import TokenMasker
@@ -96,7 +97,8 @@ class SimCSETrainer(ContrastiveTrainer):
         if train_dataset is not None:
             train_dataset = training_rows(train_dataset, tokenizer, args, **texts)
         self.loss_tracker = LossTracker()
-        callbacks = [*(callbacks or []), self.loss_tracker]
+        self.collapse_watch = CollapseWatch(self.loss_tracker)
+        callbacks = [*(callbacks or []), self.loss_tracker, self.collapse_watch]
         if isinstance(train_dataset, SeededDataset):
             callbacks.append(DatasetEpoch(train_dataset))
         callbacks += make_dev_sets(dev_set, dev_tasks)
@@ -232,7 +234,7 @@ class SimCSETrainer(ContrastiveTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
         if "loss" in logs:
-            logs = {**logs, **self.loss_tracker.means()}
+            logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
         super().log(logs, start_time)
 
     # --- evaluation ------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class SimCSETrainingArguments(TrainingArguments):
             second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
             Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
+        stop_on_collapse (`bool`, *optional*, defaults to `False`):
+            End the run with an error if the embeddings collapse to a point or to a few directions (see
+            [`CollapseWatch`]), which otherwise gives a warning.
         preprocessing_num_workers (`int`, *optional*):
             Number of processes that tokenise.
         remove_unused_columns (`bool`, *optional*, defaults to `False`):
@@ -82,6 +85,10 @@ class SimCSETrainingArguments(TrainingArguments):
     allow_zero_dropout: bool = field(
         default=False,
         metadata={"help": "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."},
+    )
+    stop_on_collapse: bool = field(
+        default=False,
+        metadata={"help": "End the run if the embeddings collapse to a point or to a few directions."},
     )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Number of processes that tokenise."}

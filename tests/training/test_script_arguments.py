@@ -11,6 +11,7 @@ from conftest import FAMILIES, tiny_config
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
+from simcse_hf.cli.main import main
 from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.simcse import SimCSEObjective
@@ -117,6 +118,11 @@ def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_pat
         ("temperatur: 0.1\n", r"run\.yaml: unknown argument\(s\) temperatur"),
         ("- temp\n", "must hold a table"),
         ("temp: [0.1\n", "not valid YAML"),
+        ("learning_rate: fast\n", r"run\.yaml: learning_rate is 'fast', but must be a number"),
+        ("max_steps: 1.5\n", "max_steps is 1.5, but must be a whole number"),
+        ("mlp_only_train: perhaps\n", "mlp_only_train is 'perhaps', but must be true or false"),
+        ("learning_rate: [1, 2]\n", "learning_rate is a list, not a single value"),
+        ("output_dir: {a: b}\n", "output_dir is a table, not a single value"),
     ],
 )
 def test_the_error_names_an_invalid_yaml_file(tmp_path, text, message):
@@ -124,6 +130,15 @@ def test_the_error_names_an_invalid_yaml_file(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         parse_arguments([str(file)])
+
+
+@pytest.mark.parametrize("content, message", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
+def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, content, message, capsys):
+    file = tmp_path / "run.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["train", "unsup", str(file)]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 class _TwoDefaults(SimCSEObjective):

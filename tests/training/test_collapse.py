@@ -1,0 +1,102 @@
+"""A collapse of the embeddings is noticed, and can end the run; repeated training rows are counted."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from benchmarks.tiny import make_trainer
+from simcse_hf.cli.errors import exit_status
+from simcse_hf.evaluation.geometry import effective_rank, mean_cosine
+from simcse_hf.training.callbacks import LossTracker
+from simcse_hf.training.checkpoints import checkpoints
+from simcse_hf.training.checks import check_duplicates, count_repeated_rows
+from simcse_hf.training.collapse import CollapseError, CollapseWatch
+
+NAME = "dropout as the view"
+
+
+def test_mean_cosine_equals_the_mean_over_all_pairs():
+    x = torch.nn.functional.normalize(torch.randn(7, 5, dtype=torch.float64), dim=1)
+    pairs = [float(x[i] @ x[j]) for i in range(7) for j in range(7) if i != j]
+    assert mean_cosine(x) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+
+
+@pytest.mark.parametrize("rows, dim", [(30, 8), (6, 8)])
+def test_effective_rank_equals_its_definition(rows, dim):
+    x = torch.nn.functional.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1)
+    p = torch.linalg.svdvals(x) / torch.linalg.svdvals(x).sum()
+    assert effective_rank(x) == pytest.approx(torch.exp(-(p * p.log()).sum()).item(), rel=1e-9)
+
+
+def test_effective_rank_counts_the_directions():
+    assert effective_rank(torch.eye(6)) == pytest.approx(6)
+    assert effective_rank(torch.eye(6)[[0, 1, 2] * 4]) == pytest.approx(3)
+    assert effective_rank(torch.ones(5, 4)) == pytest.approx(1, abs=1e-5)
+
+
+class Collapse(TrainerCallback):
+    """Give all texts almost the same embedding from a step on, or embeddings on a line."""
+
+    def __init__(self, step, on_a_line=False):
+        self.step, self.on_a_line = step, on_a_line
+
+    @torch.no_grad()
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            head = model.contrastive_head.dense
+            if self.on_a_line:
+                head.weight[1:] = 0
+                head.bias.zero_()
+            else:
+                head.bias.fill_(5.0)
+
+
+@pytest.mark.parametrize("on_a_line", [False, True])
+def test_a_collapse_is_reported_once(tmp_path, caplog, on_a_line):
+    trainer = make_trainer(NAME, tmp_path, (Collapse(4, on_a_line),), max_steps=12, learning_rate=1e-6)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    reports = [record.message for record in caplog.records if "collapsed" in record.message]
+    assert len(reports) == 1 and "the embeddings have collapsed at step 6 (batch)" in reports[0]
+
+
+def test_stop_on_collapse_ends_the_run_with_status_1_and_keeps_the_good_checkpoint(tmp_path, capsys):
+    trainer = make_trainer(
+        NAME, tmp_path, (Collapse(4),), max_steps=12, save_steps=2, save_total_limit=1, stop_on_collapse=True
+    )
+    assert exit_status(trainer.train, "train") == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("train: error: the embeddings have collapsed at step 6")
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4"]
+
+
+def test_a_healthy_run_logs_the_geometry_and_warns_of_nothing(tmp_path, caplog):
+    trainer = make_trainer(NAME, tmp_path, max_steps=6, eval_strategy="steps", eval_steps=6, stop_on_collapse=True)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert "collapsed" not in caplog.text
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert all(1 <= entry["batch_effective_rank"] <= 8 and entry["batch_mean_cosine"] < 1 for entry in logged)
+    assert any("eval_stsb_effective_rank" in entry for entry in trainer.state.log_history)
+
+
+def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
+    watch = CollapseWatch(LossTracker())
+    args, state, control = SimpleNamespace(stop_on_collapse=True, output_dir="run"), TrainerState(), TrainerControl()
+    for cosine in (0.999, 0.995, 0.99, 0.9):
+        watch.on_log(args, state, control, logs={"batch_mean_cosine": cosine, "batch_effective_rank": 5.0})
+    with pytest.raises(CollapseError, match="0.9999"):
+        watch.on_log(args, state, control, logs={"batch_mean_cosine": 0.9999, "batch_effective_rank": 5.0})
+
+
+def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
+    rows = Dataset.from_dict({"input_ids": [[[2, 5, 3]], [[2, 5, 3]], [[2, 5], [3]], [[2, 6, 3]], [[2, 5, 3]]]})
+    assert count_repeated_rows(rows) == 2
+    assert count_repeated_rows(rows.select([0, 2, 3])) == 0
+    with caplog.at_level(logging.WARNING):
+        check_duplicates(SimpleNamespace(process_index=0), rows)
+        check_duplicates(SimpleNamespace(process_index=0), rows.select([0, 2, 3]))
+    assert [record.message[:33] for record in caplog.records] == ["2 of 5 training rows (40%) repeat"]
