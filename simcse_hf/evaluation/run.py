@@ -219,9 +219,9 @@ def score_tasks(
         predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
         results[name] = correlations(predicted, gold, name)
         scores[name] = {"pairs": {"predicted": predicted, "gold": gold}}
-    for name, task in data.user_tasks.items():
-        result = task.evaluate(embeddings)
-        results[name], scores[name] = task.document(result), {task.kind: result.scores}
+    for name, user_task in data.user_tasks.items():
+        result = user_task.evaluate(embeddings)
+        results[name], scores[name] = user_task.document(result), {user_task.kind: result.scores}
     if data.geometry:
         results["geometry"] = _geometry(data.geometry, embeddings)
     add_averages(results, tuple(tasks) + tuple(data.pairs), protocol.mode, protocol.aggregation, protocol.metric)

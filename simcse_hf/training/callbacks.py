@@ -60,6 +60,11 @@ class DevSetCallback(TrainerCallback, ABC):
         self._token_ids: list[list[int]] | None = None
 
     @property
+    def texts(self) -> list[str]:
+        """The distinct texts."""
+        return self._texts
+
+    @property
     def num_texts(self) -> int:
         """Number of distinct texts."""
         return len(self._texts)

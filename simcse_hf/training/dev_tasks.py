@@ -1,18 +1,25 @@
 """Tasks from a user's own files as dev sets of training."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from datasets import Dataset, Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..ops.distributed import world
 from .callbacks import DevSetCallback, SimilarityEvalCallback
 
 if TYPE_CHECKING:
     from ..evaluation.user_tasks import UserTask
+
+logger = logging.get_logger(__name__)
+
+_BATCH_ROWS = 10_000
 
 
 class TasksEvalCallback(DevSetCallback):
@@ -86,6 +93,27 @@ def make_dev_sets(dev_set: Any, dev_tasks: "Sequence[str | UserTask] | None") ->
 
     tasks = name_tasks(read_task(*_split(task)) if isinstance(task, str) else task for task in dev_tasks)
     return [*callbacks, TasksEvalCallback({name.replace(":", "_"): task for name, task in tasks.items()})]
+
+
+def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
+    """Warn if texts of the dev sets are among the training texts.
+
+    Args:
+        rows (`datasets.Dataset`): The training rows. Only columns of strings are read.
+        dev_sets (`Sequence[DevSetCallback]`): The dev sets.
+    """
+    if not isinstance(rows, Dataset) or not dev_sets:
+        return
+    columns = [name for name, feature in rows.features.items() if feature == Value("string")]
+    dev_texts = {text for dev_set in dev_sets for text in dev_set.texts}
+    found: set[str] = set()
+    for batch in rows.select_columns(columns).iter(_BATCH_ROWS) if columns else ():
+        found.update(dev_texts.intersection(chain.from_iterable(batch.values())))
+    if found:
+        logger.warning(
+            f"{len(found)} of {len(dev_texts)} dev texts, such as {min(found)[:60]!r}, are also training texts. The "
+            "dev figures may be better than those on new text."
+        )
 
 
 def _split(word: str) -> tuple[str, Path]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from .dev_tasks import warn_of_overlap
 from .loading import load_model, load_training_texts
 from .output_dir import prepare_output_dir
 from .results import write_results
@@ -113,6 +114,7 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
         processing_class=tokenizer,
         dev_tasks=data_args.dev_task,
     )
+    warn_of_overlap(texts, trainer.dev_sets)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
     trainer.save_state()

@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 from conftest import WORDS, tiny_config
+from datasets import Dataset
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
-from simcse_hf.training.dev_tasks import TasksEvalCallback, make_dev_sets
+from simcse_hf.training.dev_tasks import TasksEvalCallback, make_dev_sets, warn_of_overlap
 from simcse_hf.training.results import write_results
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -134,3 +135,15 @@ def test_dev_tasks_of_the_command_line_replace_those_of_the_recipe(tmp_path):
     ]
     _, data, training = parse_arguments([*words, "--load_best_model_at_end"])
     assert data.dev_task == ["pairs=b.csv", "classification=c.csv"] and training.load_best_model_at_end
+
+
+def test_dev_texts_among_the_training_texts_are_reported(files, caplog):
+    dev_sets = make_dev_sets(None, [f"clustering={files / 'dev.csv'}"])
+    shared = dev_sets[0].texts[:3]
+    rows = Dataset.from_dict({"sent0": ["a new text", *shared[:2]], "sent1": [shared[2], "another", "a third"]})
+    warn_of_overlap(rows, dev_sets)
+    assert "3 of 30 dev texts" in caplog.text and repr(min(shared)) in caplog.text
+    caplog.clear()
+    warn_of_overlap(Dataset.from_dict({"sent0": ["a new text"]}), dev_sets)
+    warn_of_overlap(Dataset.from_dict({"input_ids": [[[1, 2]]]}), dev_sets)
+    assert not caplog.text

@@ -57,7 +57,7 @@ class ClusteringTask(UserTask):
                 [KMeans(len(names), n_init=1, random_state=seed).fit_predict(x) for seed in range(RESTARTS)], axis=1
             )
         values = [100 * float(v_measure_score(gold, column)) for column in clusters.T]
-        scores = {
+        scores: dict[str, np.ndarray] = {
             "clusters": clusters.astype(np.int32),
             "gold": gold,
             "unit": fingerprints(list(zip(self.rows.texts, self.rows.labels, strict=True))),
