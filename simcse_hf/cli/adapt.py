@@ -1,7 +1,9 @@
 """The command `simcse-hf adapt`."""
 
 import argparse
-from logging import INFO, WARNING, getLogger
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR, INFO, WARNING, getLogger
 
 from .common import (
     MODEL_HELP,
@@ -62,6 +64,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def _messages_of_the_search(quiet: bool) -> Iterator[None]:
+    """Show the messages of the search, but not those that each of its dozens of runs would repeat."""
+    import datasets
+    from transformers.utils import logging
+
+    from ..training.run import set_up_logging
+
+    set_up_logging()
+    levels = {
+        "simcse_hf": ERROR,
+        "simcse_hf.evaluation.user_tasks": WARNING,
+        "simcse_hf.training.adaptation": WARNING if quiet else INFO,
+    }
+    before = {name: getLogger(name).level for name in levels}
+    verbosity = logging.get_verbosity()
+    for name, level in levels.items():
+        getLogger(name).setLevel(level)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            getLogger(name).setLevel(level)
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+        datasets.enable_progress_bars()
+
+
 def adapt_main(argv: list[str]) -> int:
     """Run `simcse-hf adapt`.
 
@@ -72,18 +105,8 @@ def adapt_main(argv: list[str]) -> int:
         `int`: The exit status.
     """
     arguments = _parser().parse_args(argv)
-    import datasets
-    from transformers.utils import logging
-
     from ..training.adaptation.adapt import AdaptationSettings, adapt
-    from ..training.run import set_up_logging
 
-    datasets.disable_progress_bars()
-    logging.disable_progress_bar()
-    set_up_logging()
-    getLogger("simcse_hf").setLevel(WARNING)  # the runs of the search would repeat their messages
-    if not arguments.quiet:
-        getLogger("simcse_hf.training.adaptation").setLevel(INFO)
     settings = AdaptationSettings(
         corpus=arguments.corpus,
         model=arguments.model,
@@ -97,7 +120,8 @@ def adapt_main(argv: list[str]) -> int:
         keep_overlap=arguments.keep_overlap,
         bf16=arguments.bf16,
     )
-    result = adapt(settings, overwrite=arguments.overwrite)
+    with _messages_of_the_search(arguments.quiet):
+        result = adapt(settings, overwrite=arguments.overwrite)
     lines = [result["summary"]]
     lines += [f"  also: {task['summary']}" for task in result["tasks"][1:]]
     if result["weak_evidence"]:

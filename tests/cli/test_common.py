@@ -30,10 +30,11 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import build_nli, demo, mine
+    from simcse_hf.cli import adapt, build_nli, demo, mine
 
     actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
+        "adapt": adapt._parser(),
         "build-nli": build_nli._parser(),
         "compare": evaluate._compare_parser(),
         "demo": demo._parser(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -177,6 +178,7 @@ def _common_arguments(stage: Stage, steps: int, seed: int, output: Path, options
         "learning_rate": stage.learning_rate,
         "seed": seed,
         "bf16": options.bf16,
+        "use_cpu": not torch.cuda.is_available(),  # otherwise transformers refuses bfloat16 on a CPU
         "save_strategy": "no",
         "logging_strategy": "no",
         "report_to": "none",

@@ -11,12 +11,11 @@ import torch
 from transformers.utils import logging
 
 from ...evaluation.user_tasks import TaskResult, UserTask
-from ...postprocessing.whitening import fit_whitening
 from .candidates import StageResult, TrainingOptions, train_candidate
 from .corpus import Corpus
 from .plan import LONGER, Candidate, Costs, Division, Stage, candidates, divide, name_of, steps_within
 from .record import Record
-from .variants import POOLERS, StartModel, TaskScores, Variant, open_variant, whitening_texts
+from .variants import POOLERS, StartModel, TaskScores, Variant, fit_corpus_whitening, open_variant
 
 logger = logging.get_logger(__name__)
 
@@ -180,8 +179,8 @@ class Search:
         if not self._whitens:
             return values
         try:
-            whitening = fit_whitening([model.encode(whitening_texts(model, self.corpus), normalize=False)])
-        except ValueError as error:  # fewer texts than dimensions
+            whitening = fit_corpus_whitening(model, self.corpus)
+        except ValueError as error:  # too few texts
             self.record.note(f"No whitening was tried: {error}.")
             return values
         return values | {str(Variant(pooler, True)): self._headline(scores(whitening))}
@@ -201,9 +200,8 @@ class Search:
 
         saved = self.record.once("division", division)
         if saved is None:
-            self.record.note(
-                "The budget is too small for a training run, so the verdict is about poolers and whitening only."
-            )
+            reason = "The budget is too small for a training run" if plan else "No method can train this model here"
+            self.record.note(f"{reason}, so the verdict is about poolers and whitening only.")
             return
         self.division = Division(**saved)
         if self.division.seeds < seeds:

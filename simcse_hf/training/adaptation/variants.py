@@ -11,7 +11,7 @@ from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...postprocessing import VectorTransform
 from ...postprocessing.files import Fit
-from ...postprocessing.whitening import fit_whitening
+from ...postprocessing.whitening import Whitening, fit_whitening
 from .corpus import Corpus
 
 logger = logging.get_logger(__name__)
@@ -92,7 +92,7 @@ def open_variant(directory: str | Path, variant: Variant, corpus: Corpus) -> Sim
     Args:
         directory (`str` or `Path`): The model.
         variant (`Variant`): The pooler, and whether to whiten.
-        corpus (`Corpus`): The texts, of which [`whitening_texts`] are used.
+        corpus (`Corpus`): The texts, of which a whitening takes five for each dimension.
 
     Returns:
         `SimCSE`: The model. Its `save_pretrained` saves the whitening too.
@@ -102,15 +102,37 @@ def open_variant(directory: str | Path, variant: Variant, corpus: Corpus) -> Sim
     """
     model = SimCSE(directory, pooler_type=variant.pooler, postprocess=False)
     if variant.whitening:
-        texts = whitening_texts(model, corpus)
-        model.postprocessing = fit_whitening([model.encode(texts, normalize=False)])
+        texts = len(_whitening_texts(model, corpus))
+        model.postprocessing = fit_corpus_whitening(model, corpus)
         file = Path(corpus.path).name
-        model.postprocessing_fit = Fit(model.pooler_type, model.max_length, file, [corpus.column], len(texts), {})
+        model.postprocessing_fit = Fit(model.pooler_type, model.max_length, file, [corpus.column], texts, {})
     return model
 
 
-def whitening_texts(model: SimCSE, corpus: Corpus) -> Sequence[str]:
-    """Return the texts of a corpus that a whitening is fitted on: the first ones, five for each dimension."""
+def fit_corpus_whitening(model: SimCSE, corpus: Corpus) -> Whitening:
+    """Fit a whitening on a model's embeddings of a corpus, on five texts for each dimension.
+
+    Some models' embeddings vary in fewer directions than they have dimensions. Of those, the leading three quarters
+    are kept.
+
+    Args:
+        model (`SimCSE`): The model, without a transform.
+        corpus (`Corpus`): The texts.
+
+    Returns:
+        `Whitening`: The whitening.
+
+    Raises:
+        ValueError: If there are too few texts.
+    """
+    embeddings = model.encode(_whitening_texts(model, corpus), normalize=False)
+    try:
+        return fit_whitening([embeddings])
+    except ValueError:
+        return fit_whitening([embeddings], dim=3 * embeddings.shape[1] // 4)
+
+
+def _whitening_texts(model: SimCSE, corpus: Corpus) -> Sequence[str]:
     return corpus.texts[: _TEXTS_PER_DIMENSION * model.dim]
 
 

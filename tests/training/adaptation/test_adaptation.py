@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import WORDS, tiny_config
@@ -18,8 +19,11 @@ from simcse_hf.training.adaptation import adapt as adapt_module
 from simcse_hf.training.adaptation import search as search_module
 from simcse_hf.training.adaptation import verdict as verdict_module
 from simcse_hf.training.adaptation.adapt import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.candidates import TrainingOptions, train_candidate
+from simcse_hf.training.adaptation.corpus import read_corpus
 from simcse_hf.training.adaptation.plan import Costs, Division, Stage
 from simcse_hf.training.adaptation.search import START
+from simcse_hf.training.adaptation.variants import fit_corpus_whitening
 from simcse_hf.training.sample_encoder import SampleEncoderSettings, build_sample_encoder
 
 NOUNS = ("cat", "dog", "bird", "man", "woman", "house", "tree", "mat")
@@ -74,7 +78,7 @@ def fixed_plan(monkeypatch):
 def untrained(monkeypatch):
     """A search without training runs, as with a small budget."""
     monkeypatch.setattr(search_module, "divide", lambda *arguments: None)
-    monkeypatch.setattr(search_module.Search, "_measure_costs", lambda self, seeds: (None, []))
+    monkeypatch.setattr(search_module.Search, "_measure_costs", lambda self, seeds: (None, [(Stage("simcse", 1e-3),)]))
     monkeypatch.setattr(search_module, "POOLERS", ("cls_before_pooler",))
 
 
@@ -244,6 +248,24 @@ def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings
     raw = save_checkpoint(BertForMaskedLM(tiny_config()), "raw")
     result = adapt(AdaptationSettings(**{**vars(settings), "model": str(raw)}))
     assert result["start_pooler"] == "avg"
+
+
+@pytest.mark.parametrize("method", ["tsdae", "mlm", "simcse", "esimcse", "contrastive_tension"])
+def test_every_method_trains_in_bfloat16_on_a_cpu(start, settings, tmp_path, method):
+    texts = Path(settings.corpus).read_text().splitlines()
+    options = TrainingOptions(texts, "avg", 16, bf16=True, on_step=lambda: False)
+    (result,) = train_candidate(str(start), (Stage(method, 1e-3),), [2], 42, tmp_path / "trained", options)
+    assert result.steps == 2
+    before, after = (SimCSE(path, device="cpu").encode(texts[:4]) for path in (start, tmp_path / "trained"))
+    assert (before - after).abs().max() > 1e-4
+
+
+def test_a_whitening_of_embeddings_in_a_subspace_keeps_fewer_dimensions(start, settings):
+    corpus = read_corpus(settings.corpus)
+    model = SimCSE(start, device="cpu")
+    layer_norm = model.model.base_model.encoder.layer[-1].output.LayerNorm
+    layer_norm.weight.data[:4], layer_norm.bias.data[:4] = 0.0, 0.0
+    assert fit_corpus_whitening(model, corpus).output_dim == 24  # of 32
 
 
 def test_a_task_that_is_too_small_to_split_is_refused(settings, tmp_path):
