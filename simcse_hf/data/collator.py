@@ -9,6 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 ABSENT = -100  # the relation of a hypothesis that a row does not have
+#: Numbers of a row that become a tensor of shape `(batch,)`, where rows have them.
+_NUMBERS = ("view_seed", "row", "mining")
 
 
 def pad(
@@ -61,14 +63,14 @@ class ContrastiveCollator:
         Args:
             rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
                 row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
-                differ between rows. `view_seed` is the seed of a view that is made on the device, `score` the score
-                of a pair.
+                differ between rows. `view_seed` is the seed of a view that is made on the device, `row` the number of
+                the row, `mining` that of the mining which chose its hard negatives, and `score` the score of a pair.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
-            `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`, `text_ids` of shape
-            `(batch, num_sentences)` and `scores`, floats of shape `(batch,)`.
+            `(batch, num_sentences - 1)` with -100 for these, `view_seed`, `row` and `mining` of shape `(batch,)`,
+            `text_ids` of shape `(batch, num_sentences)` and `scores`, floats of shape `(batch,)`.
 
         Raises:
             ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
@@ -102,8 +104,9 @@ class ContrastiveCollator:
             batch["relations"] = torch.tensor(
                 [list(row["relations"]) + [ABSENT] * (width - 1 - len(row["relations"])) for row in rows]
             )
-        if "view_seed" in rows[0]:
-            batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
+        for name in _NUMBERS:
+            if name in rows[0]:
+                batch[name] = torch.tensor([row[name] for row in rows])
         if self.add_scores:
             batch["scores"] = torch.tensor([float(row["score"]) for row in rows])
         if self.add_text_ids:

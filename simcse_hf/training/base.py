@@ -1,4 +1,6 @@
-"""The types of a trainer of contrastive models, for the modules that the trainer itself uses."""
+"""The base of the trainer of contrastive models: its types, and the state of its training rows in a checkpoint."""
+
+from typing import Protocol, runtime_checkable
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -7,22 +9,45 @@ from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
 from .callbacks import DevSetCallback
+from .mined_rows import MinedRows
 from .reliable import ReliableTrainer
 from .training_args import SimCSETrainingArguments
 
 
+@runtime_checkable
+class ResumableRows(Protocol):
+    """Training rows with a state of their own, which a checkpoint keeps."""
+
+    def save_state(self, directory: str) -> None:
+        """Write the state into a checkpoint; the first process calls this."""
+
+    def load_state(self, directory: str) -> None:
+        """Read the state from a checkpoint; every process calls this."""
+
+
 class ContrastiveTrainer(ReliableTrainer):
-    """[`ReliableTrainer`] with the types of contrastive training, which are narrower than transformers' own."""
+    """[`ReliableTrainer`] with narrower types, and with the state of the training rows in its checkpoints."""
 
     model: ContrastiveModel  # transformers: any nn.Module, or None
     args: SimCSETrainingArguments
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
-    train_dataset: Dataset | SeededDataset | None  # transformers: any data set
+    train_dataset: Dataset | SeededDataset | MinedRows | None  # transformers: any data set
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
         return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        # The Trainer writes trainer_state.json later, which marks a checkpoint as complete.
+        super()._save_rng_state(output_dir)
+        if isinstance(self.train_dataset, ResumableRows) and self.is_world_process_zero():
+            self.train_dataset.save_state(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and isinstance(self.train_dataset, ResumableRows):
+            self.train_dataset.load_state(checkpoint)
 
 
 def prepared_objective(model: ContrastiveModel) -> Objective:

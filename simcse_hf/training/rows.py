@@ -16,6 +16,7 @@ from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from .base import prepared_objective
+from .mined_rows import MinedRows
 from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
@@ -76,7 +77,7 @@ def training_rows(
     templates: Sequence[str] = (),
     prompt: str = "",
     scored: bool = False,
-) -> Dataset | SeededDataset:
+) -> Dataset | SeededDataset | MinedRows:
     """Tokenise training data once or, for an augmentation, whenever a row is read.
 
     Args:
@@ -88,14 +89,25 @@ def training_rows(
         scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
 
     Returns:
-        `Dataset` or `SeededDataset`: Rows of token ids.
+        `Dataset`, `SeededDataset` or `MinedRows`: Rows of token ids.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt.
+        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or hard negatives
+            are to be mined for other rows than pairs.
     """
+    mining = args.mining_options()
+    if mining is not None and args.view in DATASET_VIEWS:
+        raise ValueError(
+            f"view {args.view} is for single sentences, and mining hard negatives needs pairs: choose one"
+        )
     if args.view not in DATASET_VIEWS:
-        return tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
+        rows = tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
+        if mining is None:
+            return rows
+        if not isinstance(rows, Dataset):
+            raise ValueError(f"mining hard negatives needs a datasets.Dataset of pairs, not a {type(rows).__name__}")
+        return MinedRows(rows, mining)
     dataset = as_text_dataset(data, "train_dataset", scored)
     if dataset.column_names != ["sent0"]:
         raise ValueError(
@@ -119,7 +131,7 @@ def training_rows(
 
 
 def padded_length(
-    dataset: Dataset | SeededDataset | None,
+    dataset: Dataset | SeededDataset | MinedRows | None,
     args: SimCSETrainingArguments,
     template_edges: Sequence[Sequence[int]] = (),
 ) -> int:
@@ -185,7 +197,7 @@ def make_collator(
     model: ContrastiveModel,
     tokenizer: PreTrainedTokenizerBase,
     args: SimCSETrainingArguments,
-    train_dataset: Dataset | SeededDataset | None,
+    train_dataset: Dataset | SeededDataset | MinedRows | None,
 ) -> ContrastiveCollator:
     """Make the collator that the model's objective and the arguments need."""
     objective = prepared_objective(model)
