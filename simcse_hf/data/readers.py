@@ -99,14 +99,14 @@ def load_text_dataset(
         raise ValueError(
             f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {type(source).__name__}."
         )
-    paths = None if isinstance(source, Dataset) else _find_paths(source)
+    paths = None if isinstance(source, Dataset) else find_paths(source)
     if paths is None and isinstance(source, str):
-        source, name = _load_from_hub(source, split, cache_dir), source
+        source, name = load_from_hub(source, split, cache_dir), source
     if isinstance(source, Dataset):
         dataset = resolve_dataset_columns(source, columns, name=name, expected_columns=expected_columns)
         return dataset if max_rows is None else dataset.select(range(min(max_rows, len(dataset))))
     tables = [open_table(path, delimiter) for path in paths] if paths else [MemoryTable(cast(Sequence[Any], source))]
-    resolved, width = _resolve(tables, columns, expected_columns)
+    resolved, width = resolve_tables(tables, columns, expected_columns)
     if not paths:
         reports: list[RowReport] = []
         batches = list(_arrow_tables(tables, resolved, width, max_rows, reports))
@@ -116,8 +116,18 @@ def load_text_dataset(
     return _cached_rows(tables, resolved, width, max_rows, Path(cache_dir or config.HF_DATASETS_CACHE), key)
 
 
-def _find_paths(source: str | Path | Sequence[Any]) -> list[Path] | None:
-    """Find the files that `source` names; `None` if it is a hub id or a list of rows."""
+def find_paths(source: str | Path | Sequence[Any]) -> list[Path] | None:
+    """Find the files that a source of text names.
+
+    Args:
+        source (`str | Path | Sequence`): What `load_text_dataset` takes.
+
+    Returns:
+        `list[Path]`, *optional*: The files, or `None` if the source is a hub id or a list of rows.
+
+    Raises:
+        ValueError: If a list holds files among other things.
+    """
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
         is_id = isinstance(source, str) and _HUB_ID.fullmatch(source) and not SUFFIX.search(source)
@@ -139,10 +149,25 @@ def _from_pandas(frame: pd.DataFrame) -> Dataset:
         raise ValueError(f"the data frame has a column of mixed types: {error}. Convert it to strings.") from error
 
 
-def _load_from_hub(source: str, split: str, cache_dir: str | Path | None) -> Dataset:
+def load_from_hub(source: str, split: str, cache_dir: str | Path | None = None, *, streaming: bool = False) -> Any:
+    """Load a dataset of the hub.
+
+    Args:
+        source (`str`): `name` or `name:config`.
+        split (`str`): The split.
+        cache_dir (`str | Path`, *optional*): Where the dataset is cached.
+        streaming (`bool`, *optional*, defaults to `False`): Whether to read it as it is used, without caching it.
+
+    Returns:
+        `datasets.Dataset` or `datasets.IterableDataset`: The dataset.
+
+    Raises:
+        ValueError: If it cannot be loaded.
+    """
     name, _, configuration = source.partition(":")
     try:
-        return load_dataset(name, configuration or None, split=split, cache_dir=cache_dir and str(cache_dir))
+        cache = cache_dir and str(cache_dir)
+        return load_dataset(name, configuration or None, split=split, cache_dir=cache, streaming=streaming)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data
         raise ValueError(
             f"{source!r} is no file here, and could not be loaded from the hub as a dataset either: "
@@ -150,10 +175,22 @@ def _load_from_hub(source: str, split: str, cache_dir: str | Path | None) -> Dat
         ) from error
 
 
-def _resolve(
+def resolve_tables(
     tables: Sequence[TextTable], columns: Sequence[str] | None, expected_columns: int | None
 ) -> tuple[list[list[str]], int]:
-    """Resolve the columns of each table and count the texts of a row, which must be the same in all of them."""
+    """Resolve the columns of each table and count the texts of a row, which must be the same in all of them.
+
+    Args:
+        tables (`Sequence[TextTable]`): The tables.
+        columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
+        expected_columns (`int`, *optional*): How many columns there must be.
+
+    Returns:
+        `tuple[list[list[str]], int]`: The columns of each table, and the number of texts in a row.
+
+    Raises:
+        ValueError: If a table has no rows, its columns are unclear, or two tables differ in width.
+    """
     resolved: list[list[str]] = []
     widths: list[int] = []
     for table in tables:
@@ -203,7 +240,8 @@ def _identify(path: Path) -> tuple[str, str]:
         return suffix[0].lower() if suffix else "", file_digest(stream, "blake2b").hexdigest()
 
 
-def _features(width: int) -> Features:
+def text_features(width: int) -> Features:
+    """Return the features of rows of `width` texts."""
     return Features({column: Value("string") for column in output_columns(width)})
 
 
@@ -215,7 +253,7 @@ def _arrow_tables(
     reports: list[RowReport],
 ) -> Iterator[pa.Table]:
     """Yield the rows of all tables in batches, and append a report for each table that is read."""
-    schema = _features(width).arrow_schema
+    schema = text_features(width).arrow_schema
     rows_left = max_rows
     for table, columns in zip(tables, resolved, strict=True):
         report = RowReport()
@@ -248,7 +286,7 @@ def _cached_rows(
             temporary.write_text(json.dumps([asdict(report) for report in reports]))
 
     try:
-        builder = TextBuilder(arrow_tables, cache_dir=str(cache_dir), features=_features(width), hash=key)
+        builder = TextBuilder(arrow_tables, cache_dir=str(cache_dir), features=text_features(width), hash=key)
         builder.download_and_prepare()
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError):  # it names the file and the line

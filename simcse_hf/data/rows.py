@@ -121,16 +121,7 @@ def clean_rows(
     """
     report.width = width
     for number, cells in table.rows(columns):
-        for index, cell in enumerate(cells):
-            texts = cell if is_list(cell) and index > 0 else [cell]
-            if not all(text is None or isinstance(text, str) for text in texts):
-                raise ValueError(f"{table.at(number)}, column {columns[index]!r}: expected a string, got {cell!r}.")
-        rows = _expand(cells, width, report)
-        if not rows:
-            report.drop(number)
-        for row in rows:
-            for text in row:
-                check_encodable(text, partial(table.at, number))
+        for row in clean_row(table, number, cells, columns, width, report):
             report.rows += 1
             yield row
             report.blank_lines = table.blank_lines
@@ -141,6 +132,38 @@ def clean_rows(
         raise ValueError(
             f"{table.name}: every one of the {report.dropped} row(s) has an empty cell in {', '.join(columns)}."
         )
+
+
+def clean_row(
+    table: TextTable, number: int, cells: Sequence[Any], columns: Sequence[str], width: int, report: RowReport
+) -> list[list[str]]:
+    """Return the rows that a row of a table gives: none if a cell is empty, and several if a positive is a list.
+
+    Args:
+        table (`TextTable`): The table, for messages.
+        number (`int`): The line or row number.
+        cells (`Sequence[Any]`): The cells of `columns`.
+        columns (`Sequence[str]`): Anchor, positive, hard negatives.
+        width (`int`): Texts in each row; see [`row_width`].
+        report (`RowReport`): Counts what is dropped; the caller counts what is kept.
+
+    Returns:
+        `list[list[str]]`: Rows of `width` texts.
+
+    Raises:
+        ValueError: If a cell holds no string. The message names the line or row.
+    """
+    for index, cell in enumerate(cells):
+        texts = cell if is_list(cell) and index > 0 else [cell]
+        if not all(text is None or isinstance(text, str) for text in texts):
+            raise ValueError(f"{table.at(number)}, column {columns[index]!r}: expected a string, got {cell!r}.")
+    rows = _expand(cells, width, report)
+    if not rows:
+        report.drop(number)
+    for row in rows:
+        for text in row:
+            check_encodable(text, partial(table.at, number))
+    return rows
 
 
 def _expand(cells: Sequence[Any], width: int, report: RowReport) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """Tokenise a training set once: rows of texts become rows of token ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,40 @@ def tokenize_dataset(
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty.")
-    is_grouped = "texts" in dataset.column_names
-    columns = ["texts"] if is_grouped else [column for column in dataset.column_names if column != SCORE]
+    tokenized = dataset.map(
+        row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates),
+        batched=True,
+        num_proc=num_proc,
+        remove_columns=["texts"] if "texts" in dataset.column_names else [name for name in dataset.column_names if name != SCORE],
+        new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
+        desc="Tokenising",
+    )
+    _warn_of_truncation(tokenized, max_seq_length)
+    return tokenized
+
+
+def row_tokenizer(
+    column_names: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    templates: Sequence[str] = (),
+) -> Callable[[Mapping[str, Sequence[Any]]], dict[str, list[Any]]]:
+    """Make the function that tokenises a batch of rows; see [`tokenize_dataset`].
+
+    Args:
+        column_names (`Sequence[str]`): The columns of the rows.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        max_seq_length (`int`): The most tokens of a text, including special tokens.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into.
+
+    Returns:
+        `Callable`: Turns columns of texts into the columns `input_ids` and `length`.
+
+    Raises:
+        ValueError: If a template is malformed, too long, or meant for rows with relations.
+    """
+    is_grouped = "texts" in column_names
+    columns = ["texts"] if is_grouped else [column for column in column_names if column != SCORE]
     if is_grouped and templates:
         raise ValueError(
             "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
@@ -82,16 +114,7 @@ def tokenize_dataset(
             sentences = [list(row) for row in zip(*by_column, strict=True)]
         return {"input_ids": sentences, "length": [max(map(len, row)) for row in sentences]}
 
-    tokenized = dataset.map(
-        tokenize,
-        batched=True,
-        num_proc=num_proc,
-        remove_columns=columns,
-        new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
-        desc="Tokenising",
-    )
-    _warn_of_truncation(tokenized, max_seq_length)
-    return tokenized
+    return tokenize
 
 
 def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -111,8 +112,19 @@ class ViewDataset(SeededDataset):
         return len(self.texts)
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rngs = [self.random_of(index) for index in indices]
-        pairs: list[list[str]] = [[text, text] for text in self.texts[list(indices)]["sent0"]]
+        return self.rows_of(self.texts[list(indices)]["sent0"], [self.random_of(index) for index in indices])
+
+    def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
+        """Make rows of any texts.
+
+        Args:
+            texts (`Sequence[str]`): The texts.
+            rngs (`Sequence[random.Random]`): The source of randomness of each row.
+
+        Returns:
+            `list[dict[str, Any]]`: The rows.
+        """
+        pairs: list[list[str]] = [[text, text] for text in texts]
         branches = (0, 1) if self.both else (1,)
         if isinstance(self.view, TextView):
             for pair, rng in zip(pairs, rngs, strict=True):

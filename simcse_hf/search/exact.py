@@ -170,7 +170,7 @@ class ExactIndex(VectorIndex):
 
 def _multiplies_bfloat16() -> bool:
     """Say whether this processor has instructions for products of bfloat16 matrices, which are then much faster."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16"))
 
 

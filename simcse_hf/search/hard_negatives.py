@@ -160,4 +160,5 @@ def _rows(
         chosen = mined.candidates[pairs]
     names = ["hard_neg"] if chosen.shape[1] == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
     negatives = {name: [candidates[place] for place in chosen[:, i]] for i, name in enumerate(names)}
-    return Dataset.from_dict({"sent0": [first[i] for i in pairs], "sent1": [second[i] for i in pairs], **negatives})
+    kept = pairs.tolist()
+    return Dataset.from_dict({"sent0": [first[i] for i in kept], "sent1": [second[i] for i in kept], **negatives})

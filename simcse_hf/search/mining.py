@@ -144,11 +144,11 @@ class PairTable:
         """
         codes = anchors[:, None] * self.num_candidates + candidates
         places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        return self._codes[places] == codes
+        return np.equal(self._codes[places], codes)
 
     def is_own_text(self, anchors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
         """Say which candidates have the text of their anchor; shapes as in [`is_excluded`]."""
-        return self._own[anchors][:, None] == candidates
+        return np.equal(self._own[anchors][:, None], candidates)
 
 
 @dataclass

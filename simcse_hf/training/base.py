@@ -3,8 +3,10 @@
 from typing import Protocol, runtime_checkable
 
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
+from ..data.streamed_rows import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
@@ -31,12 +33,24 @@ class ContrastiveTrainer(ReliableTrainer):
     model: ContrastiveModel  # transformers: any nn.Module, or None
     args: SimCSETrainingArguments
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
-    train_dataset: Dataset | SeededDataset | MinedRows | None  # transformers: any data set
+    train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None  # transformers: any data set
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
         return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
+
+    @property
+    def known_rows(self) -> Dataset | SeededDataset | MinedRows | None:
+        """The training rows; of a stream the first ones, by which the run is checked and described."""
+        return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Make the data loader of training; a stream makes its own batches, and splits them over the processes."""
+        if not isinstance(self.train_dataset, StreamedRows):
+            return super().get_train_dataloader()
+        pin_memory = self.args.dataloader_pin_memory
+        return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory)
 
     def _save_rng_state(self, output_dir: str) -> None:
         # The Trainer writes trainer_state.json later, which marks a checkpoint as complete.

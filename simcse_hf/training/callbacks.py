@@ -15,6 +15,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from ..data.streamed_rows import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..evaluation.geometry import alignment, effective_rank, mean_cosine, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
@@ -159,6 +160,36 @@ class DatasetEpoch(TrainerCallback):
     ) -> None:
         """Set the epoch; after a resume, `state.epoch` is a fraction inside the epoch."""
         self.dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+class StreamPlace(TrainerCallback):
+    """Begin a stream of training rows at its first row, and count epochs as the share of the run that is done.
+
+    The length of a stream is unknown, and after a resume transformers would count from 0 again.
+    """
+
+    def __init__(self, rows: StreamedRows):
+        self.rows = rows
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Forget the place of an earlier run of the same trainer."""
+        if state.global_step == 0:
+            self.rows.forget()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the epoch."""
+        state.epoch = state.global_step / state.max_steps
+
+
+def row_callbacks(rows: Any) -> list[TrainerCallback]:
+    """Return the callbacks that training rows of this kind need."""
+    if isinstance(rows, SeededDataset):
+        return [DatasetEpoch(rows)]
+    return [StreamPlace(rows)] if isinstance(rows, StreamedRows) else []
 
 
 class LossTracker(TrainerCallback):

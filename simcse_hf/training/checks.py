@@ -11,6 +11,7 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
+from ..data.streamed_rows import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
 from .base import ContrastiveTrainer, prepared_objective
@@ -102,7 +103,13 @@ def check_run(trainer: ContrastiveTrainer) -> None:
     Raises:
         ValueError: If the run cannot train, or could not learn anything.
     """
-    args, rows = trainer.args, trainer.train_dataset
+    args, rows = trainer.args, trainer.known_rows
+    streamed = isinstance(trainer.train_dataset, StreamedRows)
+    if streamed:
+        logger.info(
+            f"train_dataset is a stream: its first {len(rows or [])} rows were checked. The others are checked when "
+            "they are read, and texts that are cut to max_seq_length are not counted."
+        )
     if rows is None or len(rows) == 0:
         raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
     num_sentences = len(rows[0]["input_ids"])
@@ -113,7 +120,7 @@ def check_run(trainer: ContrastiveTrainer) -> None:
     check_length_grouping(args, rows)
     check_duplicates(args, rows)
     check_sharding(trainer)
-    check_batches(args, len(rows), num_sentences, objective.contrasts_rows)
+    check_batches(args, None if streamed else len(rows), num_sentences, objective.contrasts_rows)
     # Two encoders give a text two embeddings without dropout.
     is_dropout_the_view = args.view == "identity" and trainer.model.second_encoder is None
     if num_sentences == 1 and objective.num_views > 1 and is_dropout_the_view:
@@ -122,12 +129,14 @@ def check_run(trainer: ContrastiveTrainer) -> None:
         raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
 
 
-def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int, contrasts_rows: bool = True) -> None:
+def check_batches(
+    args: SimCSETrainingArguments, rows: int | None, num_sentences: int, contrasts_rows: bool = True
+) -> None:
     """Check that the rows fill the batches, and say what weakens them.
 
     Args:
         args (`SimCSETrainingArguments`): The training arguments.
-        rows (`int`): Number of training rows.
+        rows (`int`, *optional*): Number of training rows, `None` for a stream, which checks it when it ends.
         num_sentences (`int`): Number of texts in a row.
         contrasts_rows (`bool`, *optional*, defaults to `True`): Whether the objective compares the rows of a batch
             (see [`Objective`]). If it does not, small batches weaken nothing.
@@ -136,6 +145,8 @@ def check_batches(args: SimCSETrainingArguments, rows: int, num_sentences: int, 
         ValueError: If there are fewer rows than a batch needs.
     """
     batch = args.train_batch_size * args.world_size
+    if rows is None:
+        rows = batch
     if args.dataloader_drop_last and rows < batch:
         raise ValueError(
             f"train_dataset has {rows} rows, fewer than one batch of {batch}, and dataloader_drop_last drops it: "
@@ -291,7 +302,7 @@ def _views_are_equal(trainer: ContrastiveTrainer, only_attention_dropout: bool =
 
     With `only_attention_dropout`, all other dropout is switched off.
     """
-    model, rows = trainer.model, trainer.train_dataset
+    model, rows = trainer.model, trainer.known_rows
     assert rows is not None
     batch = trainer.data_collator([rows[0]] * 8)  # At low rates, one text may be spared by chance.
     ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))

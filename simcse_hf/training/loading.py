@@ -3,7 +3,7 @@
 import itertools
 from typing import cast
 
-from datasets import Dataset
+from datasets import Dataset, Features, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from ..data.documents import next_sentence_pairs, read_documents
@@ -11,6 +11,7 @@ from ..data.nli_groups import build_nli_groups
 from ..data.readers import load_text_dataset
 from ..data.scored_pairs import SCORE
 from ..data.spans import SpanDataset, SpanOptions
+from ..data.stream import load_text_stream
 from ..data.views import DOCUMENT_VIEWS
 from ..evaluation.pairs import read_scored_pairs
 from ..models.auto import AutoModelForCL
@@ -50,7 +51,7 @@ def load_training_texts(
     data_args: DataArguments,
     training_args: SimCSETrainingArguments,
     supervised: bool,
-) -> Dataset | SpanDataset:
+) -> Dataset | SpanDataset | IterableDataset:
     """Load the training texts in the form that the objective and the view read.
 
     Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, pairs
@@ -64,13 +65,15 @@ def load_training_texts(
             single sentence.
 
     Returns:
-        `Dataset` or `SpanDataset`: The training rows.
+        `Dataset`, `SpanDataset` or `IterableDataset`: The training rows, a stream with `--streaming`.
 
     Raises:
         ValueError: If not exactly one source of texts is named, or its rows do not fit.
     """
     if (data_args.train_file is None) == (data_args.dataset_name is None):
         raise ValueError("name the training texts with either --train_file or --dataset_name")
+    if data_args.streaming:
+        return _open_stream(model_args, data_args, training_args, supervised)
     if objective_class(model_args.objective).rows != "texts" or training_args.view in DOCUMENT_VIEWS:
         if data_args.train_file is None:
             raise ValueError(
@@ -86,11 +89,42 @@ def load_training_texts(
         max_rows=data_args.max_train_samples,
         expected_columns=None if supervised else 1,
     )
-    if supervised and len(texts.column_names) == 1:
+    _check_width(texts.column_names, source, supervised)
+    return texts
+
+
+def _check_width(columns: list[str], source: str | None, supervised: bool) -> None:
+    if supervised and len(columns) == 1:
         raise ValueError(
             f"{source} holds one text in a row, and supervised training needs an anchor, a positive and any number "
             "of hard negatives. Add the columns, or train without labels (simcse-hf train unsup)."
         )
+
+
+def _open_stream(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    training_args: SimCSETrainingArguments,
+    supervised: bool,
+) -> IterableDataset:
+    """Open the training texts as a stream, for objectives and views that take one row at a time."""
+    for reason, needs_all_rows in (
+        (f"--objective {model_args.objective}", objective_class(model_args.objective).rows != "texts"),
+        (f"--view {training_args.view}", training_args.view in DOCUMENT_VIEWS),
+        ("--max_train_samples", data_args.max_train_samples is not None),
+    ):
+        if needs_all_rows:
+            raise ValueError(f"--streaming does not work with {reason}: leave one of the two out")
+    if training_args.max_steps < 1:
+        raise ValueError("--streaming needs --max_steps, because the length of a stream is not known: add it")
+    source = data_args.train_file or data_args.dataset_name
+    texts = load_text_stream(
+        cast(str, source),
+        split=data_args.dataset_split,
+        columns=data_args.columns,
+        expected_columns=None if supervised else 1,
+    )
+    _check_width(list(cast(Features, texts.features)), source, supervised)
     return texts
 
 

@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from ..data.scored_pairs import SCORE
 from ..data.spans import SpanDataset
+from ..data.streamed_rows import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 from ..models.configuration import ContrastiveSettings
@@ -55,11 +56,11 @@ def describe_run(trainer: ContrastiveTrainer) -> dict[str, Any]:
         from their default), `steps`, `epochs`, `train_loss` (`None` before the end of training), `processes`,
         `hardware`, `seed`.
     """
-    rows = trainer.train_dataset
+    rows = trainer.known_rows
     row_type = describe_rows(trainer)
     return {
         "base_model": trainer.model.name_or_path or None,
-        "train_rows": None if rows is None else len(rows),
+        "train_rows": None if rows is None or isinstance(trainer.train_dataset, StreamedRows) else len(rows),
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
         "rows": row_type,
         "view": _view(trainer) if row_type == "sentences" else None,
@@ -78,7 +79,7 @@ def describe_rows(trainer: ContrastiveTrainer) -> str | None:
 
     The number of columns does not tell. A single sentence has two if a view of it or a second template is used.
     """
-    rows, settings = trainer.train_dataset, trainer.model.settings
+    rows, settings = trainer.known_rows, trainer.model.settings
     if rows is None or len(rows) == 0:
         return None
     if isinstance(rows, SpanDataset):
@@ -111,7 +112,7 @@ def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> boo
 
 def _view(trainer: ContrastiveTrainer) -> dict[str, Any] | None:
     """Describe the positives of single sentences; `None` for an objective without positives."""
-    args, rows = trainer.args, trainer.train_dataset
+    args, rows = trainer.args, trainer.known_rows
     if prepared_objective(trainer.model).num_views == 1:
         return None
     if not isinstance(rows, ViewDataset):

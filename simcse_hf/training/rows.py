@@ -1,5 +1,6 @@
 """Turn the caller's training and evaluation data into the rows that the collator takes."""
 
+import random
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,8 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import ContrastiveCollator
 from ..data.columns import resolve_dataset_columns
+from ..data.files import SAMPLE_ROWS
 from ..data.scored_pairs import SCORE, resolve_scored_pairs
-from ..data.tokenize import tokenize_dataset
+from ..data.stream import resolve_stream_columns
+from ..data.streamed_rows import MakeRows, StreamedRows
+from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
@@ -43,8 +47,8 @@ def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | See
         raise TypeError(f"{name} is a DatasetDict: pass one of its splits ({splits}), such as data['train']")
     if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
         raise TypeError(
-            f"{name} is an IterableDataset, which has no length and no order to shuffle: read it into a "
-            "datasets.Dataset (Dataset.from_generator keeps it on disk)"
+            f"{name} is an IterableDataset, which has no length and no order to shuffle. As train_dataset, use a "
+            "datasets.IterableDataset (load_text_stream makes one); otherwise read it into a datasets.Dataset"
         )
     if isinstance(data, list):
         if not data or not isinstance(data[0], (str, dict)):
@@ -77,7 +81,7 @@ def training_rows(
     templates: Sequence[str] = (),
     prompt: str = "",
     scored: bool = False,
-) -> Dataset | SeededDataset | MinedRows:
+) -> Dataset | SeededDataset | MinedRows | StreamedRows:
     """Tokenise training data once or, for an augmentation, whenever a row is read.
 
     Args:
@@ -89,14 +93,18 @@ def training_rows(
         scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
 
     Returns:
-        `Dataset`, `SeededDataset` or `MinedRows`: Rows of token ids.
+        `Dataset`, `SeededDataset`, `MinedRows` or `StreamedRows`: Rows of token ids.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or hard negatives
-            are to be mined for other rows than pairs.
+        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, hard negatives
+            are to be mined for other rows than pairs, or a stream is combined with what needs all rows.
     """
     mining = args.mining_options()
+    if isinstance(data, IterableDataset):
+        if scored:
+            raise ValueError("scored pairs cannot be streamed: load them, or train on pairs without scores")
+        return _streamed_rows(data, tokenizer, args, templates, prompt)
     if mining is not None and args.view in DATASET_VIEWS:
         raise ValueError(
             f"view {args.view} is for single sentences, and mining hard negatives needs pairs: choose one"
@@ -108,7 +116,16 @@ def training_rows(
         if not isinstance(rows, Dataset):
             raise ValueError(f"mining hard negatives needs a datasets.Dataset of pairs, not a {type(rows).__name__}")
         return MinedRows(rows, mining)
-    dataset = as_text_dataset(data, "train_dataset", scored)
+    return _view_rows(as_text_dataset(data, "train_dataset", scored), tokenizer, args, templates, prompt)
+
+
+def _view_rows(
+    dataset: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SimCSETrainingArguments,
+    templates: Sequence[str],
+    prompt: str,
+) -> ViewDataset:
     if dataset.column_names != ["sent0"]:
         raise ValueError(
             f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows hold "
@@ -127,6 +144,61 @@ def training_rows(
         seed=args.data_seed if args.data_seed is not None else args.seed,
         both=args.view_both,
         with_view_seed=args.view in MASKED_LM_VIEWS,
+    )
+
+
+def _streamed_rows(
+    data: IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SimCSETrainingArguments,
+    templates: Sequence[str],
+    prompt: str,
+) -> StreamedRows:
+    """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
+    if args.max_steps < 1:
+        raise ValueError(
+            "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
+            "training steps"
+        )
+    if args.mining_options() is not None:
+        raise ValueError("mining hard negatives needs all training rows, and a stream has none but the next: drop one")
+    if args.dataloader_num_workers > 0:
+        raise ValueError(
+            f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read in "
+            "the training process so that it can be resumed at the same row: set it to 0"
+        )
+    if args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream has "
+            "none but the next: leave it out"
+        )
+    texts = resolve_stream_columns(data, name="train_dataset")
+    head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
+    make_rows: MakeRows
+    first: Dataset | SeededDataset
+    if args.view in DATASET_VIEWS:
+        views = first = _view_rows(head, tokenizer, args, templates, prompt)
+
+        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
+            return views.rows_of([row["sent0"] for row in rows], rngs)
+    else:
+        first = cast(Dataset, tokenized_rows(head, tokenizer, args, templates, prompt, name="train_dataset"))
+        tokenize = row_tokenizer(head.column_names, tokenizer, args.max_seq_length, templates)
+
+        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
+            columns = {name: [prompt + row[name] for row in rows] for name in head.column_names}
+            return [{"input_ids": ids} for ids in tokenize(columns)["input_ids"]]
+
+    args.ignore_data_skip = True  # The stream itself continues at the right row.
+    return StreamedRows(
+        texts,
+        first,
+        make_rows,
+        batch_size=args.train_batch_size,
+        shuffle_buffer=args.shuffle_buffer,
+        seed=args.data_seed if args.data_seed is not None else args.seed,
+        rank=args.process_index,
+        processes=args.world_size,
     )
 
 
@@ -197,11 +269,12 @@ def make_collator(
     model: ContrastiveModel,
     tokenizer: PreTrainedTokenizerBase,
     args: SimCSETrainingArguments,
-    train_dataset: Dataset | SeededDataset | MinedRows | None,
+    train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None,
 ) -> ContrastiveCollator:
     """Make the collator that the model's objective and the arguments need."""
     objective = prepared_objective(model)
-    longest = padded_length(train_dataset, args, model.settings.template_edges)
+    rows = train_dataset.head if isinstance(train_dataset, StreamedRows) else train_dataset
+    longest = padded_length(rows, args, model.settings.template_edges)
     return ContrastiveCollator(
         tokenizer,
         pad_to=longest if args.pad_to_max_length else None,

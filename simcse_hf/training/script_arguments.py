@@ -169,6 +169,13 @@ class DataArguments:
             "choices": SAMPLINGS,
         },
     )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training texts while training, without caching them; needs --max_steps. For texts that "
+            "are larger than the memory or the disk cache."
+        },
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
     dev_file: str | None = field(
         default=None,

@@ -17,7 +17,6 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
 from ..data.templates import template_settings
-from ..data.view_dataset import SeededDataset
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length
 from ..models.modeling import ContrastiveModel
@@ -27,7 +26,7 @@ from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .base import ContrastiveTrainer, prepared_objective
-from .callbacks import DatasetEpoch, DevSetCallback, LossTracker, default_prompt
+from .callbacks import DevSetCallback, LossTracker, default_prompt, row_callbacks
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
 from .collapse import CollapseWatch
 from .dev_tasks import make_dev_sets
@@ -100,9 +99,7 @@ class SimCSETrainer(ContrastiveTrainer):
             train_dataset = training_rows(train_dataset, tokenizer, args, **texts)
         self.loss_tracker = LossTracker()
         self.collapse_watch = CollapseWatch(self.loss_tracker)
-        callbacks = [*(callbacks or []), self.loss_tracker, self.collapse_watch]
-        if isinstance(train_dataset, SeededDataset):
-            callbacks.append(DatasetEpoch(train_dataset))
+        callbacks = [*(callbacks or []), self.loss_tracker, self.collapse_watch, *row_callbacks(train_dataset)]
         callbacks += make_dev_sets(dev_set, dev_tasks)
         check_dev_set_names(callbacks)
         evals = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]

@@ -46,6 +46,9 @@ class SimCSETrainingArguments(TrainingArguments):
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
             End the run with an error if the embeddings collapse to a point or to a few directions (see
             [`CollapseWatch`]), which otherwise gives a warning.
+        shuffle_buffer (`int`, *optional*, defaults to `10000`):
+            Rows of a stream (`--streaming`) that are read and shuffled together. Other training rows are shuffled as
+            a whole.
         mine_every (`int`, *optional*):
             Mine hard negatives with the model in training before the first step, and again every so many steps. They
             replace those of the training rows.
@@ -105,6 +108,9 @@ class SimCSETrainingArguments(TrainingArguments):
     stop_on_collapse: bool = field(
         default=False,
         metadata={"help": "End the run if the embeddings collapse to a point or to a few directions."},
+    )
+    shuffle_buffer: int = field(
+        default=10_000, metadata={"help": "With --streaming: rows that are read and shuffled together."}
     )
     mine_every: int | None = field(
         default=None,
@@ -193,6 +199,8 @@ class SimCSETrainingArguments(TrainingArguments):
         for name in ("mine_every", "mine_every_epochs"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.shuffle_buffer < 1:
+            raise ValueError(f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}")
         self.mining_options()  # It checks the values.
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")

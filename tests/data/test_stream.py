@@ -1,0 +1,165 @@
+"""Streams of training text: the rows of a loaded data set, in bounded memory, resumed at the same row."""
+
+import gzip
+import itertools
+import json
+import random
+import tracemalloc
+
+import pytest
+from datasets import Dataset, IterableDataset
+
+from simcse_hf import load_text_dataset
+from simcse_hf.data.stream import load_text_stream, resolve_stream_columns
+from simcse_hf.data.streamed_rows import StreamedRows
+
+
+def lines(path, count, start=0):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as stream:
+        stream.writelines(f"sentence number {i}\n" for i in range(start, start + count))
+    return path
+
+
+def make_rows(rows, rngs):
+    return [{"input_ids": row["sent0"], "draw": rng.random()} for row, rng in zip(rows, rngs, strict=True)]
+
+
+def streamed(path, **options):
+    options = {"batch_size": 4, "shuffle_buffer": 10, "seed": 3} | options
+    return StreamedRows(load_text_stream(path), Dataset.from_dict({"input_ids": []}), make_rows, **options)
+
+
+def batches(rows, count):
+    return list(itertools.islice(rows, count))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "one\n\n  \ntwo\nthree\n"),
+        ("a.csv", "sent0,sent1,hard_neg\na,b,c\nd,,f\ng,h,i\n"),
+        ("a.tsv", "query\tpositive\na\tb\nc\td\n"),
+        ("a.jsonl", '{"anchor": "a", "positive": ["p", "q"], "negative": ["n"]}\n'
+                    '{"anchor": "b", "positive": ["r"], "negative": ["m"]}\n'),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_stream_has_the_rows_of_the_loaded_file(tmp_path, name, text, packed):
+    path = tmp_path / (name + ".gz" * packed)
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert list(load_text_stream(path)) == list(load_text_dataset(path, cache_dir=tmp_path / "cache"))
+
+
+def test_several_files_follow_each_other_and_name_a_bad_line(tmp_path):
+    files = [lines(tmp_path / "a.txt", 3), lines(tmp_path / "b.txt.gz", 3, start=3)]
+    assert [row["sent0"] for row in load_text_stream(files)] == [f"sentence number {i}" for i in range(6)]
+    (tmp_path / "c.csv").write_text("sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n")
+    with pytest.raises(ValueError, match=r"c\.csv, line 202: 3 cells where the header has 2"):
+        list(load_text_stream(tmp_path / "c.csv"))
+
+
+def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
+    rows = [
+        {"query": "a", "pos": ["b", "c"], "neg": ["x", "y"], "score": 1.0},
+        {"query": "d", "pos": [""], "neg": ["x", "y"], "score": 1.0},
+        {"query": "e", "pos": ["f"], "neg": ["z", "w"], "score": 0.0},
+    ]
+    stream = resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows)))
+    assert [list(row.values()) for row in stream] == [
+        ["a", "b", "x", "y"], ["a", "c", "x", "y"], ["e", "f", "z", "w"],
+    ]  # fmt: skip
+    rows[2]["query"] = 5
+    with pytest.raises(ValueError, match="row 3, column 'query': expected a string, got 5"):
+        list(resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))))
+
+
+def test_each_pass_has_every_row_once_in_an_order_of_its_own(tmp_path):
+    path = lines(tmp_path / "a.txt", 40)
+    rows = [row["input_ids"] for batch in batches(streamed(path), 20) for row in batch]
+    text = [f"sentence number {i}" for i in range(40)]
+    first, second = rows[:40], rows[40:]
+    assert sorted(first) == sorted(second) == sorted(text) and first != text and first != second
+    assert {text.index(row) // 10 for row in first[:10]} == {0}, "a row leaves its window of 10 rows never"
+    in_order = [row["input_ids"] for batch in batches(streamed(path, shuffle_buffer=1), 10) for row in batch]
+    assert in_order == text
+
+
+@pytest.mark.parametrize("place", [0, 1, 4, 5, 7, 10, 13])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_saved_stream_continues_with_the_same_batches(tmp_path, place, packed):
+    path = lines(tmp_path / f"a.txt{'.gz' * packed}", 27)  # passes end within batches, and windows within passes
+    whole = batches(streamed(path), 20)
+    stopped = streamed(path)
+    assert batches(stopped, place) == whole[:place]
+    stopped.save_state(tmp_path)
+    resumed = streamed(path)
+    resumed.load_state(tmp_path)
+    assert batches(resumed, 20 - place) == whole[place:]
+
+
+def test_a_saved_stream_of_several_files_and_of_mapped_rows_continues(tmp_path):
+    files = [lines(tmp_path / "a.txt", 13), lines(tmp_path / "b.txt", 9, start=13)]
+    rows = [{"text": f"text {i}", "label": i} for i in range(23)]
+    for open_texts in (
+        lambda: load_text_stream(files),
+        lambda: resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))),
+    ):
+        options = {"batch_size": 4, "shuffle_buffer": 6}
+        first, stopped, resumed = (
+            StreamedRows(open_texts(), Dataset.from_dict({}), make_rows, **options) for _ in range(3)
+        )
+        whole = batches(first, 12)
+        batches(stopped, 7)
+        stopped.save_state(tmp_path)
+        resumed.load_state(tmp_path)
+        assert batches(resumed, 5) == whole[7:]
+
+
+def test_processes_share_the_batches_of_one_process_without_overlap(tmp_path):
+    path = lines(tmp_path / "a.txt", 30)
+    one = batches(streamed(path, batch_size=6), 10)
+    shares = [batches(streamed(path, batch_size=2, rank=rank, processes=3), 10) for rank in range(3)]
+    assert [sum(parts, []) for parts in zip(*shares, strict=True)] == one
+
+
+def test_views_draw_from_the_pass_and_the_row(tmp_path):
+    path = lines(tmp_path / "a.txt", 12)
+    rows = [row for batch in batches(streamed(path, shuffle_buffer=12), 6) for row in batch]
+    by_text = {}
+    for number, row in enumerate(rows):
+        by_text.setdefault(row["input_ids"], []).append((number // 12, row["draw"]))
+    for i in range(12):
+        expected = [random.Random(f"3 {epoch} {i}").random() for epoch in (0, 1)]
+        assert [draw for _, draw in sorted(by_text[f"sentence number {i}"])] == expected
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    def peak(rows):
+        stream = streamed(lines(tmp_path / f"{rows}.txt", rows), shuffle_buffer=100, batch_size=50)
+        tracemalloc.start()
+        for _ in itertools.islice(stream, rows // 50):
+            pass
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(500)  # loads what is loaded once
+    small, large = peak(500), peak(10_000)
+    assert large < 1.3 * small, f"{small} and {large} bytes"
+
+
+def test_a_text_with_fewer_rows_than_a_batch_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has 3 rows, fewer than the batch of 4 over all processes"):
+        batches(streamed(lines(tmp_path / "a.txt", 3)), 2)
+
+
+def test_a_state_of_another_order_or_none_is_refused(tmp_path):
+    path = lines(tmp_path / "a.txt", 20)
+    with pytest.raises(ValueError, match="did not stream its text"):
+        streamed(path).load_state(tmp_path)
+    streamed(path).save_state(tmp_path)
+    with pytest.raises(ValueError, match="another shuffle_buffer"):
+        streamed(path, shuffle_buffer=7).load_state(tmp_path)
+    assert "sentence" not in (tmp_path / "stream_state.json").read_text(), "a checkpoint keeps no training text"
+    assert json.loads((tmp_path / "stream_state.json").read_text())["seed"] == 3

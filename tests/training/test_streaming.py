@@ -1,0 +1,136 @@
+"""Training from a stream: resuming, views, and what a stream cannot do."""
+
+import gzip
+
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from datasets import IterableDataset
+from transformers import TrainerCallback
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.data.stream import load_text_stream
+from simcse_hf.training.record import describe_run
+
+WORDS = VOCABULARY[5:25]
+
+
+def write_texts(path, rows=27, columns=1):
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: " ".join(WORDS[i] for i in torch.randint(len(WORDS), (5,), generator=generator))  # noqa: E731
+    names = ["sent0", "sent1", "hard_neg"][:columns]
+    text = "\n".join([",".join(names), *(",".join(draw() for _ in names) for _ in range(rows))]) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def trainer_of(tmp_path, tokenizer, texts, callbacks=(), **changes):
+    torch.manual_seed(1)
+    values = {
+        "output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2,
+        "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none",
+        "shuffle_buffer": 10,
+    }  # fmt: skip
+    model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2))
+    return SimCSETrainer(
+        model,
+        SimCSETrainingArguments(**(values | changes)),
+        train_dataset=texts,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Kill(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "changes"),
+    [
+        (1, "texts.csv", {}),
+        (1, "texts.csv.gz", {"view": "crop", "view_rate": 0.4}),
+        (2, "pairs.csv", {"gradient_accumulation_steps": 2, "max_steps": 8}),
+        (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
+    ],
+)
+def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
+    tmp_path, tokenizer, columns, name, changes
+):
+    path = write_texts(tmp_path / name, columns=columns)
+    saved = {"save_strategy": "steps", "save_steps": 5} | changes
+    whole = trainer_of(tmp_path / "whole", tokenizer, load_text_stream(path), **saved)
+    whole.train()
+    killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [Kill(7)], **saved)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "killed/run/checkpoint-5"))
+    assert same(weights(whole), weights(resumed))
+    figures = ("loss", "epoch", "learning_rate", "step")
+    logs = [
+        [[entry.get(figure) for figure in figures] for entry in trainer.state.log_history if "loss" in entry]
+        for trainer in (whole, resumed)
+    ]
+    assert logs[0] == logs[1] and len(logs[0]) == whole.state.max_steps
+
+
+def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
+    trainer = trainer_of(tmp_path, tokenizer, load_text_stream(write_texts(tmp_path / "a.csv")), max_steps=3)
+    trainer.train()
+    place = trainer.train_dataset._state
+    trainer.train()
+    assert trainer.train_dataset._state == place
+
+
+def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
+    rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in WORDS]
+    trainer = trainer_of(tmp_path, tokenizer, IterableDataset.from_generator(lambda: iter(rows)), max_steps=2)
+    trainer.train()
+    described = describe_run(trainer)
+    assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_steps": -1}, "has no known length, so the run needs max_steps"),
+        ({"dataloader_num_workers": 1}, "dataloader_num_workers = 1 does not work with a stream"),
+        ({"mine_every": 5}, "mining hard negatives needs all training rows"),
+        (
+            {"train_sampling_strategy": "group_by_length"},
+            "needs all training rows, and a stream has none but the next",
+        ),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(tmp_path, tokenizer, changes, message):
+    texts = load_text_stream(write_texts(tmp_path / "a.csv", columns=2))
+    with pytest.raises(ValueError, match=message):
+        trainer_of(tmp_path, tokenizer, texts, **changes)
+
+
+def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
+    from simcse_hf.training.run import train_unsup
+
+    path = write_texts(tmp_path / "texts.csv.gz")
+    model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
+    words = ["--model_name_or_path", str(model), "--train_file", str(path), "--output_dir", str(tmp_path / "out")]
+    words += ["--streaming", "--use_cpu", "--per_device_train_batch_size", "4", "--disable_tqdm", "true"]
+    with pytest.raises(ValueError, match="--streaming needs --max_steps"):
+        train_unsup(words)
+    assert train_unsup([*words, "--max_steps", "3", "--shuffle_buffer", "8"]) == 0
+    with pytest.raises(ValueError, match="--streaming does not work with --view next_sentence"):
+        train_unsup([*words, "--max_steps", "3", "--view", "next_sentence", "--overwrite_output_dir"])
