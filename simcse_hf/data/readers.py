@@ -166,8 +166,8 @@ def load_from_hub(source: str, split: str, cache_dir: str | Path | None = None, 
     """
     name, _, configuration = source.partition(":")
     try:
-        cache = cache_dir and str(cache_dir)
-        return load_dataset(name, configuration or None, split=split, cache_dir=cache, streaming=streaming)
+        options = {"streaming": True} if streaming else {"cache_dir": cache_dir and str(cache_dir)}
+        return load_dataset(name, configuration or None, split=split, **options)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data
         raise ValueError(
             f"{source!r} is no file here, and could not be loaded from the hub as a dataset either: "

@@ -53,7 +53,9 @@ def tokenize_dataset(
         row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates),
         batched=True,
         num_proc=num_proc,
-        remove_columns=["texts"] if "texts" in dataset.column_names else [name for name in dataset.column_names if name != SCORE],
+        remove_columns=["texts"]
+        if "texts" in dataset.column_names
+        else [name for name in dataset.column_names if name != SCORE],
         new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
         desc="Tokenising",
     )

@@ -105,7 +105,7 @@ class InfoNCE(nn.Module):
         self.symmetric = symmetric
         if false_negative_margin is not None and not math.isfinite(false_negative_margin):
             raise ValueError(f"false_negative_margin must be a finite number, got {false_negative_margin}")
-        self.false_negative_margin = false_negative_margin
+        self._logit_margin = None if false_negative_margin is None else false_negative_margin / self.temperature
 
     def forward(
         self,
@@ -178,15 +178,8 @@ class InfoNCE(nn.Module):
             blocks.append(extra_negatives)
 
         def mean_loss(queries: torch.Tensor, columns: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
-            candidates = Candidates(
-                columns,
-                left_out,
-                weighted,
-                self.hard_negative_weight,
-                query_ids,
-                column_ids,
-                None if self.false_negative_margin is None else self.false_negative_margin / self.temperature,
-            )
+            roles = (columns, left_out, weighted, self.hard_negative_weight, query_ids, column_ids)
+            candidates = Candidates(*roles, self._logit_margin)
             return self._mean(queries, blocks, candidates)
 
         if not self.symmetric:

@@ -170,7 +170,7 @@ class MinedNegatives:
     @property
     def is_complete(self) -> np.ndarray:
         """Whether each pair has all of its negatives, of shape `(pairs,)`."""
-        return (self.candidates >= 0).all(axis=1)
+        return np.asarray((self.candidates >= 0).all(axis=1))
 
 
 def mine_negatives(

@@ -139,7 +139,7 @@ def _view_rows(
     return ViewDataset(
         dataset,
         tokenizer,
-        make_view(args.view, args.view_rate),
+        make_view(cast(str, args.view), args.view_rate),
         args.max_seq_length,
         seed=args.data_seed if args.data_seed is not None else args.seed,
         both=args.view_both,

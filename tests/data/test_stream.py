@@ -163,3 +163,15 @@ def test_a_state_of_another_order_or_none_is_refused(tmp_path):
         streamed(path, shuffle_buffer=7).load_state(tmp_path)
     assert "sentence" not in (tmp_path / "stream_state.json").read_text(), "a checkpoint keeps no training text"
     assert json.loads((tmp_path / "stream_state.json").read_text())["seed"] == 3
+
+
+def test_a_dataset_of_the_hub_is_streamed_and_not_cached(monkeypatch):
+    calls = []
+
+    def load_dataset(*args, **options):
+        calls.append((args, options))
+        return Dataset.from_dict({"query": ["a", "c"], "positive": ["b", "d"], "id": [1, 2]}).to_iterable_dataset()
+
+    monkeypatch.setattr("simcse_hf.data.readers.load_dataset", load_dataset)
+    assert list(load_text_stream("org/name:config")) == [{"sent0": "a", "sent1": "b"}, {"sent0": "c", "sent1": "d"}]
+    assert calls == [(("org/name", "config"), {"split": "train", "streaming": True})]

@@ -69,11 +69,16 @@ class _Rows(torch.utils.data.Dataset):
         return {"text": "a cat"}
 
 
+class _Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield {"text": "a cat"}
+
+
 @pytest.mark.parametrize(
     "data, message",
     [
         (DatasetDict(train=texts(8)), r"train_dataset is a DatasetDict: pass one of its splits \('train'\)"),
-        (texts(8).to_iterable_dataset(), "train_dataset is an IterableDataset"),
+        (_Stream(), "train_dataset is an IterableDataset.*use a datasets.IterableDataset"),
         (_Rows(), "train_dataset is a _Rows: pass a datasets.Dataset"),
         ([("a cat", "a dog")], "train_dataset is a list of tuple"),
         ([], "train_dataset is an empty list"),
