@@ -1,6 +1,7 @@
 """The whole adaptation: from a corpus and a start model to a verdict, a model and a report."""
 
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Sequence
@@ -87,6 +88,8 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.")
     output = Path(settings.output).expanduser()
     if overwrite:
         clear_output(output)

@@ -274,6 +274,12 @@ def test_a_task_that_is_too_small_to_split_is_refused(settings, tmp_path):
         adapt(AdaptationSettings(**{**vars(settings), "tasks": (("pairs", str(pairs)),)}))
 
 
+def test_several_processes_are_refused(settings, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="adapt runs in one process"):
+        adapt(settings)
+
+
 def test_a_missing_model_is_named(settings):
     with pytest.raises(ValueError, match="--model nowhere/at-all: no model could be loaded"):
         adapt(AdaptationSettings(**{**vars(settings), "model": "nowhere/at-all"}))
