@@ -76,10 +76,11 @@ def kill_configuration(name: str, folder: Path, kills: int, draw: random.Random)
         killed = folder / "killed"
         most = min(MOST_KILLS_OF_A_RUN, kills - counts["kills"])
         for _ in range(most):
+            left_over = _inode(killed / STAGING)  # of an earlier kill
             if not _kill(_start(name, killed), killed, draw.random() < 0.5, draw, seconds):
                 break  # the run ended first
             counts["kills"] += 1
-            counts["while saving"] += (killed / STAGING).exists()
+            counts["while saving"] += _inode(killed / STAGING) not in (None, left_over)
             counts["before the first checkpoint"] += not checkpoints(killed)
         else:
             _wait(_start(name, killed), killed)
@@ -146,7 +147,8 @@ def _check(status: int, folder: Path) -> None:
 def _kill(pid: int, folder: Path, while_saving: bool, draw: random.Random, seconds: float) -> bool:
     """Kill a run at a random moment, or when it saves next after that, and return whether it was still running."""
     deadline = time.perf_counter() + draw.uniform(0, seconds)
-    while time.perf_counter() < deadline or (while_saving and not (folder / STAGING).exists()):
+    left_over = _inode(folder / STAGING)
+    while time.perf_counter() < deadline or (while_saving and _inode(folder / STAGING) in (None, left_over)):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             _check(status, folder)
@@ -159,11 +161,18 @@ def _kill(pid: int, folder: Path, while_saving: bool, draw: random.Random, secon
     return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
+def _inode(path: Path) -> int | None:
+    """Return the number of a folder on its disk, which tells a new folder from the one that it replaced."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def table(results: dict[str, Any]) -> str:
     rows = results["configurations"]
     columns = ("kills", "while saving", "before the first checkpoint", "runs", "differing")
-    total = {column: sum(row[column] for row in rows) for column in columns}
+    total = {column: sum(row[column] or 0 for row in rows) for column in columns}
     listed = [*rows, {"configuration": "all", **total}]
-    return markdown(
-        ("configuration", *columns), ([row["configuration"], *(row[c] for c in columns)] for row in listed)
-    )
+    cells = [["-" if row[c] is None else row[c] for c in ("configuration", *columns)] for row in listed]
+    return markdown(("configuration", *columns), cells)
