@@ -99,7 +99,7 @@ class Division:
     """How the time left is divided.
 
     Args:
-        short_runs (`int`): Candidates that get a short run; the first ones of the plan.
+        short_runs (`int`): Candidates that get a short run; the first ones of the plan that fit.
         long_runs (`int`): The best of these, which get a run of `LONGER` times the time.
         seconds (`float`): Training time of a short run.
         seeds (`int`): Runs of the best candidate in all, each with another seed.
@@ -115,8 +115,8 @@ def divide(seconds_left: float, plan: list[Candidate], seeds: int, costs: Costs)
     """Choose how many candidates a budget can try, and for how long.
 
     K short runs of t seconds, K / 3 long runs of 3 t and `seeds - 1` repetitions of the best run share the time left,
-    after what loading, scoring and the final evaluation cost. K is the largest number for which every short run has
-    at least `MIN_STEPS` steps in each stage. If there is no such K, the number of seeds is lowered.
+    after what loading, scoring and the final evaluation cost. K is the largest number for which as many
+    candidates fit into t seconds (see [`fitting`]). If there is no such K, the number of seeds is lowered.
 
     With 1,000 s left, 9 candidates, 3 seeds and no other costs, t = 0.9 * 1000 / (9 + 3 * 3 + 3 * 2) = 37.5 s.
 
@@ -136,13 +136,14 @@ def divide(seconds_left: float, plan: list[Candidate], seeds: int, costs: Costs)
             fixed = costs.judge + runs * (2 * costs.load + costs.score)
             share = short + (LONGER if long else 1) * (long + used_seeds - 1)
             seconds = (_PLANNED * seconds_left - fixed) / share
-            if all(_fits(candidate, seconds, costs) for candidate in plan[:short]):
+            if len(fitting(plan, seconds, costs)) >= short:
                 return Division(short, long, seconds, used_seeds)
     return None
 
 
-def _fits(candidate: Candidate, seconds: float, costs: Costs) -> bool:
-    return all(steps >= MIN_STEPS for steps in steps_within(candidate, seconds, costs))
+def fitting(plan: list[Candidate], seconds: float, costs: Costs) -> list[Candidate]:
+    """Return the candidates that get at least `MIN_STEPS` steps in each stage; slow ones may need more time."""
+    return [c for c in plan if all(steps >= MIN_STEPS for steps in steps_within(c, seconds, costs))]
 
 
 def steps_within(candidate: Candidate, seconds: float, costs: Costs) -> list[int]:

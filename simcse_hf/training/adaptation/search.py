@@ -13,7 +13,7 @@ from transformers.utils import logging
 from ...evaluation.user_tasks import TaskResult, UserTask
 from .candidates import StageResult, TrainingOptions, train_candidate
 from .corpus import Corpus
-from .plan import LONGER, Candidate, Costs, Division, Stage, candidates, divide, name_of, steps_within
+from .plan import LONGER, Candidate, Costs, Division, Stage, candidates, divide, fitting, name_of, steps_within
 from .record import Record
 from .variants import POOLERS, StartModel, TaskScores, Variant, fit_corpus_whitening, open_variant
 
@@ -208,7 +208,7 @@ class Search:
             self.record.note(f"The budget allows {self.division.seeds} of {seeds} seeds.")
         short = [
             self._trial(candidate, steps_within(candidate, self.division.seconds, costs), "short", FIRST_SEED)
-            for candidate in plan[: self.division.short_runs]
+            for candidate in fitting(plan, self.division.seconds, costs)[: self.division.short_runs]
         ]
         ranked = sorted((t for t in short if not t.failure), key=lambda trial: -trial.headline)
         long = ranked[: self.division.long_runs]

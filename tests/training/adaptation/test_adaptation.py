@@ -71,6 +71,7 @@ def fixed_plan(monkeypatch):
     monkeypatch.setattr(search_module.Search, "_measure_costs", lambda self, seeds: (measured, plan))
     monkeypatch.setattr(search_module.Search, "_long_seconds", lambda self, runs, costs: 6.0)
     monkeypatch.setattr(search_module, "divide", lambda *arguments: Division(2, 1, 4.0, 2))
+    monkeypatch.setattr("simcse_hf.training.adaptation.plan.MIN_STEPS", 1)
     monkeypatch.setattr(search_module, "POOLERS", ("cls_before_pooler",))
 
 

@@ -9,6 +9,7 @@ from simcse_hf.training.adaptation.plan import (
     Costs,
     candidates,
     divide,
+    fitting,
     name_of,
     steps_within,
 )
@@ -56,7 +57,7 @@ def test_a_division_fits_into_the_time_and_gives_every_run_enough_steps(seconds,
         return
     assert total(division, plan, measured) <= seconds
     assert 1 <= division.seeds <= seeds
-    for candidate in plan[: division.short_runs]:
+    for candidate in fitting(plan, division.seconds, measured)[: division.short_runs]:
         assert min(steps_within(candidate, division.seconds, measured)) >= MIN_STEPS
 
 
@@ -78,3 +79,10 @@ def test_two_stages_share_the_time_of_a_candidate():
     measured = Costs({"mlm": 0.5, "simcse": 0.1}, 0, 0, 0)
     candidate = next(c for c in candidates(True) if [stage.method for stage in c] == ["mlm", "simcse"])
     assert steps_within(candidate, 20.0, measured) == [20, 100]
+
+
+def test_a_slow_candidate_does_not_keep_later_ones_from_being_tried():
+    slow = Costs(dict.fromkeys(METHODS, 0.1) | {"tsdae": 100.0}, 1.0, 2.0, 10.0)
+    division = divide(300, candidates(True), 3, slow)
+    tried = fitting(candidates(True), division.seconds, slow)[: division.short_runs]
+    assert len(tried) > 3 and all(stage.method != "tsdae" for candidate in tried for stage in candidate)
