@@ -8,6 +8,7 @@ from .common import (
     TRUNCATE_HELP,
     add_batch_options,
     add_general_options,
+    add_invariance_option,
     add_model_options,
     add_output_options,
     add_prompt_options,
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--shard_size", type=positive_int, default=50_000, help="embeddings per shard; default: 50000")
     group.add_argument("--format", choices=FORMATS, default="npy", help="format of a shard; default: npy")
     add_batch_options(parser)
+    add_invariance_option(parser)
     add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
     add_general_options(parser)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .common import (
     TRUNCATE_HELP,
     add_general_options,
+    add_invariance_option,
     add_model_options,
     add_output_options,
     add_prompt_options,
@@ -54,6 +55,7 @@ def _index_parser() -> argparse.ArgumentParser:
     group.add_argument("--url", help=f"{URL_HELP}; default: embedded")
     group.add_argument("--collection", help="qdrant: name of the collection; default: sentences")
     add_output_options(parser, "folder of the index")
+    add_invariance_option(parser)
     add_general_options(parser)
     return parser
 
@@ -141,6 +143,7 @@ def _search_parser() -> argparse.ArgumentParser:
         type=positive_int,
         help="hnsw: candidates while searching; default: what the index was made with",
     )
+    add_invariance_option(parser)
     add_general_options(parser)
     return parser
 

@@ -338,6 +338,11 @@ class ParquetFile(TextTable):
             for cells in zip(*batch, strict=True):
                 number += 1
                 yield number, cells
+        if number != self._file.metadata.num_rows:
+            raise ValueError(
+                f"{self.name}: holds {number} rows where its metadata says {self._file.metadata.num_rows}. Write or "
+                "download it again."
+            )
 
     def _batches(self, columns: Sequence[str]) -> Iterator[list[list[Any]]]:
         try:

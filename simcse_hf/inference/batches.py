@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import pad
 from ..data.templates import read_template
 from ..ops.distributed import world
+from ..ops.invariance import is_batch_invariant, padded_width
 from ..ops.memory import keep_freed_memory
 
 # A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
@@ -152,7 +155,12 @@ def encode_token_ids(
         keep_freed_memory()
     if token_budget is None and batch_size is None:
         token_budget = default_token_budget(model, device)
-    batches = length_sorted_batches([len(ids) for ids in token_ids], token_budget, batch_size)
+    lengths = [len(ids) for ids in token_ids]
+    if is_batch_invariant():
+        lengths = [padded_width(length) for length in lengths]
+    batches = length_sorted_batches(lengths, token_budget, batch_size)
+    if is_batch_invariant():  # texts of one batch share a width
+        batches = [list(part) for batch in batches for _, part in groupby(batch, key=lengths.__getitem__)]
     embeddings: torch.Tensor | None = None
     was_training = model.training
     if was_training:  # a model in evaluation mode is not touched, so that threads can share it
@@ -165,6 +173,9 @@ def encode_token_ids(
             number = step * processes + rank
             rows = batches[number % len(batches)]
             ids, mask = pad([token_ids[i] for i in rows], pad_token_id)
+            if is_batch_invariant():
+                missing = (0, lengths[rows[0]] - ids.shape[1])
+                ids, mask = F.pad(ids, missing, value=pad_token_id), F.pad(mask, missing)
             output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_embeddings.float()
             if embeddings is None:
                 place = output.device if processes > 1 else "cpu"

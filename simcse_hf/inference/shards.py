@@ -270,6 +270,7 @@ def _describe_model(model: SimCSE) -> dict[str, Any]:
         "revision": model.revision,
         "pooler": model.pooler_type,
         "max_length": model.max_length,
+        "batch_invariant": getattr(model, "batch_invariant", False) or None,  # absent in earlier manifests
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "weights": digest.hexdigest(),
         "postprocessing": None if model.postprocessing is None else model.postprocessing.method,

@@ -20,6 +20,7 @@ from ..models.poolers import POOLER_TYPES
 from ..ops.evaluation_view import evaluation_view
 from ..ops.files import explain_damage
 from ..ops.finite import check_finite, check_finite_texts
+from ..ops.invariance import batch_invariance
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
 from ..search import SentenceIndex
@@ -112,6 +113,7 @@ class SimCSE:
         self.max_length = max_length if max_length is not None else min(known_limits, default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
+        self.batch_invariant = False
         self.index: SentenceIndex | None = None
         self.prompts = {"query": "", "document": ""} | settings.prompts
         self.default_prompt_name = settings.default_prompt_name
@@ -148,6 +150,7 @@ class SimCSE:
         convert_to_numpy: bool | None = None,
         normalize_embeddings: bool | None = None,
         device: str | torch.device | None = None,
+        batch_invariant: bool | None = None,
     ) -> Any:
         """Compute embeddings. Threads may call this at the same time, also while another thread trains the model.
 
@@ -178,6 +181,8 @@ class SimCSE:
             normalize_embeddings (`bool`, *optional*): The same as `normalize`, except that with `False` a
                 sentence-transformers model that ends in `Normalize` gives unit vectors all the same.
             device (`str` or `torch.device`, *optional*): Move the model there first.
+            batch_invariant (`bool`, *optional*): On a CPU, give a text the same bits whatever the other texts and
+                their batches are. The default is the model's attribute of this name, which is `False` at first.
 
         Returns:
             `torch.Tensor`, `np.ndarray` or `list[torch.Tensor]`: Float32 embeddings or codes, of shape `(dim,)` for
@@ -196,25 +201,22 @@ class SimCSE:
         if device is not None:
             self.to(device)
         prefix = self.resolve_prompt(prompt, prompt_name)
-        token_ids = tokenize_texts(
-            self.tokenizer,
-            [prefix + text for text in texts] if prefix else texts,
-            max_length or self.max_length,
-            self.model.settings.templates,
-        )
-        embeddings = encode_token_ids(
-            evaluation_view(self.model),
-            token_ids,
-            self.tokenizer.pad_token_id,
-            token_budget=token_budget,
-            batch_size=batch_size,
-            show_progress=show_progress if show_progress_bar is None else show_progress_bar,
-            split_over_processes=split_over_processes,
-        )
-        if not texts:
-            embeddings = torch.zeros(0, self.dim)
-        elif self.postprocessing is not None:
-            embeddings = self.postprocessing.transform(embeddings)
+        prefixed, length = [prefix + text for text in texts] if prefix else texts, max_length or self.max_length
+        token_ids = tokenize_texts(self.tokenizer, prefixed, length, self.model.settings.templates)
+        with batch_invariance(self.batch_invariant if batch_invariant is None else batch_invariant):
+            embeddings = encode_token_ids(
+                evaluation_view(self.model),
+                token_ids,
+                self.tokenizer.pad_token_id,
+                token_budget=token_budget,
+                batch_size=batch_size,
+                show_progress=show_progress if show_progress_bar is None else show_progress_bar,
+                split_over_processes=split_over_processes,
+            )
+            if not texts:
+                embeddings = torch.zeros(0, self.dim)
+            elif self.postprocessing is not None:
+                embeddings = self.postprocessing.transform(embeddings)
         check_finite_texts(embeddings, texts)
         if normalize_embeddings is False and self.model.settings.normalize:
             embeddings = F.normalize(embeddings, dim=-1)

@@ -118,7 +118,7 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
         raise ValueError(f"{path} must hold a table of arguments (name: value)")
     if "pooler" in values:
         values["pooler_type"] = values.pop("pooler")
-    unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init})
+    unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init}, key=str)
     if unknown:
         raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
     actions = {action.dest: action for action in make_parser(classes)._actions}
