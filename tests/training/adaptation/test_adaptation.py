@@ -139,12 +139,6 @@ def test_a_gain_gives_the_adapted_model_with_its_card_and_a_report(settings, fix
     assert sorted(path.name for path in (tmp_path / "out" / "search").iterdir()) == ["record.json"]
 
 
-def test_trains_in_bfloat16_on_a_machine_without_a_gpu(settings, fixed_plan):
-    plan = adapt(replace(settings, bf16=True))["plan"]
-    trained = [trial["round"] for trial in plan if trial["steps"] and not trial["failure"]]
-    assert trained[:3] == ["short", "short", "long"]
-
-
 def test_without_a_gain_the_start_model_is_kept_bit_for_bit(settings, fixed_plan, monkeypatch, start, tmp_path):
     judged(monkeypatch, -0.5)
     choose_training(monkeypatch)
