@@ -9,6 +9,7 @@ step, each run with all its seeds.
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -37,13 +38,15 @@ def draw_grid(results: dict) -> Figure:
             arguments = settings["arguments"]
             curve = next(iter(run["seeds"].values()))["curve"]
             row = rows.index((arguments["per_device_train_batch_size"], settings["settings"]["temperature"]))
-            for point in curve[1:]:
-                column = columns.index((arguments["learning_rate"], point["step"]))
-                cells[row][column] = point["dev"] - curve[0]["dev"]
+            for point in curve:
+                if point["step"] in steps:
+                    column = columns.index((arguments["learning_rate"], point["step"]))
+                    cells[row][column] = point["dev"] - curve[0]["dev"]
         image = axis.imshow(cells, cmap="RdBu", vmin=-8, vmax=8, aspect="auto")
         for row, values in enumerate(cells):
             for column, value in enumerate(values):
-                axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=8)
+                text = "" if math.isnan(value) else f"{value:+.1f}"
+                axis.text(column, row, text, ha="center", va="center", fontsize=8)
         axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
         axis.set_xticks(range(len(columns)), [f"{rate:g}\n{step} steps" for rate, step in columns], fontsize=8)
         axis.set_yticks(range(len(rows)), [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows])
