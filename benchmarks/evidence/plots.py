@@ -46,7 +46,8 @@ def draw_grid(results: dict) -> Figure:
         for row, values in enumerate(cells):
             for column, value in enumerate(values):
                 text = "" if math.isnan(value) else f"{value:+.1f}"
-                axis.text(column, row, text, ha="center", va="center", fontsize=8)
+                color = "white" if abs(value) > 5 else "black"
+                axis.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
         axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
         axis.set_xticks(range(len(columns)), [f"{rate:g}\n{step} steps" for rate, step in columns], fontsize=8)
         axis.set_yticks(range(len(rows)), [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows])
