@@ -25,6 +25,17 @@ def on_page_markdown(markdown, page, config, files):
     return _LINK.sub(replace, markdown)
 
 
+def on_page_content(html, page, config, files):
+    """Show the types of our docstrings without the marks of their dialect.
+
+    mkdocstrings takes the words in parentheses for one type, so "``texts (`str`, *optional*)``" shows its marks.
+    """
+    if page.file.src_path != "api.md":
+        return html
+    html = re.sub(r"<code>([^<]*[`*][^<]*)</code>", lambda m: f"<code>{re.sub('[`*]', '', m[1])}</code>", html)
+    return re.sub(r"\[(<code>[^<]*</code>)\]", r"\1", html)
+
+
 def on_post_build(config):
     """Copy each page as Markdown beside its HTML, and list the pages in llms.txt (see llmstxt.org)."""
     docs, site = Path(config.docs_dir), Path(config.site_dir)
