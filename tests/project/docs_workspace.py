@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import os
 import random
 import shlex
@@ -45,6 +46,16 @@ def write_senteval(folder, scored):
             (folder / f"{task}-en-test/STS.gs.{subset}.txt").write_text(scores)
 
 
+def write_retrieval(folder, queries, documents):
+    """Write queries, documents and judgements in BEIR's layout."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("queries", queries), ("corpus", documents)):
+        rows = [json.dumps({"_id": f"{name[0]}{i}", "text": text}) for i, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    judged = [(f"q{i}", f"c{i}", 1) for i in range(len(queries))]
+    write_table(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], judged, delimiter="\t")
+
+
 def save_encoder(folder, model_class):
     torch.manual_seed(0)
     model_class(tiny_config(initializer_range=0.2)).save_pretrained(folder)
@@ -67,6 +78,9 @@ def make_workspace(folder):
     (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
+    labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
+    write_table(folder / "tickets.csv", ["text", "label"], labelled)
+    write_retrieval(folder / "faq", first, second)
     write_senteval(folder / SENTEVAL / "STS", scored)
     (folder / "data").mkdir()  # where the recipes look
     for name, source in RECIPE_FILES.items():
@@ -76,7 +90,8 @@ def make_workspace(folder):
     save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
     run_command(TRAIN + " --output_dir outputs/my-unsup")
     os.symlink("my-unsup", folder / "outputs/my-model")
-    os.symlink("outputs/my-unsup", folder / "MODEL")
+    for name in ("MODEL", "M"):
+        os.symlink("outputs/my-unsup", folder / name)
     for name in ("evaluation", "baseline", "other"):
         run_command(
             f"simcse-hf evaluate --model MODEL --data_dir SentEval/data/downstream --output {name}.json --quiet"

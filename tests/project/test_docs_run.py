@@ -18,6 +18,7 @@ NOT_RUN = {
     "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
     "python model_cards/generate.py": "writes into the repository",
     "accelerate launch --config_file": "starts several processes; tests/training/test_accelerate_configs.py",
+    "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
     "simcse-hf demo": "serves until it is interrupted; tests/cli/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
