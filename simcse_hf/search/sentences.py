@@ -319,7 +319,7 @@ class SentenceIndex:
         sentences = _read_sentences(data / _SENTENCES)
         try:
             vectors = _CLASSES[described["backend"]].load(data, described["options"] | options)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             if str(data) in str(error):  # it names the damaged file
                 raise
             raise ValueError(f"{folder} has damaged options ({error}); build the index again.") from error

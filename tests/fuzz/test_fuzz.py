@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzz import all_targets
-from benchmarks.fuzzing.campaign import Target, check_input, run_inputs
+from benchmarks.fuzz.campaign import Target, check_input, run_inputs
 
 CORPUS = Path(__file__).parent / "corpus"
 TARGETS = {target.name: target for target in all_targets()}
@@ -62,7 +62,7 @@ def test_the_fuzzer_survives_and_reports_the_death_of_a_parser():
 
 
 def test_the_fuzzer_stops_and_reports_a_parser_that_hangs(monkeypatch):
-    monkeypatch.setattr("benchmarks.fuzzing.campaign.HANG_SECONDS", 0.05)
+    monkeypatch.setattr("benchmarks.fuzz.campaign.HANG_SECONDS", 0.05)
     assert run_parser(lambda folder: time.sleep(60)) == [(number, "hang") for number in range(3)]
 
 

@@ -38,7 +38,7 @@ def _only(folder: Path) -> Path:
 def _read_training_rows(folder: Path) -> int:
     """Read a file as training data, and return how many of its rows became rows of training or were reported."""
     table = open_table(_only(folder))
-    resolved, width = readers._resolve([table], None, None)
+    resolved, width = readers.resolve_tables([table], None, None)
     reports: list[RowReport] = []
     for _ in readers._arrow_tables([table], resolved, width, None, reports):
         pass

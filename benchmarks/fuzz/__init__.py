@@ -17,10 +17,10 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from .fuzzing.campaign import Finding, Target, run_inputs, write_files
-from .fuzzing.saved import saved_targets
-from .fuzzing.texts import text_targets
-from .harness import Report, markdown
+from ..harness import Report, markdown
+from .campaign import Finding, Target, run_inputs, write_files
+from .saved import saved_targets
+from .texts import text_targets
 
 BATCH = 5000
 KINDS = ("death", "hang", "foreign exception", "unnamed file", "lost rows")
