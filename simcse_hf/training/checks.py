@@ -192,7 +192,7 @@ def check_duplicates(args: SimCSETrainingArguments, rows: Any) -> None:
 
 def count_repeated_rows(rows: Dataset) -> int:
     """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
-    seen = set()
+    seen: set[int] = set()
     for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=1000):
         seen.update(xxhash.xxh3_64_intdigest(str(row).encode()) for row in batch["input_ids"].to_pylist())
     return len(rows) - len(seen)

@@ -93,9 +93,8 @@ def make_workspace(folder):
     for name in ("MODEL", "M"):
         os.symlink("outputs/my-unsup", folder / name)
     for name in ("evaluation", "baseline", "other"):
-        run_command(
-            f"simcse-hf evaluate --model MODEL --data_dir SentEval/data/downstream --output {name}.json --quiet"
-        )
+        run_command(f"simcse-hf evaluate --model MODEL --data_dir {SENTEVAL} --output {name}.json --quiet")
+    run_command("simcse-hf evaluate --model MODEL --task classification=tickets.csv --output before.json --quiet")
 
 
 SENTEVAL = "SentEval/data/downstream"
