@@ -23,6 +23,8 @@ class RowReport:
         blank_lines (`int`, *optional*, defaults to `0`): Blank lines that were skipped.
         dropped (`int`, *optional*, defaults to `0`): Rows that were dropped because a cell is empty.
         first_dropped (`list[int]`, *optional*): The line or row numbers of the first of these.
+        empty_texts (`int`, *optional*, defaults to `0`): Empty texts that were left out of the lists of kept rows.
+        first_empty (`list[int]`, *optional*): The line or row numbers of the first rows with such texts.
         longer (`int`, *optional*, defaults to `0`): Rows that list more hard negatives than are taken.
         width (`int`, *optional*, defaults to `0`): Texts in each row that is kept.
     """
@@ -31,6 +33,8 @@ class RowReport:
     blank_lines: int = 0
     dropped: int = 0
     first_dropped: list[int] = field(default_factory=list)
+    empty_texts: int = 0
+    first_empty: list[int] = field(default_factory=list)
     longer: int = 0
     width: int = 0
 
@@ -43,6 +47,17 @@ class RowReport:
         self.dropped += 1
         if len(self.first_dropped) < _SHOWN_ROWS:
             self.first_dropped.append(number)
+
+    def leave_out(self, count: int, number: int) -> None:
+        """Count the empty texts in the lists of a row that is kept.
+
+        Args:
+            count (`int`): How many its lists hold.
+            number (`int`): Its line or row number.
+        """
+        self.empty_texts += count
+        if count and len(self.first_empty) <= _SHOWN_ROWS:  # one more than shown, to know whether there are more
+            self.first_empty.append(number)
 
     def log(self, name: str, unit: str) -> None:
         """Log what was skipped, dropped and left out.
@@ -58,6 +73,12 @@ class RowReport:
             logger.warning(
                 "%s: dropped %d of %d rows for an empty cell: %s %s.",
                 name, self.dropped, self.rows + self.dropped, unit, where,
+            )  # fmt: skip
+        if self.empty_texts:
+            shown = ", ".join(map(str, self.first_empty[:_SHOWN_ROWS]))
+            logger.warning(
+                "%s: left %d empty text(s) out of lists of positives or hard negatives: %s %s.",
+                name, self.empty_texts, unit, shown + (", ..." if len(self.first_empty) > _SHOWN_ROWS else ""),
             )  # fmt: skip
         if self.longer:
             logger.warning(
@@ -145,7 +166,7 @@ def clean_row(
         cells (`Sequence[Any]`): The cells of `columns`.
         columns (`Sequence[str]`): Anchor, positive, hard negatives.
         width (`int`): Texts in each row; see [`row_width`].
-        report (`RowReport`): Counts what is dropped; the caller counts what is kept.
+        report (`RowReport`): Counts what is dropped or left out; the caller counts what is kept.
 
     Returns:
         `list[list[str]]`: Rows of `width` texts.
@@ -158,7 +179,10 @@ def clean_row(
         if not all(text is None or isinstance(text, str) for text in texts):
             raise ValueError(f"{table.at(number)}, column {columns[index]!r}: expected a string, got {cell!r}.")
     rows = _expand(cells, width, report)
-    if not rows:
+    if rows:
+        lists = [cell for cell in cells if is_list(cell)]
+        report.leave_out(sum(not _has_text(text) for text in _flatten(lists)), number)
+    else:
         report.drop(number)
     for row in rows:
         for text in row:

@@ -17,6 +17,9 @@ PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy", 
 #: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]
 
+#: What numpy and zipfile raise on a damaged file; `RuntimeError` if a damaged flag says that it is encrypted.
+_DAMAGE = (AttributeError, TypeError, ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb")
 
 
@@ -233,6 +236,6 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
                 for key in arrays.files:
                     task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
                     scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
-        except (AttributeError, TypeError, ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        except _DAMAGE as error:
             raise ValueError(f"{scores_path}: damaged ({error}); evaluate the model again.") from error
     return document, scores

@@ -196,6 +196,19 @@ def test_each_listed_positive_becomes_a_row_and_listed_negatives_become_columns(
         resolve_dataset_columns(Dataset.from_list(rows), expected_columns=3)
 
 
+def test_empty_texts_in_lists_are_left_out_and_counted(caplog):
+    rows = [
+        {"query": "q1", "pos": ["p1", "", " "], "neg": ["", "n1"]},
+        {"query": "q2", "pos": ["p2"], "neg": ["n2"]},
+        {"query": "q3", "pos": ["p3", None], "neg": ["n3"]},
+        {"query": "q4", "pos": ["", ""], "neg": ["n4"]},
+    ]
+    resolved = resolve_dataset_columns(Dataset.from_list(rows))
+    assert [list(row.values()) for row in resolved] == [["q1", "p1", "n1"], ["q2", "p2", "n2"], ["q3", "p3", "n3"]]
+    assert "left 4 empty text(s) out of lists of positives or hard negatives: row 1, 3." in caplog.text
+    assert "dropped 1 of 4 rows for an empty cell: row 4." in caplog.text
+
+
 def test_empty_cells_of_a_dataset_are_dropped_with_a_warning(caplog):
     dataset = Dataset.from_list([{"text": "a"}, {"text": None}, {"text": " "}])
     assert resolve_dataset_columns(dataset).to_list() == [{"sent0": "a"}]

@@ -106,5 +106,16 @@ def test_a_file_that_is_not_a_result_file_is_an_error(tmp_path):
             read_results(path)
 
 
+@pytest.mark.parametrize("flag", [0x01, 0x40], ids=["encryption", "strong encryption"])
+def test_a_file_of_scores_with_a_damaged_flag_is_named(tmp_path, flag):
+    write_results(tmp_path / "e.json", {"results": {}}, {"STS12": {"all": {"predicted": np.ones(3)}}})
+    content = bytearray((tmp_path / "e.scores.npz").read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the headers of a member, and their flags
+        content[content.index(signature) + offset] |= flag
+    (tmp_path / "e.scores.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"e\.scores\.npz: damaged .*evaluate the model again"):
+        read_results(tmp_path / "e.json")
+
+
 def test_versions_list_the_packages_that_figures_depend_on():
     assert {"python", "torch", "transformers", "simcse-hf", "scipy"} <= set(versions())

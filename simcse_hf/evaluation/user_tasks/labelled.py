@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, LabelledRows]:
         raise ValueError(f"{path}: the file holds no rows.")
     if repeated:
         counts = " and ".join(f"{count} with {what}" for what, count in sorted(repeated.items()))
-        logger.warning(
+        logger.warning_once(  # several tasks may read one file
             f"{path}: left out {repeated.total()} row(s) that repeat the text of an earlier row ({counts})."
         )
     return splits

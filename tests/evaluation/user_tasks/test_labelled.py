@@ -169,6 +169,13 @@ def test_repeated_texts_are_left_out_with_a_warning(tmp_path, caplog):
     assert "2 row(s) that repeat the text of an earlier row (1 with another label and 1 with the same" in caplog.text
 
 
+def test_two_tasks_that_read_one_file_warn_once_of_its_repeated_texts(tmp_path, caplog):
+    path = write_rows(tmp_path / "mine.csv", HEADER, [*labelled_rows(30), labelled_rows(30)[0]])
+    for kind in ("classification", "clustering"):
+        read_task(kind, path)
+    assert caplog.text.count("1 row(s) that repeat the text of an earlier row") == 1
+
+
 def test_test_texts_among_the_training_rows_are_reported(tmp_path, caplog):
     write_rows(tmp_path / "set/train.csv", HEADER, labelled_rows(30))
     write_rows(tmp_path / "set/test.csv", HEADER, labelled_rows(6))
