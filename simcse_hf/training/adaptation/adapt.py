@@ -19,8 +19,9 @@ from .neighbours import find_neighbours
 from .record import RESULT, Record, clear_output
 from .report import write_report
 from .results import describe, ship
-from .search import START, Search, Trial
+from .search import Search
 from .tasks import Tasks, prepare_tasks
+from .trial import START, Trial
 from .variants import StartModel, TaskScores, Variant, open_variant
 from .verdict import TaskVerdict, judge
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import jinja2
 
+from .trial import TIE_MARGIN
+
 REPORT = "report.html"
 _COLOURS = {"start": "#555555", "untrained": "#8a8a8a", "short": "#4c8bb5", "long": "#d1672b", "seed": "#6a9e4a"}
 _MEANINGS = {
@@ -32,7 +34,8 @@ def write_report(result: dict[str, Any], output: Path) -> Path:
     environment.filters["signed"] = lambda value: f"{value:+.2f}"
     template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     path = output / REPORT
-    path.write_text(template.render(result=result, meanings=_MEANINGS, plot=_plot(result)), encoding="utf-8")
+    page = template.render(result=result, meanings=_MEANINGS, plot=_plot(result), tie_margin=TIE_MARGIN)
+    path.write_text(page, encoding="utf-8")
     return path
 
 

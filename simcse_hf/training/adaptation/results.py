@@ -19,8 +19,9 @@ from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
 from ...publishing.card_training import public_name
 from ..record import hardware
-from .search import START, Search, Trial
+from .search import Search
 from .tasks import Tasks
+from .trial import START, Trial
 from .verdict import CONFIDENCE, GAIN, TaskVerdict, sentence
 
 MODEL = "model"

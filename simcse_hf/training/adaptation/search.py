@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from .candidates import StageResult, TrainingOptions, train_candidate
 from .corpus import Corpus
 from .plan import LONGER, Candidate, Costs, Division, Stage, candidates, divide, fitting, name_of, steps_within
 from .record import Record
+from .trial import START, Trial, contenders
 from .variants import POOLERS, StartModel, TaskScores, Variant, fit_corpus_whitening, open_variant
 
 logger = logging.get_logger(__name__)
 
 FIRST_SEED = 42
-START = "start"
 _PROBE_STEPS = 5
 #: Part of the budget that poolers and whitenings may take before the first training step.
 _UNTRAINED_SHARE = 0.25
@@ -30,50 +30,11 @@ _WORSE = 1.0
 _FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMemoryError)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A model that the search has measured on dev.
-
-    Args:
-        name (`str`): `"start"`, `"untrained"`, or the stages of the candidate.
-        round (`str`): `"start"`, `"untrained"`, `"short"`, `"long"` or `"seed"`.
-        variant (`str`): Pooler and whitening of the figures below, the best of those that were tried.
-        dev (`dict[str, float]`): Headline metric of the first task, x 100, by its name; empty for a run that failed.
-        seconds (`float`): Time for training and scoring.
-        variants (`dict[str, float]`): Headline metric of the first task for every variant that was tried.
-        steps (`list[int]`): Steps of each stage.
-        stages (`list[dict]`): Method and learning rate of each stage.
-        seed (`int`, *optional*): Seed of the training.
-        failure (`str`): Why the run failed; empty if it did not.
-    """
-
-    name: str
-    round: str
-    variant: str
-    dev: dict[str, float]
-    seconds: float
-    variants: dict[str, float] = field(default_factory=dict)
-    steps: list[int] = field(default_factory=list)
-    stages: list[dict[str, Any]] = field(default_factory=list)
-    seed: int | None = None
-    failure: str = ""
-
-    @property
-    def candidate(self) -> Candidate:
-        """The stages of training."""
-        return tuple(Stage(**stage) for stage in self.stages)
-
-    @property
-    def headline(self) -> float:
-        """The metric of the first task, by which models are chosen."""
-        return next(iter(self.dev.values()), float("-inf"))
-
-
 class Search:
     """A search over poolers, whitenings and training runs.
 
-    Every measurement is recorded, so an interrupted search continues where it was, and the model of the best training
-    run so far is kept in `directory`.
+    Every measurement is recorded, so an interrupted search continues where it was. The models of training runs that
+    may still be chosen are kept in `directory`.
 
     Args:
         start (`StartModel`): The model to start from.
@@ -113,11 +74,10 @@ class Search:
                 be the start model itself.
         """
         self._measure_untrained()
-        best = max(self.trials, key=lambda trial: trial.headline)
-        self._pooler = Variant.parse(best.variant).pooler
+        self._pooler = Variant.parse(contenders(self.trials)[0].variant).pooler
         self._whitens = self._is_whitening_promising()
         self._train(seeds)
-        best = max(self.trials, key=lambda trial: trial.headline)  # the first of equals, so the simplest
+        best = contenders(self.trials)[0]
         if not best.stages:
             return [best]
         repeated = [self._trial(best.candidate, best.steps, "seed", FIRST_SEED + i) for i in range(1, self._seeds())]
@@ -264,7 +224,7 @@ class Search:
         return {"step": step, "load": max(0.0, seconds - result.steps * step)}
 
     def _trial(self, candidate: Candidate, steps: Sequence[int], round_name: str, seed: int) -> Trial:
-        """Train and score a candidate, unless that is recorded, and keep its model if it is the best so far."""
+        """Train and score a candidate, unless that is recorded, and keep its model if it may still be chosen."""
         stages = [asdict(stage) for stage in candidate]
         planned = Trial(name_of(candidate), round_name, "", {}, 0.0, {}, list(steps), stages, seed)
         directory = self.model_directory(planned)
@@ -308,11 +268,10 @@ class Search:
         )
 
     def _remove_unneeded(self) -> None:
-        """Delete the models of the search except the best one and those of its further seeds."""
-        trained = [trial for trial in self.trials if trial.stages and not trial.failure]
-        best = max((t for t in trained if t.round != "seed"), key=lambda trial: trial.headline, default=None)
+        """Delete the models of training runs that cannot be chosen any more."""
+        needed = {self.model_directory(trial) for trial in contenders(self.trials) if trial.stages}
         for trial in self.trials:
-            if trial.stages and trial is not best and trial.round != "seed":
+            if trial.stages and trial.round != "seed" and self.model_directory(trial) not in needed:
                 shutil.rmtree(self.model_directory(trial), ignore_errors=True)
 
 

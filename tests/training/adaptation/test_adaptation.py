@@ -22,7 +22,7 @@ from simcse_hf.training.adaptation.adapt import AdaptationSettings, adapt
 from simcse_hf.training.adaptation.candidates import TrainingOptions, train_candidate
 from simcse_hf.training.adaptation.corpus import read_corpus
 from simcse_hf.training.adaptation.plan import Costs, Division, Stage
-from simcse_hf.training.adaptation.search import START
+from simcse_hf.training.adaptation.trial import START
 from simcse_hf.training.adaptation.variants import fit_corpus_whitening
 from simcse_hf.training.sample_encoder import SampleEncoderSettings, build_sample_encoder
 
