@@ -29,6 +29,7 @@ BENCHMARKS = {
     "mining": "mining hard negatives against encoding alone",
     "processes": "one against two CPU processes",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
+    "file_kills": "encoding and index saving that are killed, and concurrent additions: what is lost",
     "soak": "memory, time of a step and open files over many steps",
     "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
 }

@@ -19,6 +19,8 @@ _LOCK = ".lock"
 _LAYOUT_VERSION = 2
 #: A save writes a new data folder, so the old one is whole until the description names the new one.
 _DATA = re.compile(r"data-[0-9a-f]{16}")
+#: The description before it gets its name, see `ops.files.write_atomically`.
+_TEMPORARY = re.compile(r"\.index\.json\.\d+\.partial")
 _DATA_FILES = ("sentences.arrow", "vectors.npy", "index.faiss")
 #: The keys of a description, and the types of their values.
 _KEYS: dict[str, type | tuple[type, ...]] = {
@@ -138,6 +140,8 @@ def hold_folder(folder: str | os.PathLike) -> Iterator[Path]:
 def check_target(folder: str | os.PathLike) -> None:
     """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
 
+    A folder that holds only what a killed first save has left counts as empty.
+
     Args:
         folder (`str` or `os.PathLike`): The folder.
 
@@ -155,7 +159,7 @@ def check_target(folder: str | os.PathLike) -> None:
                 f"{folder} holds something else than an index of this package, so nothing is written there: name a "
                 f"new folder. ({error})"
             ) from error
-    elif not folder.is_dir() or any(path.name != _LOCK for path in folder.iterdir()):
+    elif not folder.is_dir() or any(path.name != _LOCK and not _may_be_left(path) for path in folder.iterdir()):
         raise ValueError(f"{folder} holds something else than an index: name a new folder.")
 
 
@@ -204,14 +208,25 @@ def write_index(
 
 
 def _remove_old(folder: Path, current: str, old: dict[str, Any] | None) -> None:
-    """Remove the files of the index that was replaced, and what killed processes have left of a data folder."""
+    """Remove the files of the index that was replaced, and what killed processes have left."""
     if old is not None and old["data"] == ".":
         for name in old["files"]:
             (folder / name).unlink(missing_ok=True)
     for path in folder.iterdir():
-        name = re.sub(r"^\.|\.\d+\.partial$", "", path.name)
-        if _DATA.fullmatch(name) and name != current and path.is_dir() and not path.is_symlink():
-            for file in _DATA_FILES:
-                (path / file).unlink(missing_ok=True)
-            if not any(path.iterdir()):
-                path.rmdir()
+        if path.name == current or not _may_be_left(path):
+            continue
+        if path.is_file():
+            path.unlink()
+            continue
+        for file in _DATA_FILES:
+            (path / file).unlink(missing_ok=True)
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _may_be_left(path: Path) -> bool:
+    """Return whether a path has the name and the type of a data folder or of a temporary file of a save."""
+    name = re.sub(r"^\.|\.\d+\.partial$", "", path.name)
+    if path.is_symlink():
+        return False
+    return bool(path.is_dir() and _DATA.fullmatch(name)) or (path.is_file() and bool(_TEMPORARY.fullmatch(path.name)))
