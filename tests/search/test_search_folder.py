@@ -107,6 +107,26 @@ def test_saving_again_leaves_no_file_of_the_replaced_index(model, folder):
     assert not interrupted.exists()
 
 
+@pytest.mark.parametrize("name", [".data-0123456789abcdef.77.partial", "data-0123456789abcdef"])
+def test_what_a_killed_first_save_has_left_does_not_stop_the_next_one(model, tmp_path, name):
+    """The folder used to be refused as that of something else."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "vectors.npy").write_bytes(b"half")
+    (tmp_path / ".index.json.77.partial").write_text("{")
+    SentenceIndex.build(model, SENTENCES).save(tmp_path)
+    assert len(SentenceIndex.load(tmp_path, model)) == 40
+    data = describe(tmp_path)["data"]
+    assert {path.name for path in tmp_path.iterdir()} - {".lock"} == {"index.json", data}
+
+
+def test_a_file_of_the_user_beside_what_a_killed_save_has_left_stops_a_save(model, tmp_path):
+    (tmp_path / ".index.json.77.partial").write_text("{")
+    (tmp_path / "data-0123456789abcdef").write_text("a file, no folder")
+    with pytest.raises(ValueError, match="holds something else than an index"):
+        SentenceIndex.build(model, SENTENCES).save(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("names", [{"../../secret.txt": {"bytes": 6}}, {"/etc/passwd": {"bytes": 1}}, ["x"], None])
 def test_a_description_cannot_name_files_outside_of_the_index(model, folder, names):
     (folder.parent / "secret.txt").write_text("secret")
