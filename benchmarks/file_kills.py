@@ -61,9 +61,11 @@ _SHARD_WRITING = 0.004
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kills", type=int, default=100, help="number of kills of `encode`")
-    parser.add_argument("--saves", type=int, default=100, help="number of kills of index saving")
-    parser.add_argument("--pairs", type=int, default=75, help="number of pairs of concurrent additions")
+    parser.add_argument("--kills", type=int, default=100, help="number of kills of `encode`; 0: leave it out")
+    parser.add_argument("--saves", type=int, default=100, help="number of kills of index saving; 0: leave it out")
+    parser.add_argument(
+        "--pairs", type=int, default=75, help="number of pairs of concurrent additions; 0: leave them out"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
 
 
@@ -77,6 +79,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
         "add": (ADDITIONS, options.pairs, lambda *arguments: add_in_pairs(model, *arguments)),
     }
     for part, (names, total, attack) in parts.items():
+        if not total:
+            continue
         rows, names = [], list(names)
         for position, name in enumerate(names):
             quota = total // len(names) + (position < total % len(names))
