@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..data.texts import list_texts
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, max_positions
+from ..models.configuration import check_max_length, check_vocabulary, max_positions
 from ..models.poolers import POOLER_TYPES
 from ..ops.evaluation_view import evaluation_view
 from ..ops.files import explain_damage
@@ -58,8 +58,8 @@ class SimCSE:
 
     Raises:
         TypeError: If there is an unknown argument.
-        ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, or the transform
-            beside it is damaged or was fitted on the embeddings of another pooler.
+        ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, its tokenizer does
+            not fit, or the transform beside it is damaged or was fitted on the embeddings of another pooler.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class SimCSE:
         loading: dict[str, Any] = {"dtype": dtype or torch.float32, **inference_settings(config, pooler_type, head)}
         with explain_damage(name_or_path):
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
-        settings = self.model.settings
-        self.pooler_type = settings.inference_pooler
+        check_vocabulary(self.tokenizer, self.model, name_or_path)
+        self.pooler_type = self.model.settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":
             raise ValueError(
                 f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
@@ -105,7 +105,7 @@ class SimCSE:
             check_max_length(max_length, config)
         limits = (
             max_positions(config),
-            settings.max_length,
+            self.model.settings.max_length,
             saved[1].max_length if saved else None,
             getattr(self.tokenizer, "model_max_length", None),
         )
@@ -115,8 +115,8 @@ class SimCSE:
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.batch_invariant = False
         self.index: SentenceIndex | None = None
-        self.prompts = {"query": "", "document": ""} | settings.prompts
-        self.default_prompt_name = settings.default_prompt_name
+        self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
+        self.default_prompt_name = self.model.settings.default_prompt_name
 
     def __repr__(self) -> str:
         return (

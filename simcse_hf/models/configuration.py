@@ -1,16 +1,18 @@
 """The settings of a contrastive model, validated and saved in `config.json`, and the limits of its encoder."""
 
 import math
+import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives.info_nce import SIMILARITIES, resolve_temperature
 from ..objectives.is_bert import NGRAM_POOLER
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
+_SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
 MIN_LENGTH = 3  # [CLS], a token and [SEP]
 
 
@@ -148,8 +150,9 @@ class ContrastiveSettings:
             [`ContrastiveSettings`]: The settings. `config` is not changed.
 
         Raises:
-            ValueError: If a setting is unknown or a value is not valid.
+            ValueError: If a setting is unknown, or a value or a dropout rate of the encoder is not valid.
         """
+        _check_dropout_rates(config)
         return cls.from_section(getattr(config, SECTION, None), **overrides)
 
     @classmethod
@@ -207,6 +210,13 @@ _OFFSET_POSITIONS = {
 }
 
 
+def _check_dropout_rates(config: PreTrainedConfig) -> None:
+    for name, rate in config.to_dict().items():
+        if "dropout" in name and isinstance(rate, float) and not 0 <= rate <= 1:  # NaN too, which JSON files may hold
+            where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
+            raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+
+
 def max_positions(config: PreTrainedConfig) -> int | None:
     """Return how many tokens a text may have, with special tokens.
 
@@ -243,4 +253,36 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
         raise ValueError(
             f"max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} positions. "
             f"Use max_seq_length {positions} or less."
+        )
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any, source: str | os.PathLike) -> None:
+    """Refuse a tokenizer that has no words, or token ids that the encoder has no embeddings for.
+
+    From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        model (`PreTrainedModel`): The model.
+        source (`str` or `os.PathLike`): Where the model comes from, for the message.
+
+    Raises:
+        ValueError: If the tokenizer has special tokens only, or an id that is not below the number of embeddings.
+    """
+    try:
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # an encoder that reads characters has no table of tokens
+        return
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise ValueError(
+            f"{source}: the tokenizer ({type(tokenizer).__name__}) knows {len(tokenizer)} special tokens and no "
+            f"words, because its files are missing. {_SAVE_TOKENIZER}."
+        )
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if rows is not None and largest >= rows:
+        raise ValueError(
+            f"{source}: the tokenizer ({type(tokenizer).__name__}) has ids up to {largest}, but the encoder has "
+            f"{rows} embeddings, for the ids below {rows}. The tokenizer belongs to another model, or its files are "
+            f"incomplete. {_SAVE_TOKENIZER}; or, if you added tokens, call "
+            "model.resize_token_embeddings(len(tokenizer)) before training."
         )

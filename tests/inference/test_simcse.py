@@ -430,3 +430,21 @@ def test_a_damaged_checkpoint_is_an_error_that_names_its_folder(save_checkpoint,
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=f"{checkpoint}: cannot be loaded, because a file is missing or damaged"):
         SimCSE(checkpoint, device="cpu")
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(save_checkpoint, content):
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg"))
+    (checkpoint / "tokenizer_config.json").unlink()
+    if content is not None:
+        (checkpoint / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* ids below 20.*Save the model's own"):
+        SimCSE(checkpoint, device="cpu")
+
+
+def test_a_model_folder_without_a_tokenizer_is_refused(save_checkpoint):
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* no words, because its files are missing"):
+        SimCSE(checkpoint, device="cpu")

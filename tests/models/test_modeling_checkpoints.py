@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 
 import pytest
 import torch
@@ -340,3 +341,12 @@ def test_a_mobilebert_pooler_without_layers_is_not_the_head(save_checkpoint):
     again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
     assert again.head_source == "kept"
     torch.testing.assert_close(again(**batch).sentence_embeddings, wanted)
+
+
+@pytest.mark.parametrize("rate", [math.nan, -0.1, 1.5])
+def test_a_dropout_rate_outside_0_to_1_is_refused_with_its_name_and_file(save_checkpoint, rate):
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": rate}))
+    with pytest.raises(ValueError, match=rf"{checkpoint}, config\.json: hidden_dropout_prob is {rate}"):
+        AutoModelForCL.from_pretrained(checkpoint)
