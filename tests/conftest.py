@@ -6,6 +6,7 @@
 The padding id is 1 and not 0, so that code which takes 0 for padding fails.
 """
 
+import logging
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
@@ -106,6 +107,15 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _undo_logging_setup():
+    """Undo what a command that ran in this process, also in a fixture of the module, did to the package's logger."""
+    yield
+    package = logging.getLogger("simcse_hf")
+    package.handlers, package.propagate = [], True
+    package.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

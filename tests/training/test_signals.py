@@ -30,6 +30,14 @@ class Signal(TrainerCallback):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """Take SIGINT as in the foreground, because a suite that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     """The fingerprint of a run of 10 steps, logged in every step."""
