@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type chec
     from .training.trainer import SimCSETrainer
     from .training.training_args import SimCSETrainingArguments
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "AutoModelForCL",
