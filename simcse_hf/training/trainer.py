@@ -127,7 +127,7 @@ class SimCSETrainer(ContrastiveTrainer):
     ) -> None:
         """Write the settings of the run into the model, and make its objective."""
         check_max_length(args.max_seq_length, model.config)
-        check_vocabulary(tokenizer, model, model.name_or_path)
+        check_vocabulary(tokenizer, model, model.name_or_path or "the model")
         model.update_settings(
             max_seq_length=args.max_seq_length,
             fixed_mask=args.view == "fixed_mask",

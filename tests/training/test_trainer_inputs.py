@@ -314,5 +314,5 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
 
 def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(tmp_path, tokenizer):
     model = AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))
-    with pytest.raises(ValueError, match="the tokenizer .* has ids up to .*resize_token_embeddings"):
+    with pytest.raises(ValueError, match="the model: the tokenizer .* has ids up to .*resize_token_embeddings"):
         make(tmp_path, tokenizer, model=model)
