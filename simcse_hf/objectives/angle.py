@@ -1,13 +1,12 @@
 """AnglE: scored pairs are ranked by their cosines and by their angles in complex space."""
 
-import math
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows
-from .base import EncodedBatch, Objective, TrainingRows
+from .base import EncodedBatch, Objective, TrainingRows, check_weight
 from .cosent import check_above_zero, check_scored_pairs, ranking_loss
 from .info_nce import as_full_precision
 
@@ -69,8 +68,7 @@ class AnglE(Objective):
             "angle_weight": angle_weight,
         }
         for name, weight in weights.items():
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
+            check_weight(name, weight)
         if dim % 2:
             raise ValueError(
                 f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "

@@ -1,10 +1,8 @@
 """Barlow Twins: pull the cross-correlation matrix of two views towards the identity."""
 
-import math
-
 import torch
 
-from .base import EncodedBatch
+from .base import EncodedBatch, check_weight
 from .projector import DimensionContrastive, squared_products, standardise
 
 
@@ -37,8 +35,7 @@ class BarlowTwins(DimensionContrastive):
     papers = ("barlow_twins", "non_contrastive")
 
     def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:
-        if not 0 <= off_diagonal_weight < math.inf:
-            raise ValueError(f"off_diagonal_weight must be finite and 0 or more, got {off_diagonal_weight}")
+        check_weight("off_diagonal_weight", off_diagonal_weight)
         super().__init__(dim, projector_dim)
         self.off_diagonal_weight = off_diagonal_weight
 

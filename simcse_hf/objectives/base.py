@@ -1,6 +1,7 @@
 """The interface of an objective, and the registry that maps names to objectives."""
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, cast
@@ -218,6 +219,12 @@ class Objective(nn.Module):
                 the loss.
         """
         raise NotImplementedError
+
+
+def check_weight(name: str, value: float) -> None:
+    """Raise a `ValueError` that names the option unless the weight of a loss is finite and not negative."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and 0 or more, got {value}")
 
 
 def total_and_parts(

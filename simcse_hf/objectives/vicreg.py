@@ -1,11 +1,9 @@
 """VICReg: regularise the variance, invariance and covariance of two views."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 
-from .base import EncodedBatch
+from .base import EncodedBatch, check_weight
 from .projector import DimensionContrastive, squared_products
 
 EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -51,8 +49,7 @@ class VICReg(DimensionContrastive):
             "covariance_weight": covariance_weight,
         }
         for name, weight in weights.items():
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"{name} must be finite and 0 or more, got {weight}")
+            check_weight(name, weight)
         super().__init__(dim, projector_dim)
         self.invariance_weight = invariance_weight
         self.variance_weight = variance_weight
