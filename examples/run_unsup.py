@@ -12,17 +12,22 @@ import sys
 
 from transformers import AutoTokenizer, set_seed
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.errors import exit_status
 from simcse_hf.training.loading import load_training_texts
 from simcse_hf.training.results import write_results
-from simcse_hf.training.run import prepare_run
+from simcse_hf.training.run import prepare_runs
+from simcse_hf.training.script_arguments import DataArguments, ModelArguments
 
 
 def main() -> None:
-    # Arguments: command line over YAML file over the defaults of the objective's paper.
-    model_args, data_args, training_args = prepare_run(sys.argv[1:], supervised=False)
+    # Arguments: command line over YAML file over the defaults of the objective's paper. With --seeds there are several
+    # runs, and after the last one the best model is saved in output_dir.
+    for model_args, data_args, training_args in prepare_runs(sys.argv[1:], supervised=False):
+        train(model_args, data_args, training_args)
 
+
+def train(model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments) -> None:
     # A model: any encoder, with the head and the objective of the settings. The seed decides a fresh head.
     set_seed(training_args.seed)
     model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.load_options())

@@ -18,7 +18,9 @@ logger = logging.get_logger(__name__)
 _CONNECTION_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
-_NOT_PUSHED = re.compile(r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|runs|__pycache__|[._][^/]*)(/|$)")
+_NOT_PUSHED = re.compile(
+    r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|seed-\d+|runs|__pycache__|[._][^/]*)(/|$)"
+)
 _PUSHED_ALTHOUGH_HIDDEN = re.compile(r"^\.eval_results/[^/]+\.yaml$")
 # Searched for tokens. A vocabulary or another larger text has none, and would take long.
 _SEARCHED_BYTES = 50 * 2**20

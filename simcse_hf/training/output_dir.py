@@ -8,6 +8,8 @@ from transformers import TrainingArguments
 from .checkpoints import STAGING, checkpoints
 
 RESULTS = "results.json"
+#: Written beside the folders of the runs with several seeds (`--seeds`).
+SEEDS = "_seeds.json"
 
 
 def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
@@ -31,7 +33,8 @@ def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
         raise ValueError(f"--resume_from_checkpoint {resume}: there is no such checkpoint directory")
     if resume is None and args.process_index == 0 and directory.is_dir():
         earlier = checkpoints(directory)
-        if not overwrite and (earlier or (directory / RESULTS).exists() or (directory / "config.json").exists()):
+        marks = (RESULTS, SEEDS, "config.json")
+        if not overwrite and (earlier or any((directory / name).exists() for name in marks)):
             raise ValueError(
                 f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
                 "--overwrite_output_dir, or choose another --output_dir."
@@ -39,4 +42,5 @@ def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
         for checkpoint in earlier:
             shutil.rmtree(checkpoint)
         shutil.rmtree(directory / STAGING, ignore_errors=True)
-        (directory / RESULTS).unlink(missing_ok=True)
+        for name in (RESULTS, SEEDS):
+            (directory / name).unlink(missing_ok=True)

@@ -122,15 +122,19 @@ def _view(trainer: ContrastiveTrainer) -> dict[str, Any] | None:
     return {"name": name, "rate": rate, "both": rows.both}
 
 
+def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
+    """Return the arguments that decide what a run learns, in types that JSON can hold."""
+    names = [field.name for field in fields(args) if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS)]
+    return {name: _plain(getattr(args, name)) for name in names}
+
+
 def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
     """Return the hyper-parameters that differ from their default, in types that JSON can hold."""
-    changed = {}
+    changed, values = {}, hyperparameter_values(args)
     for field in fields(args):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        value, default = (_plain(x) for x in (getattr(args, field.name), default))
-        if not field.init or field.name.startswith(_NOT_HYPERPARAMETERS) or default is MISSING:
-            continue
-        if value is not None and value != default and (value or default):
+        default = _plain(field.default if field.default_factory is MISSING else field.default_factory())
+        value = values.get(field.name)
+        if default is not MISSING and value is not None and value != default and (value or default):
             changed[field.name] = value
     return changed
 

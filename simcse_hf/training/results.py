@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from .. import __version__
+from ..ops.files import write_atomically
 from ..ops.secrets import hide_secrets
 from .base import ContrastiveTrainer
 from .output_dir import RESULTS
@@ -26,10 +27,11 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
         train_texts (`str`, *optional*): Name of the training texts, for the record.
 
     Returns:
-        `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, each with its
-        step, the main metric of the three under its own name (`stsb_spearman`, on a scale of 0 to 100; the metric that
-        selects the best model, if it is one of a dev set, and otherwise the headline of the first), its name as
-        `dev_metric`, and how the run was made. Without a dev set, they are `None`.
+        `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
+        those of the saved weights, each with its step; the main metric of the first three under its own name
+        (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is one of a dev set,
+        and otherwise the headline of the first), its name as `dev_metric`, and how the run was made. Without a dev
+        set, they are `None`.
     """
     args = trainer.args
     summary = next((x for x in reversed(trainer.state.log_history) if "train_runtime" in x), {})
@@ -49,14 +51,15 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
     }
     if trainer.is_world_process_zero():
         path = Path(str(args.output_dir), RESULTS)
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         _print_summary(results, bool(args.load_best_model_at_end), path)
     return results
 
 
 def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
     if not trainer.dev_sets:
-        return {"dev_set": None, "dev_metric": None, "initial": None, "best": None, "final": None}
+        return {"dev_set": None, "dev_metric": None, **dict.fromkeys(("initial", "best", "final", "saved"))}
     sources = {name: source for callback in trainer.dev_sets for name, source in callback.sources.items()}
     name = trainer.dev_sets[0].headline
     selecting = (trainer.args.metric_for_best_model or "").removeprefix("eval_")
@@ -76,7 +79,14 @@ def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
         "dev_metric": name,
         name: {when: entry[name] for when, entry in metrics.items()},
         **metrics,
+        "saved": _saved_evaluation(trainer, later),
     }
+
+
+def _saved_evaluation(trainer: ContrastiveTrainer, evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the evaluation of the weights that are saved at the end: the last one, or that of the best checkpoint."""
+    step = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
+    return next((entry for entry in evaluations if entry["step"] == step), evaluations[-1])
 
 
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:

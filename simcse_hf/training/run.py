@@ -3,17 +3,19 @@
 import logging as python_logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from .dev_tasks import warn_of_overlap
 from .loading import load_model, load_training_texts
-from .output_dir import prepare_output_dir
+from .output_dir import SEEDS, prepare_output_dir
 from .results import write_results
 from .sample_encoder import prepare_sample
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
+from .seeds import RunArguments, runs_by_seed
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 
@@ -103,7 +105,14 @@ def train_sup(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(argv: Sequence[str] | None, supervised: bool) -> int:
-    model_args, data_args, training_args = prepare_run(argv, supervised)
+    for arguments in prepare_runs(argv, supervised):
+        _train_once(*arguments, supervised)
+    return 0
+
+
+def _train_once(
+    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments, supervised: bool
+) -> None:
     texts = load_training_texts(model_args, data_args, training_args, supervised)
     model, tokenizer = load_model(model_args, training_args.seed)
     trainer = SimCSETrainer(
@@ -121,20 +130,20 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     write_results(trainer, data_args.train_file or data_args.dataset_name)
     if training_args.push_to_hub:
         trainer.push_to_hub()
-    return 0
 
 
-def prepare_run(
-    argv: Sequence[str] | None, supervised: bool
-) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
-    """Parse the arguments of a run, make the sample if it is needed, and check the output directory.
+def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunArguments]:
+    """Parse the arguments, make the sample if it is needed, check the output directory, and yield the runs.
+
+    There is one run, or with `--seeds` one for each seed that is not finished. The caller trains a run before it takes
+    the next one; after the last, the best of several seeds is published (see [`runs_by_seed`]).
 
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name.
         supervised (`bool`): Whether the defaults are those of supervised training.
 
-    Returns:
-        `tuple[ModelArguments, DataArguments, SimCSETrainingArguments]`: The arguments of the run.
+    Yields:
+        `RunArguments`: The arguments of a run.
 
     Raises:
         ValueError: If arguments contradict each other, or `output_dir` holds another run.
@@ -148,8 +157,8 @@ def prepare_run(
         model_args.model_name_or_path = str(encoder)
         data_args.train_file = str(corpus.train_triplets if supervised else corpus.train_sentences)
         # The default output directory of the sample belongs to it: nothing else is lost there.
-        data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"]
-    prepare_output_dir(training_args, data_args.overwrite_output_dir)
+        continues = data_args.seeds is not None and Path(training_args.output_dir, SEEDS).exists()
+        data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"] and not continues
     if data_args.dev_file is None and not data_args.dev_task:
         logger.warning(
             "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are saved."
@@ -158,7 +167,11 @@ def prepare_run(
         training_args.load_best_model_at_end = False
     else:
         training_args.eval_on_start = True
-    return model_args, data_args, training_args
+    if data_args.seeds is not None:
+        yield from runs_by_seed(model_args, data_args, training_args)
+        return
+    prepare_output_dir(training_args, data_args.overwrite_output_dir)
+    yield model_args, data_args, training_args
 
 
 def set_up_logging() -> None:

@@ -149,7 +149,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """The training texts and the dev set."""
+    """The training texts and the dev set, and what to do with the output directory."""
 
     train_file: str | None = field(
         default=None, metadata={"help": "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
@@ -194,6 +194,13 @@ class DataArguments:
     )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
+    )
+    seeds: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "
+            "seeds. The model of the best one on the dev set is saved in --output_dir."
+        },
     )
     sample_dir: str = field(
         default="outputs/sample",
@@ -261,6 +268,11 @@ def parse_arguments(
         values |= sample | {"dev_file": str(sample_files(directory)[0].dev)}
     values |= from_file
     final = values | explicit
+    if "seed" in explicit and explicit.get("seeds") is not None:
+        raise ValueError(
+            f"seed is {explicit['seed']} and seeds {explicit['seeds']}: give one of the two, --seed for one run or "
+            "--seeds with the list of seeds for several"
+        )
     saved_pooler = None if "pooler_type" in explicit | papers else _saved_pooler(final)
     if saved_pooler is not None:
         logger.info(f"{final['model_name_or_path']}: keeping its pooler {saved_pooler}; --pooler_type sets another.")
