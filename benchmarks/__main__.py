@@ -21,6 +21,7 @@ BENCHMARKS = {
     "objective_cost": "the cost of each objective as a share of a training step",
     "objectives": "STS-B dev before and after training with each objective and view",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
+    "lexical_overlap": "the words that the two texts of a training pair share",
     "recipes": "the learning curves of the two training recipes on real text",
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",

@@ -19,9 +19,10 @@ logger = logging.get_logger(__name__)
 
 LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 0, 1, 2 in SNLI and MultiNLI
 
-_LABEL = {**{name: name for name in LABELS}, **{str(number): name for number, name in enumerate(LABELS)}}
+#: Each label by its name, its number, and the letter that stands for it in ANLI.
+_LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, str(number), name[0])}
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
-_NAMES = (("premise", "sentence1"), ("hypothesis", "sentence2"), ("label", "gold_label"))
+_NAMES = (("premise", "sentence1", "context"), ("hypothesis", "sentence2"), ("label", "gold_label"))
 
 
 @dataclass
@@ -61,11 +62,12 @@ def build_nli_triplets(
     labels for one premise, and the positives of premises with too few negatives.
 
     Args:
-        source (`str`, `Path`, `Dataset` or `Iterable`): Rows with `premise` (or `sentence1`), `hypothesis` (or
-            `sentence2`) and `label` (or `gold_label`), as dicts or a `Dataset`; or the path of a csv, tsv, json, jsonl
-            or parquet file of such rows, possibly with `.gz`; or a list of paths. A label is a name in any case, or 0
-            for entailment, 1 for neutral and 2 for contradiction. A `ClassLabel` column uses its own names. -1, "-"
-            and an empty label mean that there is none.
+        source (`str`, `Path`, `Dataset` or `Iterable`): Rows with `premise` (or `sentence1`, or
+            ANLI's `context`), `hypothesis` (or `sentence2`) and `label` (or `gold_label`), as dicts or a `Dataset`; or
+            the path of a csv, tsv, json, jsonl or parquet file of such rows, possibly with `.gz`; or a list of paths.
+            A label is a name in any case or its first letter, or 0 for entailment, 1 for neutral and 2 for
+            contradiction. A `ClassLabel` column uses its own names. -1, "-" and an empty label mean that there is
+            none.
         seed (`int`, *optional*, defaults to `42`): Seed of the random draws.
         hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives in each row. 0 keeps every pair,
             as in the 314k entailment pairs of Table 4.

@@ -176,7 +176,12 @@ class DataArguments:
             "are larger than the memory or the disk cache."
         },
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
+    max_train_samples: int | None = field(
+        default=None,
+        metadata={
+            "help": "Train on the first rows only; `simcse-hf build-pairs` and `build-nli` draw random samples."
+        },
+    )
     dev_file: str | None = field(
         default=None,
         metadata={

@@ -30,12 +30,13 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import adapt, build_nli, demo, mine
+    from simcse_hf.cli import adapt, build_nli, build_pairs, demo, mine
 
     actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
         "adapt": adapt._parser(),
         "build-nli": build_nli._parser(),
+        "build-pairs": build_pairs._parser(),
         "compare": evaluate._compare_parser(),
         "demo": demo._parser(),
         "encode": encode._parser(),
@@ -71,7 +72,7 @@ def test_every_option_has_help_in_every_command():
 
 def test_every_command_that_loads_a_model_takes_both_spellings_of_the_pooler():
     for name, parser in _parsers().items():
-        if name != "build-nli":
+        if name not in ("build-nli", "build-pairs"):
             assert {"--pooler", "--pooler_type"} <= set(parser._option_string_actions), name
 
 

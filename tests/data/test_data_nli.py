@@ -93,6 +93,23 @@ def test_a_random_sample_of_the_rows_keeps_their_order():
     assert pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=9)) == everything
 
 
+def test_raw_anli_is_read(tmp_path):
+    """ANLI has `context` for the premise and a letter for the label."""
+    rows = [
+        {"uid": n, "context": row["premise"], "hypothesis": row["hypothesis"], "label": row["label"][0], "reason": ""}
+        for n, row in enumerate(ROWS)
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert build_nli_triplets(path).to_list() == build_nli_triplets(ROWS).to_list()
+
+
+def test_all_labels_can_be_positives():
+    """SimCSE, Table 4: "all"."""
+    data = build_nli_triplets(ROWS, positives=["entailment", "neutral", "contradiction"], hard_negatives_per_pair=0)
+    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS)
+
+
 def test_no_negatives_gives_every_entailment_pair():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=0)
     assert data.column_names == ["sent0", "sent1"]
@@ -188,7 +205,7 @@ def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix,
     source.write_text("\n".join(map(json.dumps, rows)))
     output = tmp_path / "new" / f"triplets{suffix}"
     assert build_nli_main(["--input", str(source), "--output", str(output), "--seed", "7"]) == 0
-    assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
+    assert "2 rows of sent0, sent1, hard_neg; lexical overlap of sent0 and sent1 " in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
     assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
     assert list(output.parent.iterdir()) == [output]

@@ -76,6 +76,10 @@ def make_workspace(folder):
     nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
     write_table(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
     (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
+    duplicates = [(first[i], second[i], i % 2) for i in range(64)]
+    write_table(folder / "duplicates.csv", ["question1", "question2", "is_duplicate"], duplicates)
+    write_table(folder / "captions.csv", ["picture", "caption"], [(i % 12, text) for i, text in enumerate(first)])
+    write_table(folder / "paraphrases.tsv", None, [(second[i], third[i], i / 64) for i in range(64)], delimiter="\t")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
