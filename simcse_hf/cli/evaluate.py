@@ -144,11 +144,11 @@ def evaluate_main(argv: list[str]) -> int:
     if _names_data(arguments):
         evaluation = _evaluate(model, arguments, arguments.geometry)
     if arguments.mteb:
-        from ..evaluation.mteb import evaluate_mteb
+        from ..evaluation.mteb import evaluate_mteb, mteb_averages
 
         scores = evaluate_mteb(model, arguments.mteb, arguments.model, getattr(model, "revision", None))
         if evaluation is not None:
-            evaluation.results["mteb"] = scores
+            evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
     if evaluation is None or not PartialState().is_main_process:
         return 0
     protocol = _protocol(arguments)

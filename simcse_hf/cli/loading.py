@@ -63,19 +63,20 @@ def _refuse_options(name: str, arguments: argparse.Namespace) -> None:
 
 def _call(name: str) -> Any:
     module_name, _, function_name = name.partition(":")
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())  # for the module, and for what its function imports
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise  # the module is there, and something that it imports is not
-        raise ValueError(f"{name}: there is no module {module_name}.") from error
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module_name.startswith(error.name):
+                raise  # the module is there, and something that it imports is not
+            raise ValueError(f"{name}: there is no module {module_name}.") from error
+        function = getattr(module, function_name, None)
+        if not callable(function):
+            raise ValueError(f"{name}: module {module_name} has no function {function_name!r}.")
+        model = function()
     finally:
         sys.path.remove(os.getcwd())
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(f"{name}: module {module_name} has no function {function_name!r}.")
-    model = function()
     if not callable(getattr(model, "encode", None)):
         raise ValueError(f"{name} returned a {type(model).__name__}, which has no method encode(list[str]).")
     return model

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .bootstrap import resampled_figures
-from .report import format_number, format_rows, headline, is_transfer, is_user_task
+from .report import NOT_TASKS, format_number, format_rows, headline, is_transfer, is_user_task
 from .run import PAPER_PROTOCOL, Evaluation, Protocol
 
 AVERAGES = {"average": False, "average_transfer": True}
@@ -120,7 +120,7 @@ def format_comparison(comparison: dict[str, Any]) -> str:
 
 
 def _is_task(key: str) -> bool:
-    return key not in (*AVERAGES, "geometry", "mteb")
+    return key not in NOT_TASKS
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,6 +1,6 @@
 """Evaluation with the package `mteb`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -87,6 +87,28 @@ def mteb_task_names(names: list[str]) -> list[str]:
         else:
             resolved += MTEB_TASKS.get(name, (name,))
     return list(dict.fromkeys(resolved))
+
+
+def mteb_averages(scores: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Average scores over each category of [`MTEB_TASKS`], and over its 56 data sets.
+
+    This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
+    the average counts each data set once, not each category.
+
+    Args:
+        scores (`Mapping[str, float]`): The score of each data set. Other data sets than those 56 do not count.
+
+    Returns:
+        `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
+        number of data sets in it (`tasks`), and how many there are (`of`).
+    """
+    groups = {**MTEB_TASKS, "average": tuple(mteb_task_names(["all"]))}
+    averages = {}
+    for name, members in groups.items():
+        present = [scores[task] for task in members if task in scores]
+        if present:
+            averages[name] = {"value": sum(present) / len(present), "tasks": len(present), "of": len(members)}
+    return averages
 
 
 def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:

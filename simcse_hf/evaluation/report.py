@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .classifier import L2_GRID, ClassifierConfig
+from .mteb import mteb_averages
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
 
 PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
@@ -20,7 +21,7 @@ Scores = dict[str, dict[str, dict[str, np.ndarray]]]
 #: What numpy and zipfile raise on a damaged file; `RuntimeError` if a damaged flag says that it is encrypted.
 _DAMAGE = (AttributeError, TypeError, ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
-NOT_TASKS = ("average", "average_transfer", "geometry", "mteb")
+NOT_TASKS = ("average", "average_transfer", "geometry", "mteb", "mteb_averages")
 
 
 def is_user_task(result: dict[str, Any]) -> bool:
@@ -113,7 +114,21 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
     if "mteb" in results:
         rows = [["MTEB", "score"]] + [[task, format_number(score)] for task, score in results["mteb"].items()]
         blocks.append(format_rows(rows))
+        if averages := format_mteb_averages(results["mteb"]):
+            blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
     return "\n\n".join(filter(None, blocks))
+
+
+def format_mteb_averages(scores: dict[str, float]) -> list[list[str]]:
+    """Return a row with the name, the mean and the number of data sets for each average of MTEB scores."""
+    return [
+        [
+            "Avg. over all data sets" if name == "average" else name,
+            format_number(average["value"]),
+            f"{average['tasks']} of {average['of']}",
+        ]
+        for name, average in mteb_averages(scores).items()
+    ]
 
 
 def _user_task_line(name: str, result: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ LIAO_DEFAULTS: dict[str, Any] = {
 
 
 class Softmax(Objective):
-    r"""Cross-entropy of a two-layer classifier over (u, v, |u - v|) (Liao 2021, arXiv:2106.04791, section 3, Eq. 1).
+    r"""Cross-entropy of a classifier over (u, v, |u - v|) (Liao 2021, arXiv:2106.04791, section 3, Eq. 1).
 
     u is the embedding of a premise and v that of one of its hypotheses. The loss is the mean over all pairs of the
     batch, including those of the other processes. The paper's "SBERT baseline" is this objective on pairs.
@@ -36,9 +36,9 @@ class Softmax(Objective):
     the mean of the two cross-entropies (lambda = 0.5 in the authors' notes). The paper does not say how to label a
     hypothesis of another premise; here it is a contradiction. In evaluation mode nothing is augmented.
 
-    The paper calls the classifier "two-layer" and says no more. This one has a ReLU between the layers. SBERT itself
-    (arXiv:1908.10084) has a single layer, and the paper's code two linear layers of width 1.5 dim without a ReLU. The
-    classifier is used in training only.
+    The paper calls the classifier "two-layer" and says no more. This one has a ReLU between the layers; the paper's
+    code has two linear layers of width 1.5 dim without a ReLU. With `layers=1` it is the classifier of SBERT
+    (arXiv:1908.10084, section 3): one matrix without a bias. The classifier is used in training only.
 
     Args:
         dim (`int`): Embedding size.
@@ -46,6 +46,7 @@ class Softmax(Objective):
         augment (`bool`, *optional*, defaults to `False`): Whether to add the pairs of the "-Augment" baselines.
         max_positives (`int`, *optional*): With `augment`, the limit N+ on the positives of a premise; unset: all.
         max_negatives (`int`, *optional*): With `augment`, the limit N- on its negatives; unset: all of the batch.
+        layers (`int`, *optional*, defaults to `2`): Layers of the classifier, 1 or 2.
 
     Raises:
         ValueError: If an argument is not valid, or a limit is set without `augment`.
@@ -63,21 +64,27 @@ class Softmax(Objective):
         augment: bool = False,
         max_positives: int | None = None,
         max_negatives: int | None = None,
+        layers: int = 2,
     ):
         super().__init__(dim)
+        if layers not in (1, 2):
+            raise ValueError(f"layers must be 1 or 2, got {layers!r}")
+        if layers == 1 and hidden_dim is not None:
+            raise ValueError("hidden_dim is the width between two layers: leave it out with layers=1")
         if hidden_dim is not None and not (isinstance(hidden_dim, int) and hidden_dim >= 1):
             raise ValueError(f"hidden_dim must be an integer above 0, got {hidden_dim}")
         if not isinstance(augment, bool):
             raise ValueError(f"augment must be true or false, got {augment!r}")
         if not augment and (max_positives is not None or max_negatives is not None):
             raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
-        hidden_dim = hidden_dim or dim
         self.augment = self.needs_text_ids = augment
         self.max_positives = check_limit("max_positives", max_positives)
         self.max_negatives = check_limit("max_negatives", max_negatives)
-        self.classifier = nn.Sequential(
-            nn.Linear(3 * dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, len(RELATIONS))
-        )
+        width = hidden_dim or dim
+        if layers == 1:
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, len(RELATIONS), bias=False))
+        else:
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, len(RELATIONS)))
 
     def check(self, rows: TrainingRows) -> None:
         """Check that every row has valid relations; see [`row_relations`]."""

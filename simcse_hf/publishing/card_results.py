@@ -7,7 +7,15 @@ from pathlib import Path
 from huggingface_hub import EvalResult, EvalResultEntry
 from transformers.utils import logging
 
-from ..evaluation.report import NOT_TASKS, format_number, headline, is_transfer, is_user_task, read_results
+from ..evaluation.report import (
+    NOT_TASKS,
+    format_mteb_averages,
+    format_number,
+    headline,
+    is_transfer,
+    is_user_task,
+    read_results,
+)
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
 from ..postprocessing.files import FOLDER
@@ -202,6 +210,9 @@ def evaluation_tables(document: dict) -> list[Table]:
     if mteb := results.get("mteb"):
         rows = [[task, format_number(score)] for task, score in mteb.items()]
         tables.append(Table("MTEB", "Main scores, measured with the package `mteb`.", ["task", "score"], rows))
+        if averages := format_mteb_averages(mteb):
+            text = "Means of the main scores; each data set counts once."
+            tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
     return tables
 
 

@@ -1,7 +1,11 @@
 """What `--model` may name in `simcse-hf evaluate` and `compare`."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from cli_helpers import model_options
 from conftest import tiny_config
 from evaluation_helpers import write
@@ -33,6 +37,29 @@ def test_calls_a_function_of_a_module_in_the_current_folder(tmp_path, monkeypatc
     ):
         with pytest.raises(ValueError, match=message):
             load_model(name, DEFAULTS)
+
+
+def test_the_documented_models_of_other_libraries_are_loaded_and_called_in_batches(tmp_path, monkeypatch):
+    """`baselines.py` of docs/evaluation.md, with stand-ins for tensorflow_hub and InferSent's models.py."""
+    text = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (program,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def infersent" in block)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "baselines.py", [program])
+    write(tmp_path / "tensorflow_hub.py", ["def load(url): return lambda texts: [[len(t), 1.0] for t in texts]"])
+    write(
+        tmp_path / "models.py",
+        ["class InferSent:", "    def __init__(self, options): self.dim = options['enc_lstm_dim']"]
+        + ["    def load_state_dict(self, state): self.state = state"]
+        + ["    def set_w2v_path(self, path): self.path = path"]
+        + ["    def build_vocab_k_words(self, K): self.words = K"]
+        + ["    def encode(self, texts, bsize, tokenize): return [[float(self.words)] for _ in texts]"],
+    )
+    (tmp_path / "encoder").mkdir()
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "encoder/infersent1.pkl")
+    use = load_model("baselines:universal_sentence_encoder", DEFAULTS)
+    texts = ["a" * (n % 7) for n in range(600)]
+    np.testing.assert_array_equal(use.encode(texts), [[n % 7, 1.0] for n in range(600)])
+    assert load_model("baselines:infersent", DEFAULTS).encode(texts[:3]).tolist() == [[100_000.0]] * 3
 
 
 def test_loads_a_checkpoint_with_the_options_of_the_command_line(save_checkpoint):

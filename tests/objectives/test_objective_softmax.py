@@ -118,6 +118,29 @@ def test_errors_count_rows_after_a_selection():
         Softmax(4).check(rows)
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_one_layer_is_the_softmax_of_sbert(name):
+    """SBERT, section 3: softmax(W (u, v, |u - v|)) without a bias."""
+    objective = Softmax(3, layers=1).double()
+    assert [tuple(weights.shape) for weights in objective.parameters()] == [(3, 9)]
+    (matrix,) = objective.parameters()
+    batch = embedded(ROWS[name], 3)
+    losses = []
+    for row, (u, *others) in zip(ROWS[name], batch.embeddings, strict=True):
+        for label, v in zip(row, others, strict=False):
+            scores = (matrix @ torch.cat([u, v, (u - v).abs()])).exp()
+            losses.append(-torch.log(scores[label] / scores.sum()))
+    assert objective(batch).item() == pytest.approx((sum(losses) / len(losses)).item(), rel=1e-12)
+
+
+def test_a_wrong_number_of_layers_is_refused():
+    for layers in (0, 3, 1.5):
+        with pytest.raises(ValueError, match=f"layers must be 1 or 2, got {layers}"):
+            Softmax(4, layers=layers)
+    with pytest.raises(ValueError, match="hidden_dim is the width between two layers"):
+        Softmax(4, hidden_dim=8, layers=1)
+
+
 @pytest.mark.parametrize("hidden_dim", [0, -1, 2.5])
 def test_an_invalid_hidden_width_is_refused(hidden_dim):
     with pytest.raises(ValueError, match=f"hidden_dim must be an integer above 0, got {hidden_dim}"):

@@ -276,6 +276,9 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_
     settings = {name: value for name, value in settings.items() if name in SETTING_NAMES}
     assert ContrastiveSettings(**settings).objective == objective.name
     defaults = {name: value for name, value in type(objective).defaults.items() if name in values}
+    if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
+        defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
+        assert settings["objective_options"] == {"layers": 1}
     assert defaults == {name: values[name] for name in defaults}
     assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
 
