@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -28,11 +29,12 @@ def pad(
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: Token ids and attention mask, both of shape `(num_sentences, length)`.
     """
-    lengths = torch.tensor([len(ids) for ids in sentences])
-    mask = torch.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
-    ids = torch.full(mask.shape, pad_token_id, dtype=torch.long)
-    ids[mask] = torch.tensor(list(chain.from_iterable(sentences)), dtype=torch.long)
-    return ids, mask.long()
+    # numpy and not torch: torch would start a second team of threads where this runs in a background thread
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    mask = np.arange(lengths.max() if length is None else length) < lengths[:, None]
+    ids = np.full(mask.shape, pad_token_id, np.int64)
+    ids[mask] = np.fromiter(chain.from_iterable(sentences), np.int64, lengths.sum())
+    return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
 @dataclass

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from transformers.utils import logging
 
-from .files import SAMPLE_ROWS
 from .memory import DatasetTable
 from .rows import RowReport, clean_rows, is_list, row_width
+from .table import SAMPLE_ROWS
 
 logger = logging.get_logger(__name__)
 

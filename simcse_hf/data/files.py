@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers.utils import logging
 
-from .lines import decoded_lines, read_bytes
+from .lines import FIRST, Place, decoded_lines, placed_lines, read_bytes
+from .table import SAMPLE_ROWS, FileTable
 
 logger = logging.get_logger(__name__)
 
@@ -22,58 +22,13 @@ SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed 
 
 _BATCH_ROWS = 10_000
 _CELL_LIMIT = 2**27  # characters; the csv module's own limit of 131072 is below one long document
-#: The rows that a table's columns are judged by.
-SAMPLE_ROWS = 100
-
-Row = tuple[int, Sequence[Any]]
 
 
 class DataFileNotFoundError(FileNotFoundError, ValueError):
     """A data file does not exist."""
 
 
-class TextTable(ABC):
-    """A table with named columns, read row by row.
-
-    Args:
-        name (`str`): What messages call the table: the file's path, or a description of an object in memory.
-
-    Attributes:
-        unit (`str`): What numbers of rows count, from 1: `"line"` of the file or `"row"` of the table.
-        columns (`list[str]`): The names of the columns, in the table's own order.
-        positional (`bool`): Whether columns have no names of their own, so that their position says what they hold.
-        blank_lines (`int`): Blank lines that the latest pass of `rows` has skipped.
-    """
-
-    unit = "line"
-    positional = False
-
-    def __init__(self, name: str):
-        self.name = name
-        self.columns: list[str] = []
-        self.blank_lines = 0
-
-    @abstractmethod
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the line or row number, from 1, and the cells of some columns for every row.
-
-        Args:
-            columns (`Sequence[str]`): The columns.
-
-        Yields:
-            `tuple[int, Sequence[Any]]`: The number and the cells.
-        """
-
-    def sample(self) -> list[Sequence[Any]]:
-        """Return the cells of the first rows, in all columns."""
-        return [cells for _, cells in islice(self.rows(self.columns), SAMPLE_ROWS)]
-
-    def at(self, number: int) -> str:
-        """Return the place of a row for a message, such as `train.csv, line 7`."""
-        return f"{self.name}, {self.unit} {number}"
-
-
-def open_table(path: str | Path, delimiter: str | None = None) -> TextTable:
+def open_table(path: str | Path, delimiter: str | None = None) -> FileTable:
     """Open a file by its extension and read the names of its columns.
 
     A txt file has the one column `text`. The first row of a csv or tsv file is its header. A json file is an array of
@@ -85,7 +40,7 @@ def open_table(path: str | Path, delimiter: str | None = None) -> TextTable:
         delimiter (`str`, *optional*): Cell separator of a csv or tsv file. Defaults to a comma or a tab.
 
     Returns:
-        `TextTable`: The table.
+        `FileTable`: The table.
 
     Raises:
         DataFileNotFoundError: If the file does not exist.
@@ -114,7 +69,7 @@ def open_table(path: str | Path, delimiter: str | None = None) -> TextTable:
     return JsonFile(path)
 
 
-class LinesFile(TextTable):
+class LinesFile(FileTable):
     """A txt file with one sentence on each line. Blank lines are skipped; white space within a line is kept.
 
     Args:
@@ -124,19 +79,20 @@ class LinesFile(TextTable):
     def __init__(self, path: Path):
         super().__init__(str(path))
         self.columns = ["text"]
+        self.can_seek = not _is_gzipped(path)
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
+    def placed_rows(self, columns: Sequence[str], start: Place = FIRST) -> Iterator[tuple[Place, Sequence[Any]]]:
+        """Yield the place and the cells of each row; see [`FileTable.placed_rows`]."""
         self.blank_lines = 0
-        for number, line in decoded_lines(Path(self.name)):
+        for place, line in placed_lines(Path(self.name), start):
             line = line.removesuffix("\n").removesuffix("\r")
             if line.strip():
-                yield number, (line,)
+                yield place, (line,)
             else:
                 self.blank_lines += 1
 
 
-class DelimitedFile(TextTable):
+class DelimitedFile(FileTable):
     """A csv or tsv file with a header, quoted as RFC 4180 says. Blank lines are skipped.
 
     The first quoted cell that spans lines is reported by a warning: a text may have line breaks, but an opening quote
@@ -155,6 +111,7 @@ class DelimitedFile(TextTable):
         if len(delimiter) != 1:
             raise ValueError(f"{path}: delimiter must be one character, got {delimiter!r}.")
         self.delimiter = delimiter
+        self.can_seek = not _is_gzipped(path)
         self._has_long_rows = False
         header = next(self._records(), None)
         if header is None:
@@ -163,26 +120,35 @@ class DelimitedFile(TextTable):
         _check_unique(self.columns, str(path))
         self._check_delimiter()
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
+    def placed_rows(self, columns: Sequence[str], start: Place = FIRST) -> Iterator[tuple[Place, Sequence[Any]]]:
+        """Yield the place and the cells of each row; see [`FileTable.placed_rows`]."""
         self.blank_lines = 0
         indices = [self.columns.index(column) for column in columns]
         width = len(self.columns)
-        for number, cells in islice(self._records(), 1, None):
+        for place, cells in islice(self._records(start), 1 if start == FIRST else 0, None):
             if len(cells) != width:
                 raise ValueError(
-                    f"{self.at(number)}: {len(cells)} cells where the header has {width} ({', '.join(self.columns)}). "
-                    f"Put double quotes around a cell that contains the delimiter {self.delimiter!r}."
+                    f"{self.at(place.number)}: {len(cells)} cells where the header has {width} "
+                    f"({', '.join(self.columns)}). Put double quotes around a cell that contains the delimiter "
+                    f"{self.delimiter!r}."
                 )
-            yield number, [cells[index] for index in indices]
+            yield place, [cells[index] for index in indices]
 
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(
-            (line for _, line in decoded_lines(Path(self.name))), delimiter=self.delimiter, strict=True
-        )
+    def _records(self, start: Place = FIRST) -> Iterator[tuple[Place, list[str]]]:
+        place, is_first_line = start, True
+
+        def lines() -> Iterator[str]:
+            nonlocal place, is_first_line
+            for line_place, line in placed_lines(Path(self.name), start):
+                if is_first_line:  # of a record, which may have several lines
+                    place, is_first_line = line_place, False
+                yield line
+
+        reader = csv.reader(lines(), delimiter=self.delimiter, strict=True)
         limit = csv.field_size_limit()
         while True:
-            number = reader.line_num + 1
+            is_first_line = True
+            number = start.number + reader.line_num
             csv.field_size_limit(_CELL_LIMIT)  # the limit is global, so it is restored after each record
             try:
                 cells = next(reader)
@@ -195,21 +161,22 @@ class DelimitedFile(TextTable):
                 ) from None
             finally:
                 csv.field_size_limit(limit)
+            last_line = start.number - 1 + reader.line_num
             # An unescaped quote at the start of a tsv cell swallows the lines up to the next quote without an error.
             if self.delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
                 raise ValueError(
-                    f"{self.at(number)}: a cell that opens with a double quote runs on to line {reader.line_num}. "
+                    f"{self.at(number)}: a cell that opens with a double quote runs on to line {last_line}. "
                     "Write such a quote as a quoted cell with the quote doubled, or use .jsonl."
                 )
-            if not self._has_long_rows and reader.line_num > number:
+            if not self._has_long_rows and last_line > number:
                 self._has_long_rows = True
                 logger.warning_once(
-                    f"{self.at(number)}: a quoted cell runs on to line {reader.line_num}, so these lines are one row, "
+                    f"{self.at(number)}: a quoted cell runs on to line {last_line}, so these lines are one row, "
                     "and other rows may be longer than a line too. If the texts have no line breaks, a double quote "
                     "is not closed: double a quote that belongs to a text, and put quotes around its cell."
                 )
             if cells:
-                yield number, cells
+                yield place, cells
             else:
                 self.blank_lines += 1
 
@@ -225,7 +192,7 @@ class DelimitedFile(TextTable):
                 )
 
 
-class JsonFile(TextTable):
+class JsonFile(FileTable):
     """A json file: an array of rows, or one row on each line (JSON Lines).
 
     A row is an object or an array of texts.
@@ -247,23 +214,24 @@ class JsonFile(TextTable):
         super().__init__(str(path))
         self._array = self._read_array()
         self.unit = "line" if self._array is None else "row"
+        self.can_seek = self._array is None and not _is_gzipped(path)
         first = next((value for _, value in self._values()), None)
         self.positional = isinstance(first, list)
         self.columns = list(dict.fromkeys(key for _, record in islice(self._objects(), SAMPLE_ROWS) for key in record))
         if not self.columns:
             raise ValueError(f"{path}: the file holds no rows.")
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
+    def placed_rows(self, columns: Sequence[str], start: Place = FIRST) -> Iterator[tuple[Place, Sequence[Any]]]:
+        """Yield the place and the cells of each row; see [`FileTable.placed_rows`]."""
         known = set(self.columns)
-        for number, record in self._objects():
+        for place, record in self._objects(start):
             if self.refuse_late_keys and not record.keys() <= known:
                 raise ValueError(
-                    f"{self.at(number)}: the key {min(record.keys() - known)!r} does not occur in the first "
+                    f"{self.at(place.number)}: the key {min(record.keys() - known)!r} does not occur in the first "
                     f"{SAMPLE_ROWS} rows, from whose keys the columns are chosen. Add the key to the first row (null "
                     "stands for no text), or name the columns to take with --columns (columns=[...])."
                 )
-            yield number, [record.get(column) for column in columns]
+            yield place, [record.get(column) for column in columns]
 
     def _read_array(self) -> list[Any] | None:
         lines = (line for _, line in decoded_lines(Path(self.name)) if line.strip())
@@ -279,35 +247,37 @@ class JsonFile(TextTable):
             raise ValueError(f"{self.name}, line {line}: not valid JSON: {reason}.") from None
         return values
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _objects(self, start: Place = FIRST) -> Iterator[tuple[Place, dict[str, Any]]]:
         self.blank_lines = 0
-        for number, record in self._values():
+        for place, record in self._values(start):
             if self.positional and isinstance(record, list):
                 record = {str(index): cell for index, cell in enumerate(record)}
             if not isinstance(record, dict):
                 raise ValueError(
-                    f'{self.at(number)}: expected an object such as {{"sent0": "..."}}, got {type(record).__name__}.'
+                    f'{self.at(place.number)}: expected an object such as {{"sent0": "..."}}, got '
+                    f"{type(record).__name__}."
                 )
-            yield number, record
+            yield place, record
 
-    def _values(self) -> Iterator[tuple[int, Any]]:
+    def _values(self, start: Place = FIRST) -> Iterator[tuple[Place, Any]]:
         if self._array is not None:
-            yield from enumerate(self._array, 1)
+            rows = enumerate(islice(self._array, start.number - 1, None), start.number)
+            yield from ((Place(number, 0), row) for number, row in rows)
             return
-        for number, line in decoded_lines(Path(self.name)):
+        for place, line in placed_lines(Path(self.name), start):
             if not line.strip():
                 self.blank_lines += 1
                 continue
             try:
-                yield number, json.loads(line)
+                yield place, json.loads(line)
             except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
                 raise ValueError(
-                    f"{self.at(number)}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
+                    f"{self.at(place.number)}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
                     "object per line, or one array of objects."
                 ) from None
 
 
-class ParquetFile(TextTable):
+class ParquetFile(FileTable):
     """A parquet file, read in batches. Only the requested columns are read.
 
     Args:
@@ -322,7 +292,7 @@ class ParquetFile(TextTable):
     def __init__(self, path: Path):
         super().__init__(str(path))
         source: Any = path
-        if path.suffix.lower() == ".gz":  # parquet is read from its end, so it is unpacked into memory
+        if _is_gzipped(path):  # parquet is read from its end, so it is unpacked into memory
             source = pa.BufferReader(read_bytes(path))
         try:
             self._file = pq.ParquetFile(source)
@@ -331,25 +301,34 @@ class ParquetFile(TextTable):
             raise ValueError(f"{path}: not a readable parquet file: {error}. Write or download it again.") from None
         _check_unique(self.columns, str(path))
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
-        number = 0
-        for batch in self._batches(columns):
+    def placed_rows(self, columns: Sequence[str], start: Place = FIRST) -> Iterator[tuple[Place, Sequence[Any]]]:
+        """Yield the place and the cells of each row; see [`FileTable.placed_rows`]."""
+        metadata = self._file.metadata
+        group, number = 0, 0  # the row group that holds the start, and the number of rows before it
+        while group < metadata.num_row_groups and number + metadata.row_group(group).num_rows < start.number:
+            number, group = number + metadata.row_group(group).num_rows, group + 1
+        for batch in self._batches(columns, group):
             for cells in zip(*batch, strict=True):
                 number += 1
-                yield number, cells
-        if number != self._file.metadata.num_rows:
+                if number >= start.number:
+                    yield Place(number, 0), cells
+        if number != metadata.num_rows:
             raise ValueError(
-                f"{self.name}: holds {number} rows where its metadata says {self._file.metadata.num_rows}. Write or "
+                f"{self.name}: holds {number} rows where its metadata says {metadata.num_rows}. Write or "
                 "download it again."
             )
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[list[list[Any]]]:
+    def _batches(self, columns: Sequence[str], first_group: int) -> Iterator[list[list[Any]]]:
+        groups = list(range(first_group, self._file.metadata.num_row_groups)) if first_group else None
         try:
-            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+            for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(columns)):
                 yield [batch.column(column).to_pylist() for column in columns]
         except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # of damaged pages, or of odd dates
             raise ValueError(f"{self.name}: cannot be read to its end: {error}. Write or download it again.") from None
+
+
+def _is_gzipped(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 def _check_unique(columns: Sequence[str], name: str) -> None:

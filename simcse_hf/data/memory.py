@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from .files import Row, TextTable
+from .table import Row, TextTable
 
 _BATCH_ROWS = 10_000
 

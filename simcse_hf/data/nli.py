@@ -12,8 +12,9 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, Value
 from transformers.utils import logging
 
-from .files import TextTable, open_table
+from .files import open_table
 from .rows import check_encodable
+from .table import TextTable
 
 logger = logging.get_logger(__name__)
 

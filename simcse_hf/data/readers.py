@@ -27,9 +27,10 @@ from transformers.utils import logging
 from ..ops.files import write_atomically
 from .builder import TextBuilder
 from .columns import check_column_count, output_columns, resolve_columns, resolve_dataset_columns
-from .files import SUFFIX, SUFFIXES, DelimitedFile, JsonFile, TextTable, open_table
+from .files import SUFFIX, SUFFIXES, DelimitedFile, JsonFile, open_table
 from .memory import MemoryTable
 from .rows import RowReport, clean_rows, row_width
+from .table import TextTable
 
 logger = logging.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from .files import TextTable
+from .table import TextTable
 
 logger = logging.get_logger(__name__)
 

@@ -7,9 +7,10 @@ from typing import Any
 from datasets import IterableDataset
 
 from .columns import check_column_count, output_columns, resolve_columns
-from .files import SAMPLE_ROWS, Row, TextTable, open_table
+from .files import open_table
 from .readers import find_paths, load_from_hub, resolve_tables, text_features
 from .rows import RowReport, clean_row, clean_rows, row_width
+from .table import SAMPLE_ROWS, Row, TextTable
 
 _BATCH_ROWS = 1000
 

@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from .columns import SENTENCE_NAMES, resolve_columns
-from .files import JsonFile, TextTable, open_table
+from .files import JsonFile, open_table
+from .lines import FIRST, Place
 from .rows import check_encodable
+from .table import FileTable
 
 
-def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[TextTable, str]:
+def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[FileTable, str]:
     """Open a file and choose its column of texts.
 
     Args:
@@ -19,7 +21,7 @@ def text_column(path: str | os.PathLike[str], column: str | None = None) -> tupl
             `sentence`.
 
     Returns:
-        `tuple[TextTable, str]`: The open table and the name of the column.
+        `tuple[FileTable, str]`: The open table and the name of the column.
 
     Raises:
         ValueError: If the file cannot be read, has no such column, or has several that may be meant.
@@ -58,13 +60,32 @@ def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Ite
             line or row.
     """
     table, column = text_column(path, column)
-    for number, (text,) in table.rows([column]):
+    for place, text in placed_texts(table, column):
+        yield place.number, text
+
+
+def placed_texts(table: FileTable, column: str, start: Place = FIRST) -> Iterator[tuple[Place, str]]:
+    """Yield the texts of a column with their places, from some place on.
+
+    Args:
+        table (`FileTable`): The table.
+        column (`str`): The column.
+        start (`Place`, *optional*, defaults to `FIRST`): The place of a row, as yielded before.
+
+    Yields:
+        `tuple[Place, str]`: The place and the text.
+
+    Raises:
+        ValueError: If the file cannot be read, or a cell holds no text. The message names the line or row.
+    """
+    for place, (text,) in table.placed_rows([column], start):
         if not isinstance(text, str):
             raise ValueError(
-                f"{table.at(number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows first."
+                f"{table.at(place.number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows "
+                "first."
             )
-        check_encodable(text, partial(table.at, number))
-        yield number, text
+        check_encodable(text, partial(table.at, place.number))
+        yield place, text
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:

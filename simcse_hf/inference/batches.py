@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -17,9 +18,11 @@ from ..data.templates import read_template
 from ..ops.distributed import world
 from ..ops.invariance import is_batch_invariant, padded_width
 from ..ops.memory import keep_freed_memory
+from .background import prefetched
 
 # A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
 _TOKENIZER_LOCK = threading.Lock()
+_BATCHES_AHEAD = 4  # padded batches that wait for the device
 
 
 def tokenize_texts(
@@ -73,12 +76,12 @@ def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
 
 
 def length_sorted_batches(
-    lengths: Sequence[int], token_budget: int | None, batch_size: int | None = None
+    lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
 ) -> list[list[int]]:
     """Group texts of similar length into batches, the longest first.
 
     Args:
-        lengths (`Sequence[int]`): The number of tokens of each text.
+        lengths (`Sequence[int]` or `np.ndarray`): The number of tokens of each text.
         token_budget (`int`, *optional*): The most tokens of a padded batch. A longer text gets a batch of its own.
         batch_size (`int`, *optional*): The most texts of a batch.
 
@@ -86,7 +89,7 @@ def length_sorted_batches(
         `list[list[int]]`: The indices of the texts of each batch.
     """
     most_texts = batch_size or len(lengths)
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
     batches: list[list[int]] = []
     for index in order:
         batch = batches[-1] if batches else []
@@ -113,7 +116,62 @@ def default_token_budget(model: nn.Module, device: torch.device) -> int:
     return 4096 if getattr(getattr(model, "module", model), "runs_unpadded", False) else 1024
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class BatchPlan:
+    """The batches of some texts.
+
+    Args:
+        batches (`list[list[int]]`): The indices of the texts of each batch.
+        widths (`list[int]`, *optional*): The number of tokens to which each batch is padded. The default is the length
+            of its longest text.
+    """
+
+    batches: list[list[int]]
+    widths: list[int] | None = None
+
+
+def plan_batches(
+    token_ids: Sequence[Sequence[int]], token_budget: int | None, batch_size: int | None, batch_invariant: bool
+) -> BatchPlan:
+    """Plan the batches of tokenized texts.
+
+    Args:
+        token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
+        token_budget (`int`, *optional*): The most tokens of a padded batch.
+        batch_size (`int`, *optional*): The most texts of a batch.
+        batch_invariant (`bool`): Whether the width to which a text is padded must depend on its own length only.
+
+    Returns:
+        `BatchPlan`: The batches.
+    """
+    lengths = list(map(len, token_ids))
+    if not batch_invariant:
+        return BatchPlan(length_sorted_batches(lengths, token_budget, batch_size))
+    lengths = list(map(padded_width, lengths))
+    mixed = length_sorted_batches(lengths, token_budget, batch_size)
+    batches = [list(part) for batch in mixed for _, part in groupby(batch, key=lengths.__getitem__)]
+    return BatchPlan(batches, [lengths[batch[0]] for batch in batches])
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Embeddings that the device may still be computing.
+
+    Args:
+        embeddings (`torch.Tensor`): Where they will be, on the CPU.
+        finished (`torch.cuda.Event`, *optional*): The event after which they are there.
+    """
+
+    embeddings: torch.Tensor
+    finished: torch.cuda.Event | None = None
+
+    def result(self) -> torch.Tensor:
+        """Wait for the device and return the embeddings."""
+        if self.finished is not None:
+            self.finished.synchronize()
+        return self.embeddings
+
+
 def encode_token_ids(
     model: nn.Module,
     token_ids: Sequence[Sequence[int]],
@@ -146,47 +204,87 @@ def encode_token_ids(
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
     """
+    token_budget = resolve_token_budget(model, token_budget, batch_size)
+    plan = plan_batches(token_ids, token_budget, batch_size, is_batch_invariant())
+    options = {"show_progress": show_progress, "split_over_processes": split_over_processes}
+    return start_encoding(model, token_ids, pad_token_id, plan, **options).result()
+
+
+def resolve_token_budget(model: nn.Module, token_budget: int | None, batch_size: int | None) -> int | None:
+    """Return the token budget of a call of [`encode_token_ids`], `None` for no limit; see there."""
     for name, limit in (("token_budget", token_budget), ("batch_size", batch_size)):
         if limit is not None and limit < 1:
             raise ValueError(f"{name} must be at least 1, got {limit}")
+    if token_budget is None and batch_size is None:
+        return default_token_budget(model, next(model.parameters()).device)
+    return token_budget
+
+
+@torch.no_grad()
+def start_encoding(
+    model: nn.Module,
+    token_ids: Sequence[Sequence[int]],
+    pad_token_id: int,
+    plan: BatchPlan,
+    *,
+    show_progress: bool = False,
+    split_over_processes: bool = True,
+) -> Computation:
+    """Start to compute the embeddings of tokenized texts, without waiting for an accelerator.
+
+    A background thread pads the next batches and puts them into pinned memory. Embeddings stay on the device until
+    all batches have been started, and are copied once.
+
+    Args:
+        model (`nn.Module`): See [`encode_token_ids`], as for the arguments that are not listed here.
+        token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
+        pad_token_id (`int`): The id that pads the batches.
+        plan (`BatchPlan`): The batches.
+        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+        split_over_processes (`bool`, *optional*, defaults to `True`): Encode a part of the batches in each process.
+
+    Returns:
+        `Computation`: The embeddings; on a CPU they have been computed.
+    """
     rank, processes = world() if split_over_processes else (0, 1)
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
-    if token_budget is None and batch_size is None:
-        token_budget = default_token_budget(model, device)
-    lengths = [len(ids) for ids in token_ids]
-    if is_batch_invariant():
-        lengths = [padded_width(length) for length in lengths]
-    batches = length_sorted_batches(lengths, token_budget, batch_size)
-    if is_batch_invariant():  # texts of one batch share a width
-        batches = [list(part) for batch in batches for _, part in groupby(batch, key=lengths.__getitem__)]
+    # A sharded model's forward pass is collective, so every process has to call it equally often: a process
+    # without a batch of its own in the last round encodes another one and drops the result.
+    rounds = -(-len(plan.batches) // processes)
+    numbers = [step * processes + rank for step in range(rounds)]
+
+    def padded() -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        for number in numbers:
+            chosen = number % len(plan.batches)
+            rows, width = plan.batches[chosen], None if plan.widths is None else plan.widths[chosen]
+            tensors = torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)
+            yield number, *(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors)
+
     embeddings: torch.Tensor | None = None
     was_training = model.training
     if was_training:  # a model in evaluation mode is not touched, so that threads can share it
         model.eval()
     try:
-        # A sharded model's forward pass is collective, so every process has to call it equally often: a process
-        # without a batch of its own in the last round encodes another one and drops the result.
-        rounds = range(-(-len(batches) // processes))
-        for step in tqdm(rounds, desc="Encoding", unit="batch", disable=not show_progress or rank != 0):
-            number = step * processes + rank
-            rows = batches[number % len(batches)]
-            ids, mask = pad([token_ids[i] for i in rows], pad_token_id)
-            if is_batch_invariant():
-                missing = (0, lengths[rows[0]] - ids.shape[1])
-                ids, mask = F.pad(ids, missing, value=pad_token_id), F.pad(mask, missing)
-            output = model(input_ids=ids.to(device), attention_mask=mask.to(device)).sentence_embeddings.float()
-            if embeddings is None:
-                place = output.device if processes > 1 else "cpu"
-                embeddings = torch.zeros(len(token_ids), output.shape[-1], device=place)
-            if number < len(batches):
-                embeddings[torch.tensor(rows, device=embeddings.device)] = output.to(embeddings.device)
+        with prefetched(padded(), _BATCHES_AHEAD if rounds > 1 else 0) as batches:
+            bar = tqdm(batches, desc="Encoding", total=rounds, unit="batch", disable=not show_progress or rank != 0)
+            for number, rows, ids, mask in bar:
+                ids, mask = (tensor.to(device, non_blocking=True) for tensor in (ids, mask))
+                output = model(input_ids=ids, attention_mask=mask).sentence_embeddings.float()
+                if embeddings is None:
+                    embeddings = output.new_zeros(len(token_ids), output.shape[-1])
+                if number < len(plan.batches):
+                    embeddings.index_copy_(0, rows.to(output.device, non_blocking=True), output)
     finally:
         if was_training:
             model.train()
     if embeddings is None:
-        return torch.zeros(0, 0)
+        return Computation(torch.zeros(0, 0))
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
-    return embeddings.cpu()
+    if embeddings.device.type != "cuda":
+        return Computation(embeddings.cpu())
+    on_host, finished = embeddings.to("cpu", non_blocking=True), torch.cuda.Event()
+    finished.record(torch.cuda.current_stream(embeddings.device))
+    return Computation(on_host, finished)

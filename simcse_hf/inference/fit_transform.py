@@ -1,6 +1,8 @@
 """Fit a whitening or a flow on a model's embeddings and save it beside the model."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,8 @@ from ..postprocessing.files import METHODS, MODULES, Fit, save_transform
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.interface import VectorTransform
 from ..postprocessing.whitening import fit_whitening
+from .encoding import default_window
 from .simcse import SimCSE
-
-_WINDOW = 10_000  # texts that are tokenized and sorted by length together
 
 
 def fit_transform(
@@ -114,9 +115,15 @@ def _check_columns(sentences: str | Path, columns: list[str] | None) -> list[str
 def _encode_windows(
     model: SimCSE, sentences: str | Path, columns: list[str], token_budget: int | None, show_progress: bool
 ) -> Iterator[torch.Tensor]:
-    with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar:
-        for column in columns:
-            texts = (text for _, text in stream_texts(sentences, column))
-            while window := list(islice(texts, _WINDOW)):
-                yield model.encode(window, normalize=False, token_budget=token_budget)
-                bar.update(len(window))
+    for column in columns:
+        texts = (text for _, text in stream_texts(sentences, column))
+        windows = iter(partial(_take, texts, default_window(model.device)), [])
+        embedded = model.encode_windows(windows, normalize=False, token_budget=token_budget)
+        with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar, closing(embedded):
+            for embeddings in embedded:
+                yield embeddings
+                bar.update(len(embeddings))
+
+
+def _take(texts: Iterator[str], count: int) -> list[str]:
+    return list(islice(texts, count))

@@ -3,8 +3,13 @@
 import json
 import os
 import re
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from ..data.lines import Place
+from ..ops.files import write_atomically
 
 MANIFEST = "manifest.json"
 RANGES = "ranges.npy"
@@ -62,7 +67,38 @@ def _find_problem(manifest: dict[str, Any]) -> str | None:
     if not isinstance(settings.get("precision"), str):
         return f"precision is {settings.get('precision')!r}"
     count = -(-rows // settings["shard_size"])
-    return f"{count} shards, and {_MAX_SHARDS} are the most" if count > _MAX_SHARDS else None
+    if count > _MAX_SHARDS:
+        return f"{count} shards, and {_MAX_SHARDS} are the most"
+    starts = manifest.get("starts")
+    if starts is not None and not _are_places(starts, count):
+        return f"starts do not name the places of {count} shards"
+    return None
+
+
+def _are_places(starts: Any, count: int) -> bool:
+    """Return whether these are as many pairs of a row number and a byte offset, both rising."""
+    if not isinstance(starts, list) or len(starts) != count:
+        return False
+    if any(not isinstance(pair, list) or [type(entry) for entry in pair] != [int, int] for pair in starts):
+        return False
+    rising = all(a < b and c <= d for (a, c), (b, d) in pairwise(starts))
+    return rising and starts[0][0] >= 1 and starts[0][1] >= 0
+
+
+def start_of(manifest: dict[str, Any], number: int) -> Place | None:
+    """Return where a shard starts in the input, if the manifest says so.
+
+    It does not for an input that cannot be read from the middle, or if an earlier version wrote it.
+
+    Args:
+        manifest (`dict[str, Any]`): What [`read_manifest`] returned.
+        number (`int`): The number of the shard, from 0.
+
+    Returns:
+        `Place`, *optional*: The place of its first row.
+    """
+    starts = manifest.get("starts")
+    return None if starts is None else Place(*starts[number])
 
 
 def check_shard_count(rows: int, shard_size: int) -> None:
@@ -108,3 +144,22 @@ def remove_run(folder: Path) -> None:
         path.unlink(missing_ok=True)
     remove_leftovers(folder)
     (folder / MANIFEST).unlink()
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file of a run, which gets its name when it is complete.
+
+    Args:
+        path (`Path`): The file.
+        write (`Callable`): Writes to the open stream that it is given.
+
+    Raises:
+        ValueError: If the file cannot be written, for example because the disk is full.
+    """
+    try:
+        with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+            write(stream)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {path}: {error}. Finished shards are kept: make room and run again with --resume."
+        ) from error

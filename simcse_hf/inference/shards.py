@@ -1,39 +1,29 @@
 """Encode a file of texts into shards of embeddings, so that an interrupted run can be resumed."""
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from hashlib import blake2b, file_digest
-from itertools import islice
+from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
 from tokenize import TokenError  # numpy reads the header of an npy file as Python tokens
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-import torch.distributed as dist
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.texts import stream_texts, text_column
-from ..ops.distributed import world
-from ..ops.files import write_atomically
+from ..data.texts import text_column
+from ..ops.distributed import from_first_process, world
 from ..ops.finite import NotFiniteError
-from .manifest import (
-    FORMATS,
-    LAYOUT_VERSION,
-    MANIFEST,
-    RANGES,
-    check_shard_count,
-    is_leftover,
-    read_manifest,
-    remove_leftovers,
-    shard_paths,
-)
+from .encoding import TokenizeError, default_window
+from .manifest import FORMATS, RANGES, read_manifest, shard_paths, start_of, write_whole
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -42,14 +32,13 @@ from .quantization import (
     check_truncate_dim,
     quantize,
 )
+from .shard_rows import Row, Shard, Window, file_version, read_windows
+from .shard_run import await_manifest, start_run
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
 
-_WINDOW = 10_000  # texts that are tokenized and sorted by length together
 _POLL_SECONDS = 0.5
-#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
-_NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
 
 
 @dataclass(frozen=True)
@@ -98,11 +87,11 @@ class ShardSettings:
                 raise ValueError(f"ranges are for precision int8 and uint8, not {self.precision!r}: leave them out")
             check_ranges(np.asarray(self.ranges), self.truncate_dim or dim)
 
-    def describe(self, source: Path, prompt: str) -> dict[str, Any]:
-        """Return the settings as the manifest holds them."""
+    def describe(self, column: str, prompt: str) -> dict[str, Any]:
+        """Return the settings as the manifest holds them, with the names that were found for column and prompt."""
         ranges = None if self.ranges is None else np.asarray(self.ranges, dtype=np.float32)
         return {
-            "column": text_column(source, self.column)[1],
+            "column": column,
             "normalize": self.normalize,
             "truncate_dim": self.truncate_dim,
             "precision": self.precision,
@@ -126,13 +115,15 @@ def encode_file(
     """Write the embeddings of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
 
     A first pass over the file counts and checks its rows, so that a bad row is found before hours of encoding. The
-    file is then streamed, with one shard in memory at a time. A shard gets its name when it is complete, and `resume`
-    writes those that are missing. `manifest.json` records the settings and digests of the input, the weights and the
-    transform; a run that differs in any of them is refused, so a resumed run ends with the same bytes as one without
-    interruption.
+    file is then streamed: one shard and the one that is being written are in memory, and one window of texts that is
+    read and tokenized ahead. A shard gets its name when it is complete, and `resume` writes those that are missing.
+    `manifest.json` records the settings and digests of the input, the weights and the transform; a run that differs
+    in any of them is refused, so a resumed run ends with the same bytes as one without interruption.
 
     Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a shared folder),
-    each process writes every W-th shard. They wait for one another once, at the start.
+    each process writes every W-th shard. The first process makes the first pass, however long it takes, and writes
+    where each shard starts in the file, so that the others read only their own rows. Files that cannot be read from
+    the middle (gzipped ones, and a json file that is one array) are read from the start by each process.
 
     Args:
         model (`SimCSE`): The model.
@@ -152,63 +143,84 @@ def encode_file(
     options = ShardSettings(**settings)
     options.check(model.dim)
     prompt = model.resolve_prompt(options.prompt, options.prompt_name)
-    rank, processes = world()
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
-    described = options.describe(source, prompt)
-    if rank == 0:
-        _prepare(folder, {"model": _describe_model(model), "settings": described}, source, resume)
-    if processes > 1:
-        dist.barrier()
-    rows, paths = read_manifest(folder)["input"]["rows"], shard_paths(folder)
-    sizes = [min(options.shard_size, rows - number * options.shard_size) for number in range(len(paths))]
+    version = file_version(source) if source.exists() else None
+    table, column = text_column(source, options.column)
+    digest = from_first_process(
+        lambda: start_run(folder, model, table, options.describe(column, prompt), resume),
+        f"checks {source} and counts its rows",
+    )
+    manifest = await_manifest(folder, digest)
+    size, paths = options.shard_size, shard_paths(folder)
+    sizes = [min(size, manifest["input"]["rows"] - number * size) for number in range(len(paths))]
+    rank, processes = world()
     assigned = range(rank, len(paths), processes)
     missing = [number for number in assigned if not paths[number].exists()]
+    if not table.can_seek and rank == 0 and processes > 1:
+        logger.warning(
+            f"{source} cannot be read from the middle, so each of the {processes} processes reads it from its start. "
+            "Unpack it, or write it as JSON Lines, to let each process read only the rows of its own shards."
+        )
+    shards = [Shard(number, number * size, sizes[number], start_of(manifest, number)) for number in missing]
+    windows = read_windows(table, column, shards, default_window(model.device), version)
     ranges = options.ranges
-    texts = stream_texts(source, described["column"])
-    position = 0
-    with tqdm(
-        total=sum(sizes[number] for number in assigned),
-        initial=sum(sizes[number] for number in assigned if number not in missing),
-        desc="Encoding",
-        unit="text",
-        disable=not show_progress or rank != 0,
-    ) as bar:
-        for number in missing:
-            start = number * options.shard_size
-            for _ in islice(texts, start - position):  # skip finished shards and those of other processes
-                pass
-            shard = list(islice(texts, options.shard_size))
-            position = start + len(shard)
-            if len(shard) != sizes[number]:
-                raise ValueError(f"{source}: the file became shorter while it was read; encode it again.")
-            embeddings = _encode_shard(model, shard, source, options, prompt, bar)
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="simcse-write") as writer,
+        tqdm(
+            total=sum(sizes[number] for number in assigned),
+            initial=sum(sizes[number] for number in assigned if number not in set(missing)),
+            desc="Encoding",
+            unit="text",
+            disable=not show_progress or rank != 0,
+        ) as bar,
+        closing(_encode_shards(model, source, windows, options, prompt, bar)) as encoded,
+    ):
+        writing: Future[None] | None = None
+        for number, rows, embeddings in encoded:
             if options.precision in SCALAR_PRECISIONS:
                 ranges = _common_ranges(folder, number, embeddings, ranges)
-            _write_shard(paths[number], shard, quantize(embeddings, options.precision, ranges))
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(_write_shard, paths[number], rows, embeddings, options.precision, ranges)
+        if writing is not None:
+            writing.result()
     return paths
 
 
-def _encode_shard(
-    model: SimCSE, shard: list[tuple[int, str]], source: Path, options: ShardSettings, prompt: str, bar: tqdm
-) -> np.ndarray:
-    parts = []
-    for start in range(0, len(shard), _WINDOW):
-        numbers, texts = zip(*shard[start : start + _WINDOW], strict=True)
+def _encode_shards(
+    model: SimCSE, source: Path, windows: Iterator[Window], options: ShardSettings, prompt: str, bar: tqdm
+) -> Iterator[tuple[int, list[Row], np.ndarray]]:
+    """Yield the number, the rows and the embeddings of each shard whose windows are read in the background."""
+    in_flight: deque[Window] = deque()
+
+    def texts() -> Iterator[list[str]]:
+        with closing(windows):
+            for window in windows:
+                in_flight.append(window)
+                yield [text for _, text in window.rows]
+
+    settings = {name: getattr(options, name) for name in ("normalize", "truncate_dim", "token_budget")}
+    rows: list[Row] = []
+    parts: list[np.ndarray] = []
+    finished = 0
+    with closing(model.encode_windows(texts(), prompt=prompt, split_over_processes=False, **settings)) as embedded:
         try:
-            embeddings = model.encode(
-                texts,
-                normalize=options.normalize,
-                truncate_dim=options.truncate_dim,
-                convert_to="numpy",
-                token_budget=options.token_budget,
-                prompt=prompt,
-                split_over_processes=False,
-            )
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{source}: the text of line or row {numbers[error.position]}", 0) from None
-        parts.append(embeddings)
-        bar.update(len(texts))
-    return np.concatenate(parts)
+            for embeddings in embedded:
+                window = in_flight.popleft()
+                finished += len(window.rows)
+                bar.update(len(window.rows))
+                rows += window.rows
+                parts.append(embeddings.numpy())
+                if window.ends_shard:
+                    yield window.shard, rows, np.concatenate(parts)
+                    rows, parts = [], []
+        except (NotFiniteError, TokenizeError) as error:
+            waiting = chain.from_iterable(window.rows for window in in_flight)
+            number, _ = next(islice(waiting, error.position - finished, None))
+            subject = f"{source}: the text of line or row {number}"
+            if isinstance(error, TokenizeError):
+                raise TokenizeError(subject, error.reason, error.position) from None
+            raise NotFiniteError(subject, error.position) from None
 
 
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
@@ -252,73 +264,6 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _describe_model(model: SimCSE) -> dict[str, Any]:
-    digest = blake2b()
-    # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-    unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
-    for name, tensor in sorted(model.model.named_parameters()):
-        if id(tensor) in unused:
-            continue
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    if model.postprocessing is not None:
-        for name, tensor in model.postprocessing.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return {
-        "name_or_path": model.name_or_path,
-        "revision": model.revision,
-        "pooler": model.pooler_type,
-        "max_length": model.max_length,
-        "batch_invariant": getattr(model, "batch_invariant", False) or None,  # absent in earlier manifests
-        "dtype": str(model.model.dtype).removeprefix("torch."),
-        "weights": digest.hexdigest(),
-        "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
-    }
-
-
-def _prepare(folder: Path, manifest: dict[str, Any], source: Path, resume: bool) -> None:
-    """Write the manifest of a new run, or compare with that of the run to resume."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error}") from error
-    started = (folder / MANIFEST).exists()
-    if started and not resume:
-        raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
-    earlier = read_manifest(folder) if started else None
-    if not started and not all(map(is_leftover, folder.iterdir())):
-        raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
-    remove_leftovers(folder)
-    with open(source, "rb") as stream:
-        digest = file_digest(stream, "blake2b").hexdigest()
-    manifest = {
-        "layout": LAYOUT_VERSION,
-        "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest},
-        **manifest,
-    }
-    if earlier is None:
-        manifest["input"]["rows"] = sum(1 for _ in stream_texts(source, manifest["settings"]["column"]))
-        if not manifest["input"]["rows"]:
-            raise ValueError(f"{source}: there is no text to encode.")
-        check_shard_count(manifest["input"]["rows"], manifest["settings"]["shard_size"])
-        _write(folder / MANIFEST, lambda stream: stream.write((json.dumps(manifest, indent=2) + "\n").encode()))
-        return
-    differences = [
-        f"{section} {key} was {earlier[section].get(key)!r} and is now {value!r}"
-        for section in ("input", "model", "settings")
-        for key, value in manifest[section].items()
-        if (section, key) not in _NAMES and earlier[section].get(key) != value
-    ]
-    if differences:
-        raise ValueError(
-            f"{folder} holds a different run ({'; '.join(differences)}). Name another folder, or run with what it was "
-            "started with."
-        )
-
-
 def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np.ndarray | None) -> np.ndarray:
     """Return the ranges of all shards: those given, or of the first shard, for which other processes wait."""
     path = folder / RANGES
@@ -327,7 +272,7 @@ def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np
     if ranges is not None:
         ranges = np.asarray(ranges, dtype=np.float32)
         if number == 0:
-            _write(path, lambda stream: np.save(stream, ranges))
+            write_whole(path, lambda stream: np.save(stream, ranges))
         return ranges
     if not path.exists():
         logger.info("Waiting for the ranges of the first shard, %s.", path)
@@ -336,11 +281,14 @@ def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np
     return np.load(path, allow_pickle=False)
 
 
-def _write_shard(path: Path, shard: list[tuple[int, str]], embeddings: np.ndarray) -> None:
+def _write_shard(
+    path: Path, rows: list[Row], embeddings: np.ndarray, precision: str, ranges: np.ndarray | None
+) -> None:
+    embeddings = quantize(embeddings, precision, ranges)
     if path.suffix == ".npy":
-        _write(path, lambda stream: np.save(stream, embeddings))
+        write_whole(path, lambda stream: np.save(stream, embeddings))
         return
-    numbers, texts = zip(*shard, strict=True)
+    numbers, texts = zip(*rows, strict=True)
     flat = pa.array(embeddings.reshape(-1))
     table = pa.table(
         {
@@ -349,14 +297,4 @@ def _write_shard(path: Path, shard: list[tuple[int, str]], embeddings: np.ndarra
             "vector": pa.FixedSizeListArray.from_arrays(flat, embeddings.shape[1]),
         }
     )
-    _write(path, lambda stream: pq.write_table(table, stream))
-
-
-def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    try:
-        with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-            write(stream)
-    except OSError as error:
-        raise ValueError(
-            f"cannot write {path}: {error}. Finished shards are kept: make room and run again with --resume."
-        ) from error
+    write_whole(path, lambda stream: pq.write_table(table, stream))

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,14 @@ from ..data.texts import list_texts
 from ..models.auto import AutoModelForCL
 from ..models.configuration import check_max_length, check_vocabulary, max_positions
 from ..models.poolers import POOLER_TYPES
-from ..ops.evaluation_view import evaluation_view
 from ..ops.files import explain_damage
-from ..ops.finite import check_finite, check_finite_texts
-from ..ops.invariance import batch_invariance
+from ..ops.finite import check_finite
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import Fit, find_transform, save_transform
-from ..search import SentenceIndex
-from ..search.sentences import Results
 from .arguments import check_hub_arguments, convert, inference_settings, output_container, section_pooler
-from .batches import encode_token_ids, tokenize_texts
-from .quantization import check_precision, check_truncate_dim, quantize
+from .encoding import ACCELERATOR_WINDOW, EncodingSettings, encode_windows
+from .quantization import check_precision, check_truncate_dim
+from .search_methods import SearchMethods
 
 logger = logging.get_logger(__name__)
 
@@ -36,7 +33,7 @@ Texts = str | Sequence[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
-class SimCSE:
+class SimCSE(SearchMethods):
     """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
 
     The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
@@ -114,7 +111,6 @@ class SimCSE:
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.batch_invariant = False
-        self.index: SentenceIndex | None = None
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
 
@@ -192,41 +188,70 @@ class SimCSE:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
                 `convert_to`, `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
         """
-        check_precision(precision)
-        check_truncate_dim(truncate_dim, self.dim)
         container = output_container(convert_to, convert_to_tensor, convert_to_numpy)
         texts = list_texts(sentences)
         if max_length is not None:
             check_max_length(max_length, self.model.config)
         if device is not None:
             self.to(device)
-        prefix = self.resolve_prompt(prompt, prompt_name)
-        prefixed, length = [prefix + text for text in texts] if prefix else texts, max_length or self.max_length
-        token_ids = tokenize_texts(self.tokenizer, prefixed, length, self.model.settings.templates)
-        with batch_invariance(self.batch_invariant if batch_invariant is None else batch_invariant):
-            embeddings = encode_token_ids(
-                evaluation_view(self.model),
-                token_ids,
-                self.tokenizer.pad_token_id,
-                token_budget=token_budget,
-                batch_size=batch_size,
-                show_progress=show_progress if show_progress_bar is None else show_progress_bar,
-                split_over_processes=split_over_processes,
-            )
-            if not texts:
-                embeddings = torch.zeros(0, self.dim)
-            elif self.postprocessing is not None:
-                embeddings = self.postprocessing.transform(embeddings)
-        check_finite_texts(embeddings, texts)
-        if normalize_embeddings is False and self.model.settings.normalize:
-            embeddings = F.normalize(embeddings, dim=-1)
-        embeddings = embeddings[:, :truncate_dim]
-        if normalize if normalize_embeddings is None else normalize_embeddings:
-            embeddings = F.normalize(embeddings, dim=-1)
-        if precision != "float32":
-            embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision, ranges))
+        window = max(1, len(texts)) if self.device.type == "cpu" else ACCELERATOR_WINDOW
+        windows = self.encode_windows(
+            [texts[start : start + window] for start in range(0, max(1, len(texts)), window)],
+            prompt=prompt,
+            prompt_name=prompt_name,
+            normalize=normalize if normalize_embeddings is None else normalize_embeddings,
+            normalize_first=normalize_embeddings is False and self.model.settings.normalize,
+            token_budget=token_budget,
+            max_length=max_length,
+            show_progress=show_progress if show_progress_bar is None else show_progress_bar,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+            split_over_processes=split_over_processes,
+            batch_size=batch_size,
+            batch_invariant=batch_invariant,
+        )
+        parts = list(windows)
+        embeddings = parts[0] if len(parts) == 1 else torch.cat(parts)
         embeddings = embeddings[0] if isinstance(sentences, str) else embeddings
         return convert(embeddings, container, self.device)
+
+    def encode_windows(
+        self,
+        windows: Iterable[Sequence[str]],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        **settings: Any,
+    ) -> Iterator[torch.Tensor]:
+        """Encode lists of texts one after the other, and prepare the next list while one is computed.
+
+        The lists may come from a generator that reads a file: a background thread runs it and tokenizes.
+
+            for embeddings in model.encode_windows(batched(lines, 10_000)):
+                ...
+
+        Args:
+            windows (`Iterable[Sequence[str]]`): Lists of texts. Texts of one list are sorted by length together.
+            prompt (`str`, *optional*): As in `encode`.
+            prompt_name (`str`, *optional*): As in `encode`.
+            **settings (`Any`): Further fields of `EncodingSettings`, with the names and defaults of `encode`.
+
+        Returns:
+            `Iterator[torch.Tensor]`: Embeddings or codes of each list, of shape `(texts, dim)`, on the CPU. Close it
+            if you do not take all of them.
+
+        Raises:
+            ValueError: If a setting is invalid, or, from the iterator, as in `encode`. Positions count all texts.
+        """
+        if settings.get("max_length") is None:
+            settings["max_length"] = self.max_length
+        if settings.get("batch_invariant") is None:
+            settings["batch_invariant"] = self.batch_invariant
+        chosen = EncodingSettings(prefix=self.resolve_prompt(prompt, prompt_name), **settings)
+        check_precision(chosen.precision)
+        check_truncate_dim(chosen.truncate_dim, self.dim)
+        return encode_windows(self.model, self.tokenizer, self.postprocessing, windows, chosen)
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
@@ -366,31 +391,6 @@ class SimCSE:
                 create_pr=create_pr,
             )
         return commit.pr_url or commit.commit_url
-
-    def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
-        """Index sentences, or those of a file, as `self.index`; arguments as in `SentenceIndex.build`."""
-        self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
-
-    def add_to_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
-        """Add sentences to the index; arguments as in `SentenceIndex.add`."""
-        self._existing_index().add(sentences_or_file_path, **options)
-
-    def save_index(self, folder: str | os.PathLike) -> None:
-        """Save the index in a folder, as `SentenceIndex.save` does."""
-        self._existing_index().save(folder)
-
-    def load_index(self, folder: str | os.PathLike, **options: Any) -> None:
-        """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
-        self.index = SentenceIndex.load(folder, self, **options)
-
-    def search(self, queries: Texts, *, top_k: int = 5, threshold: float | None = None) -> Results | list[Results]:
-        """Find the sentences of the index that are most similar to each query, as `SentenceIndex.search` does."""
-        return self._existing_index().search(queries, top_k=top_k, threshold=threshold)
-
-    def _existing_index(self) -> SentenceIndex:
-        if self.index is None:
-            raise ValueError("the model has no index yet: call build_index or load_index first")
-        return self.index
 
     def _unit_embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):

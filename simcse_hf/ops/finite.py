@@ -45,10 +45,19 @@ def check_finite(embeddings: np.ndarray | torch.Tensor, what: str, first: int = 
         raise NotFiniteError(what.replace("{}", str(first + position), 1), position)
 
 
-def check_finite_texts(embeddings: np.ndarray | torch.Tensor, texts: Sequence[str]) -> None:
-    """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite."""
+def check_finite_texts(embeddings: np.ndarray | torch.Tensor, texts: Sequence[str], first: int = 0) -> None:
+    """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite.
+
+    Args:
+        embeddings (`np.ndarray` or `torch.Tensor`): Embeddings of shape `(n, dim)`.
+        texts (`Sequence[str]`): The n texts.
+        first (`int`, *optional*, defaults to `0`): The number of the first text in messages and in the error.
+
+    Raises:
+        NotFiniteError: If a value is NaN or infinite.
+    """
     try:
         check_finite(embeddings, "")
     except NotFiniteError as error:
-        position = error.position
-        raise NotFiniteError(f"text {position} ({texts[position][:80]!r})", position) from None
+        text, number = texts[error.position], first + error.position
+        raise NotFiniteError(f"text {number} ({text[:80]!r})", number) from None

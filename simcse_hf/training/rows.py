@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import ContrastiveCollator
 from ..data.columns import resolve_dataset_columns
-from ..data.files import SAMPLE_ROWS
 from ..data.scored_pairs import SCORE, resolve_scored_pairs
 from ..data.stream import resolve_stream_columns
 from ..data.streamed_rows import MakeRows, StreamedRows
+from ..data.table import SAMPLE_ROWS
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import simcse_hf.inference.shards
+import simcse_hf.inference.manifest
 import simcse_hf.search
 import simcse_hf.search.sentences
 from benchmarks.file_kills import add_in_pairs, kill_encoding, kill_saving, load_model
@@ -45,7 +45,7 @@ def test_two_concurrent_additions_lose_no_sentence_that_one_reported_as_added(mo
 
 
 def test_a_shard_that_is_written_in_place_is_noticed(tmp_path, monkeypatch):
-    write_atomically = simcse_hf.inference.shards.write_atomically
+    write_atomically = simcse_hf.inference.manifest.write_atomically
 
     @contextmanager
     def write_in_place(path):
@@ -60,7 +60,7 @@ def test_a_shard_that_is_written_in_place_is_noticed(tmp_path, monkeypatch):
         yield path
         sign.unlink()
 
-    monkeypatch.setattr(simcse_hf.inference.shards, "write_atomically", write_in_place)
+    monkeypatch.setattr(simcse_hf.inference.manifest, "write_atomically", write_in_place)
     counts = kill_encoding("npy, float32", tmp_path, 3, random.Random(1))
     assert counts["differing"] > 0 and counts["differences"][0].startswith("vectors-")
 

@@ -105,6 +105,11 @@ def test_overwriting_removes_the_shards_of_the_manifest_only(folder):
         ({"settings": {"shard_size": -1}}, "shard_size is -1"),
         ({"settings": {"shard_size": 3, "format": "../../x"}}, "format is"),
         ({"settings": {"shard_size": 3, "format": "npy"}}, "precision is None"),
+        ({"starts": {"0": [1, 0]}}, "starts do not name the places of 2 shards"),
+        ({"starts": [[1, 0]]}, "starts do not name the places of 2 shards"),
+        ({"starts": [[1, 0], [4, "9"]]}, "starts do not name the places of 2 shards"),
+        ({"starts": [[4, 9], [1, 0]]}, "starts do not name the places of 2 shards"),
+        ({"starts": [[1, -3], [4, 9]]}, "starts do not name the places of 2 shards"),
     ],
 )
 def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, changes, message):
@@ -198,6 +203,6 @@ def test_half_a_surrogate_pair_is_named_before_anything_is_encoded(model, tmp_pa
         model.encode(["fine", "half \ud83d of one"])
     with pytest.raises(ValueError, match="sentence 1: the text .* holds half of a surrogate pair"):
         model.build_index(["fine", "half \ud83d of one"])
-    monkeypatch.setattr(model, "encode", None)
+    monkeypatch.setattr(model, "encode_windows", None)
     with pytest.raises(ValueError, match=r"t\.jsonl, line 2: the text .* holds half of a surrogate pair"):
         encode_file(model, source, tmp_path / "out", shard_size=1)

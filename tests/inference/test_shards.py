@@ -17,8 +17,8 @@ import torch
 from conftest import WORDS, tiny_config
 
 from simcse_hf.cli.encode import encode_main
-from simcse_hf.data.texts import stream_texts
-from simcse_hf.inference import shards
+from simcse_hf.data.texts import placed_texts, stream_texts
+from simcse_hf.inference import encoding, shard_rows, shards
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
 from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, shard_paths
 from simcse_hf.inference.simcse import SimCSE
@@ -65,7 +65,7 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(model, source, tmp
 
 
 def test_a_shard_longer_than_the_window_is_complete(model, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_WINDOW", 7)
+    monkeypatch.setattr(shards, "default_window", lambda device: 7)
     encode_file(model, source, tmp_path / "out", shard_size=50)
     expected = model.encode(make_texts(53), convert_to="numpy")
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
@@ -112,20 +112,22 @@ def test_an_empty_cell_of_a_table_keeps_its_row(model, tmp_path):
     np.testing.assert_allclose(vectors, model.encode(["the cat", "", "a dog"], convert_to="numpy"), atol=1e-6)
 
 
-def test_the_file_is_streamed_and_no_more_than_a_shard_of_it_is_read_ahead(model, source, tmp_path, monkeypatch):
+def test_the_file_is_streamed_and_no_more_than_one_window_of_it_is_read_ahead(model, source, tmp_path, monkeypatch):
     read, seen = 0, []
 
     def counting(*arguments):
         nonlocal read
-        for item in stream_texts(*arguments):
+        for item in placed_texts(*arguments):
             read += 1
             yield item
 
-    encode = model.encode
-    monkeypatch.setattr(model, "encode", lambda texts, **kw: (seen.append(read), encode(texts, **kw))[1])
-    monkeypatch.setattr(shards, "stream_texts", counting)
+    monkeypatch.setattr(shard_rows, "placed_texts", counting)
+    start = encoding.start_encoding
+    monkeypatch.setattr(
+        encoding, "start_encoding", lambda *args, **kw: (time.sleep(0.05), seen.append(read), start(*args, **kw))[2]
+    )
     encode_file(model, source, tmp_path / "out", shard_size=10)
-    assert [count - 53 for count in seen] == [10, 20, 30, 40, 50, 53]  # after the first pass over all 53
+    assert seen == [20, 30, 40, 50, 53, 53]  # at the time when windows of 10, 20, ... are encoded
 
 
 # --- truncation and codes ----------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ KILLED = """
 import os, signal, sys
 from simcse_hf.inference import shards
 from simcse_hf.cli.encode import encode_main
-write, count = shards._write, 0
+write, count = shards.write_whole, 0
 def write_and_die(path, content):
     global count
     if path.name.startswith("vectors-"):
@@ -241,7 +243,7 @@ def write_and_die(path, content):
                 os.kill(os.getpid(), signal.SIGKILL)
             return write(path, half)
     write(path, content)
-shards._write = write_and_die
+shards.write_whole = write_and_die
 encode_main(sys.argv[1:])
 """
 
@@ -264,9 +266,9 @@ def test_a_resumed_run_writes_the_same_bytes_as_an_uninterrupted_run(
     before = {path: path.stat().st_mtime_ns for path in finished}
 
     encoded = []
-    encode = SimCSE.encode
+    tokenize = encoding.tokenize_texts
     monkeypatch.setattr(
-        SimCSE, "encode", lambda self, texts, **kw: (encoded.extend(texts), encode(self, texts, **kw))[1]
+        encoding, "tokenize_texts", lambda *arguments: (encoded.extend(arguments[1]), tokenize(*arguments))[1]
     )
     assert encode_main([*command, str(tmp_path / "out"), "--resume"]) == 0
     assert encoded == make_texts(53)[30:]
@@ -330,7 +332,7 @@ def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, sourc
 def test_resuming_a_finished_run_does_nothing(model, source, tmp_path, monkeypatch):
     encode_file(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
-    monkeypatch.setattr(model, "encode", None)
+    monkeypatch.setattr(encoding, "tokenize_texts", None)
     encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
     assert contents(tmp_path / "out") == before
 
@@ -391,7 +393,7 @@ def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path
 def test_an_invalid_cell_is_reported_before_anything_is_encoded(model, tmp_path, monkeypatch):
     source = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["the cat", "a dog", None]}), source)
-    monkeypatch.setattr(model, "encode", None)
+    monkeypatch.setattr(model, "encode_windows", None)
     with pytest.raises(ValueError, match=r"t\.parquet, row 3, column 'text': expected a text, got None"):
         encode_file(model, source, tmp_path / "out", shard_size=1)
 

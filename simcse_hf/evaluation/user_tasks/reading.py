@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...data.files import SUFFIX, TextTable, open_table
+from ...data.files import SUFFIX, open_table
+from ...data.table import TextTable
 
 #: The names under which a column is recognised, in any case. The first one is the name that messages use.
 COLUMN_NAMES = {
