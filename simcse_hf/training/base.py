@@ -1,11 +1,12 @@
-"""The base of the trainer of contrastive models: its types, and the state of its training rows in a checkpoint."""
+"""The base of the trainer of contrastive models: its types, and the order and the state of its training rows."""
 
 from typing import Protocol, runtime_checkable
 
 from datasets import Dataset
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
 
+from ..data.sampler import LARGEST_LISTED, PermutedSampler
 from ..data.streamed_rows import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
@@ -51,6 +52,13 @@ class ContrastiveTrainer(ReliableTrainer):
             return super().get_train_dataloader()
         pin_memory = self.args.dataloader_pin_memory
         return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory)
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        sampler = super()._get_train_sampler(train_dataset)
+        if not isinstance(sampler, RandomSampler) or len(sampler) <= LARGEST_LISTED:
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return PermutedSampler(len(sampler), seed)
 
     def _save_rng_state(self, output_dir: str) -> None:
         # The Trainer writes trainer_state.json later, which marks a checkpoint as complete.
