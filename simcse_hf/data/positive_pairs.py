@@ -12,11 +12,12 @@ from typing import Any
 from datasets import Dataset
 from transformers.utils import logging
 
-from .files import Row, TextTable, open_table
+from .files import open_table
 from .lines import decoded_lines
 from .nli import describe_skipped
 from .row_filter import Condition, keeps
 from .rows import check_encodable
+from .table import Row, TextTable
 
 logger = logging.get_logger(__name__)
 
