@@ -1,9 +1,7 @@
 """The command `simcse-hf adapt`."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from logging import ERROR, INFO, WARNING, getLogger
+from logging import WARNING
 
 from .common import (
     MODEL_HELP,
@@ -16,6 +14,7 @@ from .common import (
     positive_int,
     report,
 )
+from .messages import messages_of
 
 
 def _minutes(text: str) -> float:
@@ -64,37 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-@contextmanager
-def _messages_of_the_search(quiet: bool) -> Iterator[None]:
-    """Show the messages of the search, but not those that each of its dozens of runs would repeat."""
-    import datasets
-    from transformers.utils import logging
-
-    from ..training.run import set_up_logging
-
-    set_up_logging()
-    levels = {
-        "simcse_hf": ERROR,
-        "simcse_hf.evaluation.user_tasks": WARNING,
-        "simcse_hf.training.adaptation": WARNING if quiet else INFO,
-    }
-    before = {name: getLogger(name).level for name in levels}
-    verbosity = logging.get_verbosity()
-    for name, level in levels.items():
-        getLogger(name).setLevel(level)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            getLogger(name).setLevel(level)
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
-        datasets.enable_progress_bars()
-
-
 def adapt_main(argv: list[str]) -> int:
     """Run `simcse-hf adapt`.
 
@@ -120,7 +88,8 @@ def adapt_main(argv: list[str]) -> int:
         keep_overlap=arguments.keep_overlap,
         bf16=arguments.bf16,
     )
-    with _messages_of_the_search(arguments.quiet):
+    levels = {"simcse_hf.evaluation.user_tasks": WARNING}
+    with messages_of("simcse_hf.training.adaptation", arguments.quiet, levels):
         result = adapt(settings, overwrite=arguments.overwrite)
     lines = [result["summary"]]
     lines += [f"  also: {task['summary']}" for task in result["tasks"][1:]]

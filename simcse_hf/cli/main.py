@@ -12,6 +12,7 @@ from .errors import exit_status
 COMMANDS = {
     "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt_main", "adapt a model to unlabelled text and say whether it helped"),
+    "reproduce": ("reproduce", "reproduce_main", "train and judge the rows of a table of a paper"),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
     "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),

@@ -114,17 +114,34 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
         raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for impossible dates and other encodings
         raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
+    return convert_values(path, values, classes)
+
+
+def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[str, Any]:
+    """Check arguments that were read from a file, and convert them as if they had been typed on the command line.
+
+    Args:
+        source (`str`): Name of the file, for messages.
+        values (`Any`): Values by argument name.
+        classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
+
+    Returns:
+        `dict[str, Any]`: The converted values.
+
+    Raises:
+        ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.
+    """
     if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a table of arguments (name: value)")
+        raise ValueError(f"{source} must hold a table of arguments (name: value)")
     if "pooler" in values:
         values["pooler_type"] = values.pop("pooler")
     unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init}, key=str)
     if unknown:
-        raise ValueError(f"{path}: unknown argument(s) {', '.join(map(str, unknown))}")
+        raise ValueError(f"{source}: unknown argument(s) {', '.join(map(str, unknown))}")
     actions = {action.dest: action for action in make_parser(classes)._actions}
     bases = [base for cls in classes for base in reversed(cls.__mro__)]  # HfArgumentParser changes `Field.type`
     types = {name: str(t) for base in bases for name, t in inspect.get_annotations(base).items()}
-    return {name: _convert(path, name, value, actions[name], types[name]) for name, value in values.items()}
+    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
 
 
 def _convert(path: str, name: str, value: Any, action: Action, type_name: str) -> Any:

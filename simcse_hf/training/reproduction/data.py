@@ -1,0 +1,137 @@
+"""Find the files and models that runs name, say how to get missing ones, and draw samples of training rows."""
+
+import hashlib
+import itertools
+import random
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from huggingface_hub import try_to_load_from_cache
+
+from ...data.documents import read_documents
+from ...evaluation.pairs import read_lines
+from ...ops.files import write_atomically
+
+#: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.
+PLACES = {
+    "wiki1m_for_simcse.txt": (
+        "wiki/wiki1m_for_simcse.txt",
+        "the file wiki1m_for_simcse.txt of the data set princeton-nlp/datasets-for-simcse on the Hugging Face hub",
+    ),
+    "nli_for_simcse.csv": (
+        "nli/nli_for_simcse.csv",
+        "the file nli_for_simcse.csv of the data set princeton-nlp/datasets-for-simcse on the Hugging Face hub",
+    ),
+    "sts-dev.csv": (
+        "senteval/downstream/STS/STSBenchmark/sts-dev.csv",
+        "the STS Benchmark, https://ixa2.si.ehu.eus/stswiki/index.php/STSbenchmark",
+    ),
+}
+SENTEVAL = "senteval/downstream"
+
+
+def find_data(name: str, data_dir: Path) -> Path | None:
+    """Find a file that a run names.
+
+    Args:
+        name (`str`): A path in the folder of data, `data/NAME` as in a recipe, or any path of a file.
+        data_dir (`Path`): The folder of data.
+
+    Returns:
+        `Path`, *optional*: The file, also as `.gz`; `None` if there is none.
+    """
+    short = name.removeprefix("data/")
+    places = [data_dir / short, data_dir / PLACES.get(short, (short,))[0], Path(name)]
+    return next((path for place in places for path in (place, Path(f"{place}.gz")) if path.is_file()), None)
+
+
+def how_to_get(name: str, data_dir: Path) -> str:
+    """Say in words where to get a missing file and where to put it."""
+    place, source = PLACES.get(name.removeprefix("data/"), (name.removeprefix("data/"), "this file"))
+    return f"put {source} at {data_dir / place}"
+
+
+def find_model(name: str, data_dir: Path) -> str | None:
+    """Find a start model: a folder, a folder of `models` beside the folder of data, or a model of the hub's cache.
+
+    Args:
+        name (`str`): Path, or name of the model.
+        data_dir (`Path`): The folder of data.
+
+    Returns:
+        `str`, *optional*: What to load; `None` if the model is not on this machine.
+    """
+    for place in (Path(name), data_dir.resolve().parent / "models" / name):
+        if (place / "config.json").is_file():
+            return str(place)
+    return name if isinstance(try_to_load_from_cache(name, "config.json"), str) else None
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, size: int, modified: int) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def digest(path: Path) -> str:
+    """Return a digest of a file's content, computed once."""
+    stat = path.stat()
+    return _digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+def model_digest(name: str) -> str:
+    """Return a digest of a model's files, or its name if it is not a folder."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    files = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
+    text = " ".join(f"{path.name} {digest(path)}" for path in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def draw_rows(source: Path, rows: int, unit: str, folder: Path) -> Path:
+    """Write a random sample of training rows, drawn with seed 0 and in their order, unless it is there.
+
+    Args:
+        source (`Path`): A file of lines, or a CSV or TSV table.
+        rows (`int`): Number of rows.
+        unit (`str`): What is drawn as a whole: `"row"`; `"document"`, sentences between empty lines; or `"premise"`,
+            the rows with the same value in the first column.
+        folder (`Path`): Where to write the sample.
+
+    Returns:
+        `Path`: The sample; `source` itself if it has no more rows than that.
+    """
+    suffix = next((name for name in (".csv", ".tsv") if name in source.suffixes), ".txt")
+    target = folder / f"{digest(source)}-{rows}-{unit}{suffix}"
+    if target.exists():
+        return target
+    if suffix == ".txt":
+        units = list(read_documents(str(source))) if unit == "document" else [[line] for line in read_lines(source)]
+        chosen = _draw(units, rows)
+        ends = "\n\n" if unit == "document" else "\n"
+        content = "".join("\n".join(lines) + ends for lines in chosen)
+    else:
+        separator = "\t" if suffix == ".tsv" else ","
+        frame = pd.read_csv(source, sep=separator, dtype=str, keep_default_na=False)
+        keys = frame.iloc[:, 0] if unit == "premise" else frame.index
+        numbers = pd.Series(range(len(frame))).groupby(keys.to_numpy(), sort=False).apply(list)
+        chosen = _draw(list(numbers), rows)
+        content = frame.iloc[sorted(number for group in chosen for number in group)].to_csv(sep=separator, index=False)
+        units = list(numbers)
+    if len(chosen) == len(units):
+        return source
+    folder.mkdir(parents=True, exist_ok=True)
+    with write_atomically(target) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+    return target
+
+
+def _draw(units: list[list[Any]], rows: int) -> list[list[Any]]:
+    """Draw units at random until they hold so many rows, and return them in their first order."""
+    order = random.Random(0).sample(range(len(units)), len(units))
+    held = list(itertools.accumulate(len(units[number]) for number in order))
+    count = next((position + 1 for position, total in enumerate(held) if total >= rows), len(units))
+    return [units[number] for number in sorted(order[:count])]

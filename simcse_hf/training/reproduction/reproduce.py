@@ -1,0 +1,290 @@
+"""Reproduce a table: finish its runs, compare the figures with the paper's, and judge the paper's claims."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from ... import __version__
+from ...ops.files import write_atomically
+from .figures import figure, metric, resample
+from .report import format_markdown
+from .runs import RunStore, estimate_seconds
+from .specs import Run, Sources, differences, runs_of
+from .table import Row, Table
+from .verdict import CONFIDENCE, RESAMPLES, Sample, judge
+
+logger = logging.get_logger(__name__)
+
+#: What a run may raise without ending the command: the other rows of the table are still of use.
+_FAILURES = (ValueError, FloatingPointError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user of `simcse-hf reproduce` asks for.
+
+    Args:
+        sources (`Sources`): Where the data, the models and the results are.
+        scale (`str`, *optional*, defaults to `"small"`): `"small"` or `"paper"`.
+        seeds (`int`, *optional*, defaults to `3`): Runs of each cell.
+        only (`tuple[str, ...]`, *optional*): Names of the rows to run; by default all.
+        keep_models (`bool`, *optional*, defaults to `False`): Keep the trained models.
+    """
+
+    sources: Sources
+    scale: str = "small"
+    seeds: int = 3
+    only: tuple[str, ...] = ()
+    keep_models: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell's run, and the evaluations that the table needs of it."""
+
+    row: Row
+    column: int
+    run: Run
+    groups: tuple[str, ...]
+
+
+def plan(table: Table, options: Options) -> list[Planned]:
+    """List the runs of a table, each with the evaluations that all of its columns need.
+
+    Args:
+        table (`Table`): The table.
+        options (`Options`): What is asked for.
+
+    Returns:
+        `list[Planned]`: The runs in the order of training, one for each cell and seed. Cells may share a run.
+
+    Raises:
+        ValueError: If `only` names no row, or a recipe or setting is unknown.
+    """
+    if unknown := [name for name in options.only if name not in {row.name for row in table.rows}]:
+        rows = ", ".join(row.name for row in table.rows)
+        raise ValueError(f"--only {', '.join(unknown)}: {table.name} has no such row; its rows are {rows}")
+    planned: list[Planned] = []
+    groups: dict[str, dict[str, None]] = {}
+    for row, column, run in runs_of(table, options.scale, options.seeds, options.sources):
+        planned.append(Planned(row, column, run, ()))
+        needed = groups.setdefault(run.key(options.sources), {"dev": None})
+        needed[metric(table.columns[column].metric).group] = None
+    return [replace(each, groups=tuple(groups[each.run.key(options.sources)])) for each in planned]
+
+
+def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> dict[str, Any]:
+    """Finish the runs of a table, and write its results after each run.
+
+    A killed call continues where it stopped, and several processes may share a folder of results: each trains runs
+    that no other has begun.
+
+    Args:
+        table (`Table`): The table.
+        options (`Options`): What is asked for.
+        command (`Sequence[str]`, *optional*): The words of the command line, for the record.
+
+    Returns:
+        `dict[str, Any]`: The document that is written to `TABLE.json` in the folder of results.
+
+    Raises:
+        ValueError: If the table names an unknown row, recipe or setting.
+    """
+    store = RunStore(options.sources, options.keep_models)
+    planned = plan(table, options)
+    failures: dict[str, str] = {}
+    pending = [each for each in planned if not options.only or each.row.name in options.only]
+    total = len({each.run.key(options.sources) for each in pending})
+    for wait in (False, True):  # first what no other process trains, then wait for what one does
+        left = []
+        for each in pending:
+            key = each.run.key(options.sources)
+            if key in failures or store.has(each.run, each.groups):
+                continue
+            logger.info(f"{table.name}: {each.row.name}, {table.columns[each.column].name}, seed {each.run.seed}")
+            try:
+                if not store.finish(each.run, each.groups, wait=wait):
+                    left.append(each)
+                    continue
+            except _FAILURES as error:
+                failures[key] = str(error)
+                logger.warning(f"{table.name}: {each.row.name} could not be run: {error}")
+                continue
+            done = sum(store.has(run, groups) for run, groups in _distinct(planned, options))
+            logger.info(f"{table.name}: {done} of {total} runs are finished.")
+            write_document(summarise(table, options, planned, failures, command), options)
+        pending = left
+    document = summarise(table, options, planned, failures, command)
+    write_document(document, options)
+    return document
+
+
+def _distinct(planned: Sequence[Planned], options: Options) -> list[tuple[Run, tuple[str, ...]]]:
+    return list({each.run.key(options.sources): (each.run, each.groups) for each in planned}.values())
+
+
+def summarise(
+    table: Table,
+    options: Options,
+    planned: Sequence[Planned],
+    failures: dict[str, str],
+    command: Sequence[str],
+) -> dict[str, Any]:
+    """Compare the figures of the finished runs with the paper's, and judge the claims."""
+    store = RunStore(options.sources)
+    finished = [each for each in planned if store.has(each.run, each.groups)]
+    rows, samples, averaged = [], {}, {}
+    for number, column in enumerate(table.columns):
+        cells = [each for each in finished if each.column == number]
+        measured = [store.measured(each.run) for each in cells]
+        how = (column.metric, table.aggregation, table.correlation)
+        resampled = resample(measured, *how, RESAMPLES) if cells else []
+        figures = [figure(each, *how) for each in measured]
+        averaged[column.name] = list(figures[0][1]) if figures else []
+        for each, (value, _), drawn in zip(cells, figures, resampled, strict=True):
+            sample = samples.setdefault((each.row.name, number), Sample({}, {}))
+            sample.figures[each.run.seed] = value
+            sample.resampled[each.run.seed] = drawn
+    for row in table.rows:
+        cells_of_row = [
+            _cell(table, row, number, samples.get((row.name, number))) for number in range(len(table.columns))
+        ]
+        why = {
+            failures[key]
+            for each in planned
+            if each.row.name == row.name and (key := each.run.key(options.sources)) in failures
+        }
+        rows.append({"name": row.name, "cells": cells_of_row, "failure": "; ".join(sorted(why)) or None})
+    names = [column.name for column in table.columns]
+    verdicts = []
+    for claim in table.claims:
+        number = 0 if claim.column is None else names.index(claim.column)
+        cells = {f"{row} @ {names[column]}": sample for (row, column), sample in samples.items()}
+        cells |= {row: sample for (row, column), sample in samples.items() if column == number}
+        verdicts.append({"column": names[number], **asdict(judge(claim, cells))})
+    return {
+        "table": table.name,
+        "paper": table.paper,
+        "number": table.table,
+        "title": table.title,
+        "figure": table.figure,
+        "scale": options.scale,
+        "start": options.sources.model,
+        "seeds": options.seeds,
+        "columns": [{"name": name, "averaged": averaged[name]} for name in names],
+        "rows": rows,
+        "claims": verdicts,
+        "bootstrap": {"confidence": CONFIDENCE, "resamples": RESAMPLES, "over": "seeds and test examples"},
+        "differs": differences(table, options.scale),
+        "seconds": sum(store.seconds(run) or 0.0 for run, groups in _distinct(finished, options)),
+        "command": list(command),
+        "version": __version__,
+    }
+
+
+def _cell(table: Table, row: Row, column: int, sample: Sample | None) -> dict[str, Any]:
+    paper = table.paper_figure(row, column)
+    if sample is None:
+        return {"paper": paper, "figures": {}, "mean": None, "sd": None, "difference": None}
+    values = list(sample.figures.values())
+    mean = statistics.mean(values)
+    return {
+        "paper": paper,
+        "figures": {str(seed): round(value, 4) for seed, value in sample.figures.items()},
+        "mean": round(mean, 4),
+        "sd": round(statistics.stdev(values), 4) if len(values) > 1 else None,
+        "difference": None if paper is None else round(mean - paper, 4),
+    }
+
+
+def write_document(document: dict[str, Any], options: Options, folder: Path | None = None) -> Path:
+    """Write the results of a table as JSON and as Markdown.
+
+    Args:
+        document (`dict[str, Any]`): What [`summarise`] returns.
+        options (`Options`): Names the folder of results.
+        folder (`Path`, *optional*): Another folder to write to.
+
+    Returns:
+        `Path`: The JSON file.
+    """
+    folder = folder or options.sources.output
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{document_name(document['table'], options)}.json"
+    text = json.dumps(document, indent=1, ensure_ascii=False, default=_finite) + "\n"
+    for target, content in ((path, text), (path.with_suffix(".md"), format_markdown(document))):
+        with write_atomically(target) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return path
+
+
+def document_name(table: str, options: Options) -> str:
+    """Return the name of the files of a table, which says the scale and the start model if they are not the usual."""
+    parts = [table.replace("/", "-")]
+    parts += ["paper"] if options.scale == "paper" else []
+    parts += [Path(options.sources.model).name] if options.sources.model is not None else []
+    return "-".join(parts)
+
+
+def _finite(value: Any) -> Any:
+    raise TypeError(f"{value!r} is no JSON")
+
+
+def dry_run(table: Table, options: Options) -> dict[str, Any]:
+    """List the runs of a table, what they lack, and what they cost, without training.
+
+    Args:
+        table (`Table`): The table.
+        options (`Options`): What is asked for.
+
+    Returns:
+        `dict[str, Any]`: `runs` (row, column, seed, key, whether it is done, seconds), `missing` (what to download),
+        `pending_seconds`, and `rate`, what the estimate rests on.
+    """
+    store = RunStore(options.sources)
+    runs, missing, seen = [], {}, set()
+    measured = _measured_ratio(store, plan(table, options))
+    for each in plan(table, options):
+        if options.only and each.row.name not in options.only:
+            continue
+        key = each.run.key(options.sources)
+        done = store.has(each.run, each.groups)
+        seconds = store.seconds(each.run) if done else estimate_seconds(each.run, each.groups) * (measured or 1.0)
+        for text in each.run.missing(options.sources):
+            missing[text] = None
+        runs.append(
+            {
+                "row": each.row.name,
+                "column": table.columns[each.column].name,
+                "seed": each.run.seed,
+                "key": key,
+                "done": done,
+                "shared": key in seen,
+                "seconds": seconds,
+            }
+        )
+        seen.add(key)
+    return {
+        "table": table.name,
+        "scale": options.scale,
+        "runs": runs,
+        "missing": list(missing),
+        "pending_seconds": sum(each["seconds"] for each in runs if not each["done"] and not each["shared"]),
+        "rate": "runs that are finished" if measured else f"the rates in scales/{options.scale}.yaml",
+    }
+
+
+def _measured_ratio(store: RunStore, planned: Sequence[Planned]) -> float | None:
+    """Return how much slower than the stated rates the finished runs of a table were; `None` without any."""
+    ratios = [
+        (store.seconds(each.run) or math.nan) / estimate_seconds(each.run, each.groups)
+        for each in planned
+        if store.has(each.run, each.groups)
+    ]
+    return statistics.median(ratios) if ratios else None

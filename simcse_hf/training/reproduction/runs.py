@@ -1,0 +1,211 @@
+"""Train and measure runs, keep each result in a file of its own, and share them between tables and processes."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import yaml
+from filelock import FileLock
+from transformers import PrinterCallback
+
+from ...evaluation.report import versions
+from ...inference.simcse import SimCSE
+from ...ops.files import write_atomically
+from ..checkpoints import checkpoints
+from ..loading import load_model, load_training_texts
+from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
+from ..script_arguments import parse_arguments
+from ..trainer import SimCSETrainer
+from .data import SENTEVAL
+from .figures import Measured, measure
+from .specs import Run, Sources
+
+_CURVE = {"stsb_spearman": "dev", "stsb_alignment": "alignment", "stsb_uniformity": "uniformity"}
+
+
+class _WithoutProgress:
+    """A model whose `encode` shows no progress bar."""
+
+    def __init__(self, model: SimCSE):
+        self._model = model
+
+    def encode(self, texts: list[str]) -> torch.Tensor:
+        return cast(torch.Tensor, self._model.encode(texts, normalize=False))
+
+
+class RunStore:
+    """The finished runs in a folder.
+
+    A run is a file `KEY.json` with `KEY.scores.npz` beside it, written when the run is finished. The key is a digest
+    of its settings, seed, training rows, dev set and start model, so equal runs of different tables are trained once.
+
+    Args:
+        sources (`Sources`): Where the files are, and the folder of results.
+        keep_models (`bool`, *optional*, defaults to `False`): Keep the trained models.
+    """
+
+    def __init__(self, sources: Sources, keep_models: bool = False):
+        self.sources = sources
+        self.keep_models = keep_models
+        self.folder = sources.output / "runs"
+
+    def read(self, run: Run) -> dict[str, Any] | None:
+        """Return the document of a run, or `None` if it is not finished."""
+        path = self._path(run)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def has(self, run: Run, groups: Sequence[str]) -> bool:
+        """Return whether a run is finished and was measured in these evaluations."""
+        document = self.read(run)
+        return document is not None and set(groups) <= set(document["results"])
+
+    def measured(self, run: Run) -> Measured:
+        """Read the results and scores of a finished run."""
+        document = self.read(run)
+        assert document is not None
+        result = Measured(document["results"])
+        with np.load(self._path(run).with_suffix(".scores.npz"), allow_pickle=False) as arrays:
+            for name in arrays.files:
+                group, task, part, kind = name.split("|")
+                parts = result.scores.setdefault(group, {}).setdefault(task, {})
+                parts.setdefault(part, {})[kind] = arrays[name]
+        return result
+
+    def finish(self, run: Run, groups: Sequence[str], wait: bool = True) -> bool:
+        """Train and measure a run, unless it is finished. A lock keeps two processes from training the same one.
+
+        Args:
+            run (`Run`): The run.
+            groups (`Sequence[str]`): The evaluations to measure it by.
+            wait (`bool`, *optional*, defaults to `True`): Wait while another process trains the run.
+
+        Returns:
+            `bool`: Whether the run is finished; `False` if another process trains it.
+
+        Raises:
+            ValueError: If the run cannot be trained, for example because a file is missing.
+        """
+        if self.has(run, groups):
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._path(run).with_suffix(".lock"))
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except TimeoutError:
+            return False
+        try:
+            if not self.has(run, groups):
+                earlier = (self.read(run) or {"results": {}})["results"]
+                self._train(run, list(dict.fromkeys([*earlier, *groups])))
+        finally:
+            lock.release()
+        return True
+
+    def seconds(self, run: Run) -> float | None:
+        """Return the time that a finished run took, or `None`."""
+        document = self.read(run)
+        return None if document is None else document["seconds"]
+
+    def _path(self, run: Run) -> Path:
+        return self.folder / f"{run.key(self.sources)}.json"
+
+    def _train(self, run: Run, groups: Sequence[str]) -> None:
+        started = time.perf_counter()
+        folder = self._path(run).with_suffix("")
+        settings = run.arguments(self.sources, folder)
+        trainer = _train(run, settings, folder)
+        model = folder / "model"
+        trainer.save_model(str(model))
+        bf16 = trainer.args.bf16
+        dev_file = settings.get("dev_file")
+        with torch.autocast("cpu", torch.bfloat16) if bf16 and trainer.args.use_cpu else nullcontext():
+            measured = measure(
+                _WithoutProgress(SimCSE(model)),
+                groups,
+                find_senteval(self.sources.data_dir),
+                None if dev_file is None else Path(dev_file),
+            )
+        document = {
+            "recipe": run.recipe,
+            "settings": run.settings | {"seed": run.seed},
+            "sample": run.sample,
+            "steps": trainer.state.global_step,
+            "best_step": _best_step(trainer),
+            "curve": _curve(trainer.state.log_history),
+            "results": measured.results,
+            "seconds": round(time.perf_counter() - started, 1),
+            "versions": versions(),
+        }
+        arrays = {
+            f"{group}|{task}|{part}|{kind}": array
+            for group, tasks in measured.scores.items()
+            for task, parts in tasks.items()
+            for part, kinds in parts.items()
+            for kind, array in kinds.items()
+        }
+        with (
+            write_atomically(self._path(run).with_suffix(".scores.npz")) as temporary,
+            open(temporary, "wb") as stream,
+        ):
+            np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy's stub takes no file object
+        with write_atomically(self._path(run)) as temporary:
+            temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if not self.keep_models:
+            shutil.rmtree(folder)
+
+
+def find_senteval(data_dir: Path) -> Path:
+    """Return SentEval's `downstream` folder in the folder of data, or the folder itself."""
+    return data_dir / SENTEVAL if (data_dir / SENTEVAL).is_dir() else data_dir
+
+
+def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:
+    """Train a run as `simcse-hf train` does with its recipe, which is left beside its checkpoints."""
+    can_resume = not settings.get("save_only_model") and bool(checkpoints(folder))
+    if not can_resume:
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed run has left
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
+    more = ["--report_to", "none", "--disable_tqdm", "true", "--logging_strategy", "no"]
+    more += ["--use_cpu", "false" if torch.cuda.is_available() else "true"]
+    defaults = SUP_DEFAULTS if run.supervised else UNSUP_DEFAULTS
+    model_args, data_args, training_args = parse_arguments([str(recipe), *more], defaults)
+    texts = load_training_texts(model_args, data_args, training_args, run.supervised)
+    model, tokenizer = load_model(model_args, training_args.seed)
+    trainer = SimCSETrainer(
+        model, training_args, train_dataset=texts, dev_set=data_args.dev_file, processing_class=tokenizer
+    )
+    trainer.remove_callback(PrinterCallback)  # standard output belongs to the command's result
+    trainer.train(resume_from_checkpoint=True if can_resume else None)
+    return trainer
+
+
+def _curve(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Return step, dev correlation, alignment and uniformity of each evaluation."""
+    return [
+        {"step": entry["step"]}
+        | {short: round(entry[f"eval_{name}"], 4) for name, short in _CURVE.items() if f"eval_{name}" in entry}
+        for entry in history
+        if "eval_stsb_spearman" in entry
+    ]
+
+
+def _best_step(trainer: SimCSETrainer) -> int:
+    best = trainer.state.best_model_checkpoint
+    return trainer.state.global_step if best is None else int(best.rpartition("-")[2])
+
+
+def estimate_seconds(run: Run, groups: Sequence[str]) -> float:
+    """Estimate the time of a run from the rates that the scale states."""
+    evaluations = math.ceil(run.steps / run.settings.get("eval_steps", run.steps)) + 1
+    more = sum({"sts": 9, "transfer": 60, "transfer_dev": 60}.get(group, 0) for group in groups)
+    rows = run.steps * run.settings["per_device_train_batch_size"]
+    return rows * run.row_seconds + (evaluations + more) * run.evaluation_seconds

@@ -1,0 +1,208 @@
+"""The runs of a table: the recipe's settings, those of the scale, and those of the cell, resolved to files."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...data.views import DOCUMENT_VIEWS
+from ...objectives import objective_class
+from ..parser import convert_values
+from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
+from ..script_arguments import ARGUMENT_CLASSES
+from .data import digest, draw_rows, find_data, find_model, how_to_get, model_digest
+from .table import Column, Row, Table
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+SCALE_FILES = Path(__file__).with_name("scales")
+FIRST_SEED = 42
+#: Raise this number when a change of the package gives other figures for the same settings: runs are trained again.
+SEMANTICS = 1
+#: Settings that decide where a run writes, and not what it learns.
+_NOT_LEARNT = ("output_dir", "overwrite_output_dir", "save_total_limit", "save_only_model", "save_steps", "use_cpu")
+_FILES = ("train_file", "dev_file")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where runs find their files, models and samples.
+
+    Args:
+        data_dir (`Path`): The folder of data.
+        output (`Path`): The folder of results, which also holds the samples of training rows.
+        model (`str`, *optional*): Start model of all runs, in place of the recipes' or the scale's.
+    """
+
+    data_dir: Path
+    output: Path
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run: the settings and the seed.
+
+    Args:
+        recipe (`str`): Name of the recipe.
+        settings (`dict`): Arguments of `simcse-hf train` by name, with the files as the recipe or scale names them.
+        seed (`int`): Seed of the run.
+        sample (`int`, *optional*): Number of training rows to draw; by default all.
+        steps (`int`): Number of steps, for the estimate of the cost.
+        row_seconds (`float`): Estimate of the time of a training row.
+        evaluation_seconds (`float`): Estimate of the time of an evaluation on the dev set.
+    """
+
+    recipe: str
+    settings: dict[str, Any]
+    seed: int
+    sample: int | None
+    steps: int
+    row_seconds: float
+    evaluation_seconds: float
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the run has the defaults of `simcse-hf train sup`."""
+        rows = objective_class(self.settings.get("objective", "simcse")).rows
+        return self.recipe.startswith("sup-") or rows in ("nli", "scored_pairs")
+
+    def missing(self, sources: Sources) -> list[str]:
+        """Return what to download for the run, in words: files and models that this machine does not have."""
+        files = [name for kind in _FILES if (name := self.settings.get(kind)) is not None]
+        absent = [
+            f"{name}: {how_to_get(name, sources.data_dir)}"
+            for name in files
+            if find_data(name, sources.data_dir) is None
+        ]
+        for kind in ("model_name_or_path", "view_model"):
+            model = self.settings.get(kind)
+            if model is not None and find_model(model, sources.data_dir) is None:
+                absent.append(f"{model}: download this model of the Hugging Face hub, or name another start model")
+        return absent
+
+    def key(self, sources: Sources) -> str:
+        """Return the name under which the run is kept: equal for equal settings, seed, files and start model."""
+        defaults = {f.name: _default(f) for cls in ARGUMENT_CLASSES for f in fields(cls)}
+        defaults |= SUP_DEFAULTS if self.supervised else UNSUP_DEFAULTS
+        settings = {k: v for k, v in self.settings.items() if k not in _NOT_LEARNT and v != defaults.get(k, MISSING)}
+        for name in _FILES:
+            path = find_data(settings[name], sources.data_dir) if name in settings else None
+            settings[name] = digest(path) if path is not None else settings.get(name)
+        for name in ("model_name_or_path", "view_model"):
+            model = find_model(settings[name], sources.data_dir) if name in settings else None
+            settings[name] = model_digest(model) if model is not None else settings.get(name)
+        identity = [SEMANTICS, self.supervised, settings, self.seed, self.sample]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+    def arguments(self, sources: Sources, output_dir: Path) -> dict[str, Any]:
+        """Return the arguments of `simcse-hf train` with the paths of this machine, and draw the sample.
+
+        Args:
+            sources (`Sources`): Where the files and models are.
+            output_dir (`Path`): Output directory of the run.
+
+        Returns:
+            `dict[str, Any]`: The arguments by name.
+
+        Raises:
+            ValueError: If a file or a model is missing.
+        """
+        if missing := self.missing(sources):
+            raise ValueError(f"missing: {'; '.join(missing)}")
+        settings = dict(self.settings)
+        for name in _FILES:
+            if settings.get(name) is not None:
+                settings[name] = find_data(settings[name], sources.data_dir)
+        if self.sample is not None and settings.get("train_file") is not None:
+            settings["train_file"] = draw_rows(
+                settings["train_file"], self.sample, self._unit(), sources.output / "samples"
+            )
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+        for name in ("model_name_or_path", "view_model"):
+            if name in settings:
+                settings[name] = find_model(settings[name], sources.data_dir)
+        return settings | {"seed": self.seed, "output_dir": str(output_dir)}
+
+    def _unit(self) -> str:
+        if self.settings.get("view") in DOCUMENT_VIEWS:
+            return "document"
+        rows = objective_class(self.settings.get("objective", "simcse")).rows
+        return {"spans": "document", "nli": "premise"}.get(rows, "row")
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def runs_of(table: Table, scale: str, seeds: int, sources: Sources) -> Iterator[tuple[Row, int, Run]]:
+    """Yield the runs of a table, one seed of all cells before the next.
+
+    Args:
+        table (`Table`): The table.
+        scale (`str`): `"small"` or `"paper"`.
+        seeds (`int`): Number of seeds; the first is 42.
+        sources (`Sources`): Names the start model, if it is not the recipes'.
+
+    Yields:
+        `tuple[Row, int, Run]`: The row, the number of the column, and a run of this cell.
+
+    Raises:
+        ValueError: If a recipe is unknown or has no such scale, or a setting is unknown or of another type.
+    """
+    cells = [(row, number, _run(table, row, column, scale, sources)) for number, row, column in table.cells(scale)]
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for row, number, run in cells:
+            yield row, number, replace(run, seed=seed)
+
+
+def _run(table: Table, row: Row, column: Column, scale: str, sources: Sources) -> Run:
+    where = f"{table.name}: row {row.name}, column {column.name}"
+    recipe = row.recipe or column.recipe or table.recipe
+    path = RECIPES / f"{recipe}.yaml"
+    if not path.is_file():
+        raise ValueError(f"{where}: there is no recipe {recipe}; use one of {', '.join(recipe_names())}")
+    whole = _read(SCALE_FILES / f"{scale}.yaml")
+    part = whole["recipes"].get(recipe)
+    if part is None:
+        raise ValueError(f"{where}: scales/{scale}.yaml says nothing about the recipe {recipe}; add it")
+    merged = whole | part
+    layers = [_read(path), whole.get("settings", {}), part.get("settings", {})]
+    if scale == "small":
+        layers.append(table.small)
+    layers += [column.settings, row.settings]
+    if scale == "small":
+        layers += [column.small, row.small]
+    settings = convert_values(where, {k: v for layer in layers for k, v in layer.items()}, ARGUMENT_CLASSES)
+    if sources.model is not None:
+        settings["model_name_or_path"] = sources.model
+    if "eval_steps" in settings:
+        settings["save_steps"] = settings["eval_steps"]  # The step that is best on the dev set is measured.
+    batch = settings["per_device_train_batch_size"]
+    steps = settings["max_steps"] if settings.get("max_steps", -1) > 0 else merged["rows"] // batch
+    rates = merged["row_seconds"], merged["evaluation_seconds"]
+    return Run(recipe, settings, FIRST_SEED, merged.get("sample"), steps, *rates)
+
+
+def recipe_names() -> list[str]:
+    """List the recipes of the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def differences(table: Table, scale: str) -> list[str]:
+    """Return what the runs of a table change with respect to the paper, in sentences."""
+    if scale == "paper":
+        return []
+    whole = _read(SCALE_FILES / "small.yaml")
+    recipes = dict.fromkeys(row.recipe or column.recipe or table.recipe for _, row, column in table.cells(scale))
+    texts = [text for recipe in recipes for text in whole["recipes"][recipe].get("differs", [])]
+    return [*whole["differs"], *dict.fromkeys(texts), *table.differs]
