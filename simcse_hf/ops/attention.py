@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from .dropout import keep_mask
+from .flash import flash_attention, supports_flash
 from .packing import Block, Packing
 
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
@@ -38,7 +39,7 @@ def attend(
         `torch.Tensor`: Of the shape of `query`.
     """
     if query.device.type != "cpu":
-        return _attend_padded(query, key, value, packing, scaling, dropout, window)
+        return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
     windowed = window is not None and packing.longest > window + 1
     if not windowed and (dropout > 0 or packing.longest <= SHORT):
         spans = _spans(packing.blocks, key.shape[1], first_only=len(query) != len(key))
@@ -62,7 +63,7 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     return (position[:, None] - position).abs() <= window
 
 
-def _attend_padded(
+def _attend_on_accelerator(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -71,19 +72,27 @@ def _attend_padded(
     dropout: float,
     window: int | None,
 ) -> torch.Tensor:
-    """Attend in one padded call: on an accelerator, few kernels matter more than the padding within one of them."""
+    """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
+    first_only = len(query) != len(key)
+    if supports_flash(query):
+        bounds = packing.first_token_bounds if first_only else packing.int_bounds, packing.int_bounds
+        longest = 1 if first_only else packing.longest, packing.longest
+        return flash_attention(query, key, value, bounds, longest, scaling=scaling, dropout=dropout, window=window)
     batch, length = packing.shape
     mask = packing.token_mask[:, None, None]
     if window is not None and length > window + 1:
         mask = mask & _band(length, window, key.device)
-    k, v = (packing.unpack(x.flatten(1)).unflatten(-1, x.shape[1:]).transpose(1, 2) for x in (key, value))
-    if len(query) == len(key):
-        q = packing.unpack(query.flatten(1)).unflatten(-1, query.shape[1:]).transpose(1, 2)
+    if not first_only:
+        q = packing.pad_heads(query)
     else:
-        q = query.new_zeros(batch, *query.shape[1:]).index_copy(0, packing.rows, query)[:, :, None]
+        if len(query) != batch:
+            query = query.new_zeros(batch, *query.shape[1:]).index_copy(0, packing.rows, query)
+        q = query[:, :, None]
+    k, v = packing.pad_heads(key), packing.pad_heads(value)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    out = out.transpose(1, 2)
-    return out.flatten(0, 1)[packing.token_index] if len(query) == len(key) else out[packing.rows, 0]
+    if not first_only:
+        return packing.pack_heads(out)
+    return (out if len(packing.rows) == batch else out.index_select(0, packing.rows)).squeeze(2)
 
 
 @dataclass

@@ -1,12 +1,15 @@
 """Pack the tokens of a padded batch into one row without padding, and unpack them again."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
 REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
 WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
@@ -16,19 +19,19 @@ WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer
 class Packing:
     """Where the tokens of a padded batch `(batch, length)` lie in a packed row of T tokens.
 
-    The sentences stand one behind the other, the longest first, so that sentences of similar length are neighbours.
-    Five tokens in a batch of three rows and four columns:
+    The sentences stand one behind the other. On a CPU the longest comes first, so that sentences of similar length are
+    neighbours; on an accelerator they stay in their order. Five tokens in a batch of three rows and four columns:
 
         batch      flat index      packed row     a  b  c  d  e
         a b c .    0  1  2  3      token_index    0  1  2  8  9
         . . . .    4  5  6  7      position_ids   0  1  2  0  1
-        d e . .    8  9 10 11      starts 0, 3    rows 0, 2    lengths 3, 2
+        d e . .    8  9 10 11      bounds 0, 3, 5    rows 0, 2    lengths 3, 2
 
     Args:
         shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
         token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
         position_ids (`torch.Tensor`): Column of each packed token, of shape `(1, T)`.
-        starts (`torch.Tensor`): Where each sentence starts in the packed row, of shape `(sentences,)`.
+        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)`.
         rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
         lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
         first_only (`bool`, *optional*, defaults to `False`): Whether the last layer computes the first token of each
@@ -38,48 +41,56 @@ class Packing:
     shape: tuple[int, int]
     token_index: torch.Tensor
     position_ids: torch.Tensor
-    starts: torch.Tensor
+    bounds: torch.Tensor
     rows: torch.Tensor
     lengths: torch.Tensor
     first_only: bool = False
     _block_index: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def from_mask(cls, attention_mask: torch.Tensor, first_only: bool = False) -> "Packing":
-        """Make the packing of a batch from its attention mask; an accelerator is synchronised once.
+    def from_mask(
+        cls, attention_mask: torch.Tensor, first_only: bool = False, lengths: np.ndarray | None = None
+    ) -> "Packing":
+        """Make the packing of a batch from its attention mask.
 
         Args:
             attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
             first_only (`bool`, *optional*, defaults to `False`): See the class.
+            lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. The mask
+                is then not read. Without them, the host waits until an accelerator has computed the mask.
 
         Returns:
             [`Packing`]: With its tensors on the device of the mask.
         """
-        device, mask = attention_mask.device, attention_mask.cpu().bool()
-        lengths = mask.sum(1)
-        order = lengths.argsort(descending=True, stable=True)
-        order = order[: int((lengths > 0).sum())]
-        sentences, columns = mask[order].nonzero(as_tuple=True)
-        lengths = lengths[order]
-        token_index, starts = order[sentences] * mask.shape[1] + columns, lengths.cumsum(0) - lengths
-        index, position_ids, starts, rows = (
-            x.to(device, non_blocking=True) for x in (token_index, columns[None], starts, order)
-        )
-        return cls((mask.shape[0], mask.shape[1]), index, position_ids, starts, rows, lengths, first_only)
+        device, (batch, length) = attention_mask.device, attention_mask.shape
+        if lengths is None:
+            mask = attention_mask.cpu().bool()
+        else:
+            mask = torch.arange(length) < torch.as_tensor(lengths)[:, None]
+        counts = mask.sum(1)
+        if device.type == "cpu":
+            rows = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        else:
+            rows = counts.nonzero()[:, 0]
+        sentences, columns = mask[rows].nonzero(as_tuple=True)
+        counts = counts[rows]
+        bounds = F.pad(counts.cumsum(0), (1, 0))
+        tensors = send([rows[sentences] * length + columns, columns[None], bounds, rows], device)
+        return cls((batch, length), *tensors, counts, first_only)
+
+    @property
+    def starts(self) -> torch.Tensor:
+        """Where each sentence starts in the packed row, of shape `(sentences,)`."""
+        return self.bounds[:-1]
 
     def pack(self, x: torch.Tensor) -> torch.Tensor:
         """Pack `(batch, length)` values into a row `(1, T)`."""
-        return x.reshape(-1)[self.token_index][None]
+        return x.reshape(-1).index_select(0, self.token_index)[None]
 
     def unpack(self, x: torch.Tensor) -> torch.Tensor:
         """Unpack `(T, dim)` values into `(batch, length, dim)`, with zeros in the padding."""
         batch, length = self.shape
         return x.new_zeros(batch * length, x.shape[-1]).index_copy(0, self.token_index, x).view(batch, length, -1)
-
-    @cached_property
-    def token_mask(self) -> torch.Tensor:
-        """The boolean attention mask `(batch, length)`, made once for all layers."""
-        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool)[:, None])[:, :, 0]
 
     def first_tokens(self, x: torch.Tensor) -> torch.Tensor:
         """Return the first token of each row as `(batch, dim)`, with zeros for rows without tokens.
@@ -90,15 +101,49 @@ class Packing:
         Returns:
             `torch.Tensor`: Of shape `(batch, dim)`.
         """
-        first = x if self.first_only else x[self.starts]
+        first = x if self.first_only else x.index_select(0, self.starts)
+        if len(first) == self.shape[0] and x.device.type != "cpu":  # the sentences are the rows
+            return first
         return x.new_zeros(self.shape[0], x.shape[-1]).index_copy(0, self.rows, first)
 
-    # --- blocks of sentences of similar length, for attention on a CPU ----------------------------------------------
-
-    @property
+    @cached_property
     def longest(self) -> int:
         """Number of tokens of the longest sentence."""
-        return int(self.lengths[0])
+        return int(self.lengths.max())
+
+    # --- attention on an accelerator: one call for all sentences ------------------------------------------------------
+
+    @cached_property
+    def int_bounds(self) -> torch.Tensor:
+        """`bounds` as int32, which flash attention reads."""
+        return self.bounds.int()
+
+    @cached_property
+    def first_token_bounds(self) -> torch.Tensor:
+        """0, 1, 2, ...: the bounds of the sentences among their first tokens, as int32."""
+        return torch.arange(len(self.lengths) + 1, dtype=torch.int32, device=self.bounds.device)
+
+    @cached_property
+    def token_mask(self) -> torch.Tensor:
+        """The boolean attention mask `(batch, length)`, made once for all layers."""
+        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool)[:, None])[:, :, 0]
+
+    @cached_property
+    def padded_index(self) -> torch.Tensor:
+        """The packed token of each place of the flat batch, of shape `(batch * length,)`; 0 where there is none."""
+        places = torch.arange(len(self.token_index), device=self.token_index.device)
+        return places.new_zeros(math.prod(self.shape)).index_copy(0, self.token_index, places)
+
+    def pad_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Unpack heads `(T, heads, size)` into `(batch, heads, length, size)`; some token stands in the padding."""
+        padded = _PadTokens.apply(x, self.padded_index, self.token_index)
+        return padded.unflatten(0, self.shape).transpose(1, 2)
+
+    def pack_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Pack heads `(batch, heads, length, size)` into `(T, heads, size)`."""
+        return _PackTokens.apply(x.transpose(1, 2).flatten(0, 1), self.token_index)
+
+    # --- blocks of sentences of similar length, for attention on a CPU ----------------------------------------------
 
     @cached_property
     def groups(self) -> list[tuple[int, int, int]]:
@@ -204,3 +249,49 @@ class _Reorder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return _Reorder.apply(gradient, ctx.inverse, ctx.index), None, None
+
+
+class _PadTokens(torch.autograd.Function):
+    """Pick packed tokens by `padded_index`, in one kernel; attention gives the padding no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, padded_index: torch.Tensor, token_index: torch.Tensor) -> torch.Tensor:
+        ctx.indices = padded_index, token_index
+        return tokens.index_select(0, padded_index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _PackTokens.apply(gradient, ctx.indices[1]), None, None
+
+
+class _PackTokens(torch.autograd.Function):
+    """Pick tokens by `token_index`. No place is picked twice, so the gradient is copied where autograd would sort."""
+
+    @staticmethod
+    def forward(ctx: Any, places: torch.Tensor, token_index: torch.Tensor) -> torch.Tensor:
+        ctx.token_index, ctx.places = token_index, len(places)
+        return places.index_select(0, token_index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        zeros = gradient.new_zeros(ctx.places, *gradient.shape[1:])
+        return zeros.index_copy(0, ctx.token_index, gradient), None
+
+
+def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Copy integer tensors to a device, in one transfer that the host does not wait for.
+
+    Args:
+        tensors (`Sequence[torch.Tensor]`): Tensors of type int64 on the CPU.
+        device (`torch.device`): The device.
+
+    Returns:
+        `list[torch.Tensor]`: The tensors on the device.
+    """
+    if device.type == "cpu":
+        return list(tensors)
+    joined = torch.cat([x.flatten() for x in tensors])
+    if device.type == "cuda":
+        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
+    parts = joined.to(device, non_blocking=True).split([x.numel() for x in tensors])
+    return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -97,6 +98,7 @@ def encode_padded(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     token_type_ids: torch.Tensor | None = None,
+    lengths: np.ndarray | None = None,
     *,
     all_layers: bool = False,
     first_only: bool = False,
@@ -109,6 +111,7 @@ def encode_padded(
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
+        lengths (`np.ndarray`, *optional*): Ignored.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
         first_only (`bool`, *optional*, defaults to `False`): Ignored: the last layer is computed and returned whole.
         pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
@@ -131,6 +134,7 @@ def encode_unpadded(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     token_type_ids: torch.Tensor | None = None,
+    lengths: np.ndarray | None = None,
     *,
     all_layers: bool = False,
     first_only: bool = False,
@@ -146,6 +150,8 @@ def encode_unpadded(
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
+        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. With it, the
+            host does not wait for an accelerator to compute the mask.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
         first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only. Encoders
             with BERT's layers then compute queries, and all that follows them, for these tokens alone.
@@ -158,7 +164,7 @@ def encode_unpadded(
     """
     config = base_model.config
     skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-    packing = Packing.from_mask(attention_mask, skip_last_layer)
+    packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
     if packing.token_index.numel() == 0:
         hidden = cast(torch.Tensor, base_model.get_input_embeddings().weight).new_zeros(1, 0, config.hidden_size)
         layers = [hidden] * (config.num_hidden_layers + 1)
@@ -174,11 +180,11 @@ def encode_unpadded(
         no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
         hidden, layers = outputs.last_hidden_state, outputs.hidden_states
-    first = packing.first_tokens(hidden[0]) if first_only or pooled else hidden[0, :0]
+    first = packing.first_tokens(hidden.squeeze(0)) if first_only or pooled else None
     return BaseModelOutputWithPooling(
-        last_hidden_state=first[:, None] if first_only else packing.unpack(hidden[0]),
-        hidden_states=tuple(packing.unpack(layer[0]) for layer in layers) if all_layers else None,
-        pooler_output=_pool_first_tokens(base_model, first) if pooled else None,
+        last_hidden_state=packing.unpack(hidden.squeeze(0)) if first is None or not first_only else first[:, None],
+        hidden_states=tuple(packing.unpack(layer.squeeze(0)) for layer in layers) if all_layers else None,
+        pooler_output=_pool_first_tokens(base_model, first) if pooled and first is not None else None,
     )
 
 
@@ -197,7 +203,7 @@ def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
     if packing is None or not packing.first_only:
         return None
     hidden_states, *rest = args
-    return (hidden_states[:, packing.starts], *rest), {**kwargs, "all_tokens": hidden_states}
+    return (hidden_states.index_select(1, packing.starts), *rest), {**kwargs, "all_tokens": hidden_states}
 
 
 def _attention(
@@ -220,7 +226,8 @@ def _attention(
             for project in cast(Any, (module.key, module.value))
         )
     window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
-    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     out = attend(
         query,
         key,

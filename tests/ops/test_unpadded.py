@@ -14,7 +14,7 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.poolers import POOLER_TYPES
-from simcse_hf.ops.attention import _attend_padded, _softmax_gradient, attend
+from simcse_hf.ops.attention import _attend_on_accelerator, _softmax_gradient, attend
 from simcse_hf.ops.dropout import keep_mask
 from simcse_hf.ops.packing import Packing
 from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
@@ -264,7 +264,7 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(first_only, windo
     if first_only:
         window = None
     inputs = [torch.randn(n, HEADS, HEAD_SIZE, requires_grad=True) for n in (queries, tokens, tokens)]
-    output = _attend_padded(*inputs, packing, 0.5, 0.0, window)
+    output = _attend_on_accelerator(*inputs, packing, 0.5, 0.0, window)
     expected = attend(*inputs, packing, scaling=0.5, window=window)
     torch.testing.assert_close(output, expected)
     weight = torch.randn_like(output)
