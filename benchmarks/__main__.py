@@ -16,6 +16,7 @@ BENCHMARKS = {
     "batch_invariance": "differing bits of encoding over random batchings, and the cost of having none",
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
+    "gpu_kernels": "kernels that a training step launches on a GPU, counted without one",
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -37,6 +37,14 @@ def pad(
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
+class HostLengths(np.ndarray):
+    """The number of tokens of each text of a batch, which stays on the host when the batch moves to a device."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the lengths themselves, whatever the device."""
+        return self
+
+
 @dataclass
 class ContrastiveCollator:
     """Pad the sentences of a batch together, with an axis for the sentences of a row.
@@ -51,6 +59,8 @@ class ContrastiveCollator:
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
         add_scores (`bool`, *optional*, defaults to `False`): Whether to add the scores of pairs.
+        add_lengths (`bool`, *optional*, defaults to `False`): Whether to add the number of tokens of each text, with
+            which a step on an accelerator does not wait for the mask.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -58,8 +68,9 @@ class ContrastiveCollator:
     repeat: int = 2
     add_text_ids: bool = False
     add_scores: bool = False
+    add_lengths: bool = False
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows into a batch.
 
         Args:
@@ -72,7 +83,8 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed`, `row` and `mining` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)` and `scores`, floats of shape `(batch,)`.
+            `text_ids` of shape `(batch, num_sentences)`, `scores`, floats of shape `(batch,)`, and `lengths`, an array
+            of shape `(batch, num_sentences)` that stays on the host.
 
         Raises:
             ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
@@ -101,7 +113,7 @@ class ContrastiveCollator:
         complete = [row + [[]] * (width - len(row)) for row in sentences]
         padded = pad(list(chain.from_iterable(complete)), self.tokenizer.pad_token_id, self.pad_to)
         ids, mask = (tensor.unflatten(0, (len(rows), width)) for tensor in padded)
-        batch = {"input_ids": ids, "attention_mask": mask}
+        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         if has_relations:
             batch["relations"] = torch.tensor(
                 [list(row["relations"]) + [ABSENT] * (width - 1 - len(row["relations"])) for row in rows]
@@ -111,6 +123,8 @@ class ContrastiveCollator:
                 batch[name] = torch.tensor([row[name] for row in rows])
         if self.add_scores:
             batch["scores"] = torch.tensor([float(row["score"]) for row in rows])
+        if self.add_lengths:
+            batch["lengths"] = np.array([[len(ids) for ids in row] for row in complete]).view(HostLengths)
         if self.add_text_ids:
             # Python salts the hashes of strings but not those of integers, so all processes agree on these.
             batch["text_ids"] = torch.tensor([[hash(tuple(ids)) if ids else 0 for ids in row] for row in complete])

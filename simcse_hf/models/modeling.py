@@ -2,9 +2,11 @@
 
 import copy
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,16 +19,17 @@ from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
+from ..ops.flash import avoid_cudnn_attention
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
 from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead
 from .objective import AUXILIARY_MODULES
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
+from .views import check_lengths, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
-_TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 #: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention,
 #: LUKE's entities, images, and ESM's contacts of amino acids.
@@ -187,6 +190,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        lengths: np.ndarray | None = None,
     ) -> torch.Tensor:
         """Embed sentences with the pooler of the current mode, training or evaluation.
 
@@ -194,40 +198,46 @@ class ContrastiveModel(ContrastiveCheckpoint):
             input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding. Defaults to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
+            lengths (`np.ndarray`, *optional*): See [`forward`]; of shape `(batch,)`.
 
         Returns:
             `torch.Tensor`: Embeddings of shape `(batch, dim)`.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        outputs = self._encode(input_ids, attention_mask, token_type_ids, self._pooler_type)
-        return self._pool(outputs, input_ids, attention_mask)
+        outputs = self.encode_tokens(input_ids, attention_mask, token_type_ids, lengths, self.active_pooler)
+        return self.pool(outputs, input_ids, attention_mask)
 
-    def _encode(
+    def encode_tokens(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
+        lengths: np.ndarray | None = None,
         pooler_type: str | None = None,
         whole_last_layer: bool = False,
     ) -> Any:
         """Run the encoder for what the pooler reads: without one, the whole last layer."""
         if pooler_type is not None:
-            check_has_tokens(attention_mask)
+            check_has_tokens(attention_mask, lengths)
         needs = {
             "all_layers": pooler_type is not None and needs_hidden_states(pooler_type),
             "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
         encode = encode_unpadded if self.runs_unpadded else encode_padded
-        return encode(self.base_model, input_ids, attention_mask, token_type_ids, **needs)
+        # Compiled code cannot switch kernels; the Trainer does so around it.
+        with nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(input_ids.device):
+            return encode(self.base_model, input_ids, attention_mask, token_type_ids, lengths, **needs)
 
     @property
-    def _pooler_type(self) -> str:
+    def active_pooler(self) -> str:
+        """The pooler of the current mode, training or evaluation."""
         return self.settings.pooler_type if self.training else self.settings.inference_pooler
 
-    def _pool(self, outputs: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        pooler_type = self._pooler_type
+    def pool(self, outputs: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Turn the outputs of [`encode_tokens`] into embeddings of shape `(batch, dim)`."""
+        pooler_type = self.active_pooler
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
         elif pooler_type == TEMPLATE_POOLER:
@@ -252,6 +262,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         relations: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
         scores: torch.Tensor | None = None,
+        lengths: np.ndarray | None = None,
         return_loss: bool = True,
         use_objective: bool = True,
         inputs_embeds: torch.Tensor | None = None,
@@ -275,6 +286,9 @@ class ContrastiveModel(ContrastiveCheckpoint):
             text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
                 Of shape `(batch, num_sentences)`.
             scores (`torch.Tensor`, *optional*): The score of each pair, of shape `(batch,)`.
+            lengths (`np.ndarray`, *optional*): The number of tokens of each text, of the shape of `input_ids` without
+                its last axis, where all padding is on the right. The host then knows the shape of the batch and need
+                not wait for an accelerator. `attention_mask` must agree with it.
             return_loss (`bool`, *optional*, defaults to `True`): `False` returns the embeddings only. (This argument
                 tells the Trainer that there is an `eval_loss`.)
             use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
@@ -305,76 +319,35 @@ class ContrastiveModel(ContrastiveCheckpoint):
             raise ValueError(
                 f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
             )
+        lengths = check_lengths(lengths, input_ids)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:
-            return ContrastiveOutput(sentence_embeddings=self.embed(input_ids, attention_mask, token_type_ids))
+            return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
         if self.objective is None and return_loss:
             self.prepare_objective()
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"relations": relations, "text_ids": text_ids, "scores": scores}
         batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         objective = self.objective if return_loss else None
-        embeddings, hidden_states = self._embed_views(batch, objective)
+        embeddings, hidden_states = embed_views(self, batch, objective, lengths)
         if objective is None:
             return ContrastiveOutput(sentence_embeddings=embeddings)
         loss = contrastive_loss = mlm_loss = parts = None
         if use_objective and input_ids.shape[1] >= objective.num_views:
-            encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states)
+            encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states, lengths)
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 types = None if token_type_ids is None else token_type_ids.flatten(0, 1)
-                masked = self._encode(mlm_input_ids.flatten(0, 1), attention_mask.flatten(0, 1), types)
-                hidden_states = masked.last_hidden_state
+                counts = None if lengths is None else lengths.reshape(-1)
+                flat = mlm_input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
+                hidden_states = self.encode_tokens(*flat, types, counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
-
-    def _embed_views(
-        self, batch: dict[str, torch.Tensor], objective: Objective | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Embed each sentence of each row, as the objective needs it.
-
-        Returns:
-            Embeddings of shape `(batch, num_sentences, dim)` of the objective's `embedded_columns` and, if it reads
-            them, the last layer's hidden states of shape `(batch, num_sentences, length, dim)`.
-
-        Raises:
-            ValueError: If `fixed_mask` is set and a row holds different texts.
-        """
-        chosen = slice(None) if objective is None else objective.embedded_columns
-        inputs = {name: batch[name][:, chosen] for name in _TEXT_INPUTS if name in batch}
-        ids = inputs["input_ids"]
-        if self.settings.fixed_mask:
-            # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.
-            if not (ids == ids[:, :1]).all():
-                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
-            anchors = self.embed(**{name: tensor[:, 0] for name, tensor in inputs.items()})
-            return anchors.unsqueeze(1).expand(-1, ids.shape[1], -1), None
-        if objective is not None and objective.needs_hidden_states:
-            flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
-            outputs = self._encode(**flat, pooler_type=self._pooler_type, whole_last_layer=True)
-            embeddings = self._pool(outputs, flat["input_ids"], flat["attention_mask"])
-            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
-        encoders = [(self, slice(None))]
-        if objective is not None and self.second_encoder is not None:
-            encoders = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
-        columns_of_embeddings = []
-        for encoder, columns in encoders:
-            flat = {name: tensor[:, columns].flatten(0, 1) for name, tensor in inputs.items()}
-            if "relations" in batch:
-                # Rows with fewer sentences than the widest are filled up with padding. Its embeddings are zero.
-                present = flat["attention_mask"].any(1)
-                embedded = encoder.embed(**{name: tensor[present] for name, tensor in flat.items()})
-                zeros = embedded.new_zeros(len(present), embedded.shape[-1])
-                embeddings = zeros.index_put((present,), embedded)
-            else:
-                embeddings = encoder.embed(**flat)
-            columns_of_embeddings.append(embeddings.view(len(ids), -1, embeddings.shape[-1]))
-        return torch.cat(columns_of_embeddings, dim=1), None
 
     def _masked_lm_loss(self, hidden_states: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
         if not self.settings.do_mlm:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ..ops.unpadded import first_tokens
@@ -51,10 +52,13 @@ def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
-def check_has_tokens(attention_mask: torch.Tensor) -> None:
-    """Raise a `ValueError` if a row of the mask marks no token; compiled code skips the check."""
-    if not torch.compiler.is_compiling() and not attention_mask.any(1).all():
-        row = int((~attention_mask.any(1)).nonzero()[0])
+def check_has_tokens(attention_mask: torch.Tensor, lengths: np.ndarray | None = None) -> None:
+    """Raise a `ValueError` if a row has no token, by its length or else by its mask; compiled code skips the check."""
+    if torch.compiler.is_compiling():
+        return
+    has_tokens = attention_mask.any(1) if lengths is None else torch.as_tensor(lengths) > 0
+    if not has_tokens.all():
+        row = int((~has_tokens).nonzero()[0])
         raise ValueError(
             f"sentence {row} of the batch has no token: its row of attention_mask holds only zeros. Remove the "
             "sentence, or unmask at least one token."

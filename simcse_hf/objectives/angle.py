@@ -113,17 +113,17 @@ class AnglE(Objective):
 
     def _in_batch_loss(self, sentences: torch.Tensor, text_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Compute the mean over the sentences of positive pairs, from all first and then all second sentences."""
-        # With 3 pairs, sentences 0 to 5, of which pair 1 is positive: anchors 1 and 4, with partners 4 and 1.
+        # With 3 pairs, sentences 0 to 5 have the partners 3, 4, 5, 0, 1, 2. All of them are compared, and those of
+        # positive pairs count: selecting them would make the host wait for their number.
         pairs = len(scores)
-        index = torch.arange(2 * pairs, device=scores.device)
-        anchors = index[(scores >= self.positive_score).repeat(2)]
-        partners = (anchors + pairs) % (2 * pairs)
-        logits = sentences[anchors] @ sentences.T / self.temperature
+        partners = torch.arange(2 * pairs, device=scores.device).roll(pairs)
+        logits = sentences @ sentences.T / self.temperature
         positive = logits.gather(1, partners[:, None])
-        same_text = (text_ids[anchors][:, None] == text_ids) | (text_ids[partners][:, None] == text_ids)
+        same_text = (text_ids[:, None] == text_ids) | (text_ids.roll(pairs)[:, None] == text_ids)
         others = (logits - positive).masked_fill(same_text, torch.finfo(logits.dtype).min)
-        terms = F.softplus(torch.logsumexp(others, dim=1))
-        return terms.sum() / max(len(anchors), 1)
+        counts = (scores >= self.positive_score).repeat(2)
+        terms = F.softplus(torch.logsumexp(others, dim=1)).masked_fill(~counts, 0.0)
+        return terms.sum() / counts.sum().clamp(min=1)
 
 
 def angle_similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

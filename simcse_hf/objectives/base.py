@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
@@ -41,8 +42,9 @@ class Encoder(Protocol):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        lengths: np.ndarray | None = None,
     ) -> torch.Tensor:
-        """Encode token ids of shape `(n, length)` into embeddings of shape `(n, dim)`."""
+        """Encode token ids of shape `(n, length)`, with `lengths` of shape `(n,)`, into embeddings `(n, dim)`."""
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler."""
@@ -80,12 +82,16 @@ class EncodedBatch:
             model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
             They are present only if the objective sets `needs_hidden_states`.
+        lengths (`np.ndarray`, *optional*): The number of tokens of each text, of shape `(batch, num_sentences)`, if
+            the collator counted them. All padding is then on the right. An objective that selects by it instead of by
+            `attention_mask` does not make the host wait for an accelerator.
     """
 
     embeddings: torch.Tensor
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     model: Encoder = cast(Encoder, _MissingEncoder())
     hidden_states: torch.Tensor | None = None
+    lengths: np.ndarray | None = None
 
 
 @dataclass

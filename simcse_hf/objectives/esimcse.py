@@ -75,6 +75,7 @@ class ESimCSE(SimCSEObjective):
         self.momentum_encoder: nn.Module | None = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+        self._num_filled: int | None = 0  # the host's copy of `filled`, which it need not wait for
 
     def attach(self, model: Encoder) -> None:
         """Copy the encoder: the copy is the momentum encoder."""
@@ -107,15 +108,18 @@ class ESimCSE(SimCSEObjective):
         """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
             return ContrastiveInputs(batch.embeddings)
-        queue = self.queue[: int(self.filled)].clone()  # the backward pass needs it as it is before the update below
+        if self._num_filled is None:
+            self._num_filled = int(self.filled)
+        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is before the update below
         self._update_momentum_encoder(batch.model)
         anchors = {
             name: batch.inputs[name][:, 0]
             for name in ("input_ids", "attention_mask", "token_type_ids")
             if name in batch.inputs
         }
+        lengths = None if batch.lengths is None else batch.lengths[:, 0]
         with torch.no_grad():
-            self._enqueue(gather_rows(cast(Encoder, self.momentum_encoder).embed(**anchors)))
+            self._enqueue(gather_rows(cast(Encoder, self.momentum_encoder).embed(**anchors, lengths=lengths)))
         return ContrastiveInputs(batch.embeddings, queue)
 
     @torch.no_grad()
@@ -131,7 +135,12 @@ class ESimCSE(SimCSEObjective):
         # Newest first, and not normalised: the loss applies the similarity, at the width that it uses.
         embeddings = as_full_precision(embeddings).to(self.queue.dtype)
         self.queue.copy_(torch.cat([embeddings, self.queue])[: len(self.queue)])
-        self.filled.add_(len(embeddings)).clamp_(max=len(self.queue))
+        self._num_filled = min(cast(int, self._num_filled) + len(embeddings), len(self.queue))
+        self.filled.fill_(self._num_filled)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._num_filled = None
 
 
 def half_precision_to_float32(module: nn.Module) -> nn.Module:

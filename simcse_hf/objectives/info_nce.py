@@ -172,7 +172,7 @@ class InfoNCE(nn.Module):
             )
         query_ids = column_ids = None
         if text_ids is not None:
-            query_ids = text_ids[positive_rows, :2]
+            query_ids = text_ids[first_positive : first_positive + n, :2]
             column_ids = torch.cat([*[text_ids[:, 1], text_ids[:, 0]][:num_views], text_ids[:, 2:].flatten()])
         if extra_negatives is not None:
             blocks.append(extra_negatives)
@@ -186,7 +186,7 @@ class InfoNCE(nn.Module):
             return mean_loss(anchors, positive_rows, None)
         # A query is a candidate of the others but not of itself: anchor i stands in column total + i.
         forth = mean_loss(anchors, positive_rows, positive_rows + total)
-        back = mean_loss(positives[positive_rows], positive_rows + total, positive_rows)
+        back = mean_loss(positives[first_positive : first_positive + n], positive_rows + total, positive_rows)
         return (forth + back) / 2
 
     def of_columns(

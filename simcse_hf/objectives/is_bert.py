@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import gather_rows, sum_over_processes, world
+from ..ops.packing import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 
@@ -115,13 +116,15 @@ class ISBERT(Objective):
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""
         mask = batch.inputs["attention_mask"][:, 0].bool()
+        index = token_index(mask, None if batch.lengths is None else batch.lengths[:, 0])
         hidden_states = cast(torch.Tensor, batch.hidden_states)[:, 0]
-        tokens, sentences = self._features(batch, hidden_states, mask)
+        local, sentences = self._features(batch, hidden_states, mask)
+        tokens = local.flatten(0, 1).index_select(0, index)
         rank, processes = world() if self.training else (0, 1)
-        sentence_of_token = rank * len(mask) + mask.nonzero()[:, :1]
+        sentence_of_token = (rank * len(mask) + index // mask.shape[1])[:, None]
         if self.training:
             sentences = gather_rows(sentences)
-        count = torch.tensor(len(tokens), device=tokens.device)
+        count = torch.full((), len(tokens), device=tokens.device)
         count = sum_over_processes(count) if self.training else count
         with torch.autocast(tokens.device.type, enabled=False):
             scores = tokens @ sentences.T
@@ -135,11 +138,11 @@ class ISBERT(Objective):
     def _features(
         self, batch: EncodedBatch, hidden_states: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return local features `(tokens, features)`, without those of padding, and global ones `(n, features)`."""
+        """Return local features `(n, length, features)` and global ones `(n, features)`."""
         sentences = batch.embeddings[:, 0]
         if self.ngrams is None or self.to_global is None:
             local = cast(Any, batch.model).ngram_head(hidden_states, mask)
         else:
             local = self.ngrams(hidden_states, mask)
             sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
-        return as_full_precision(local[mask]), as_full_precision(sentences)
+        return as_full_precision(local), as_full_precision(sentences)

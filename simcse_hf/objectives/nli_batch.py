@@ -148,6 +148,8 @@ def _draw(mask: torch.Tensor, limit: int | None) -> torch.Tensor:
 
 def _gather(hypotheses: torch.Tensor, relations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Gather the rows of all processes, padded to the most hypotheses that a row has in any of them."""
+    if world()[1] == 1:
+        return hypotheses, relations
     width = relations.shape[1]
     missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
     hypotheses = gather_rows(F.pad(hypotheses, (0, 0, 0, missing)))

@@ -9,7 +9,7 @@ from torch import nn
 from ..ops.distributed import mean_over_processes
 from .base import EncodedBatch, Objective, TrainingRows
 from .info_nce import as_full_precision
-from .nli_batch import RELATIONS, check_limit, premise_candidates, row_relations
+from .nli_batch import ABSENT, RELATIONS, check_limit, premise_candidates, row_relations
 
 #: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
 #: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
@@ -93,9 +93,8 @@ class Softmax(Objective):
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the loss; see [`Objective.forward`]."""
         relations = batch.inputs["relations"]
-        present = relations >= 0
-        premises = batch.embeddings[:, :1].expand(-1, relations.shape[1], -1)[present]
-        loss = self._cross_entropy(premises, batch.embeddings[:, 1:][present], relations[present])
+        premises = batch.embeddings[:, :1].expand(-1, relations.shape[1], -1)
+        loss = self._cross_entropy(premises, batch.embeddings[:, 1:], relations)
         if not (self.augment and self.training):
             return loss
         candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)
@@ -109,11 +108,11 @@ class Softmax(Objective):
         """Classify pairs.
 
         Args:
-            premises (`torch.Tensor`): Embeddings of shape `(n, dim)`.
-            hypotheses (`torch.Tensor`): Embeddings of shape `(n, dim)`.
+            premises (`torch.Tensor`): Embeddings of shape `(..., dim)`.
+            hypotheses (`torch.Tensor`): Embeddings of the same shape.
 
         Returns:
-            `torch.Tensor`: Logits of shape `(n, 3)`, in the order of `RELATIONS`.
+            `torch.Tensor`: Logits of shape `(..., 3)`, in the order of `RELATIONS`.
         """
         u, v = as_full_precision(premises), as_full_precision(hypotheses)
         features = torch.cat([u, v, (u - v).abs()], dim=-1)
@@ -124,6 +123,7 @@ class Softmax(Objective):
     ) -> torch.Tensor:
         with torch.autocast(premises.device.type, enabled=False):
             logits = as_full_precision(self.logits(premises, hypotheses))
-            total = F.cross_entropy(logits, relations, reduction="sum")
-        count = torch.tensor(len(relations), device=relations.device)
-        return mean_over_processes(total, count, self.training)
+            # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
+            targets = relations.flatten()
+            total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=ABSENT, reduction="sum")
+        return mean_over_processes(total, (targets != ABSENT).sum(), self.training)

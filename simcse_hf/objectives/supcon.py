@@ -121,7 +121,7 @@ class SupCon(Objective):
             others = differences.masked_fill(~counts, torch.finfo(logits.dtype).min)
             terms = F.softplus(torch.logsumexp(others, dim=1))
             total = (terms / candidates.positives.sum(1)[premise]).sum() + 0.0 * logits.sum()
-        count = torch.tensor(len(candidates.premises), device=logits.device)
+        count = torch.full((), len(candidates.premises), device=logits.device)
         return mean_over_processes(total, count, self.training)
 
     def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:

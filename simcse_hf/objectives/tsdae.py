@@ -9,6 +9,7 @@ from torch import nn
 from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
+from ..ops.packing import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows
 from .info_nce import as_full_precision
 from .masked_lm import StockMaskedLMHead, load_masked_lm
@@ -115,11 +116,12 @@ class TSDAE(Objective):
             encoder_hidden_states=batch.embeddings[:, -1:],
             use_cache=False,
         ).last_hidden_state
-        predicted = mask[:, 1:]
-        logits = self._head.logits(states[predicted])
+        predicted = token_index(mask[:, 1:], None if batch.lengths is None else batch.lengths[:, 0] - 1)
+        targets = ids[:, 1:].flatten().index_select(0, predicted)
+        logits = self._head.logits(states.flatten(0, 1).index_select(0, predicted))
         with torch.autocast(logits.device.type, enabled=False):
-            total = F.cross_entropy(as_full_precision(logits), ids[:, 1:][predicted], reduction="sum")
-        return mean_over_processes(total, predicted.sum(), self.training)
+            total = F.cross_entropy(as_full_precision(logits), targets, reduction="sum")
+        return mean_over_processes(total, torch.full((), len(targets), device=total.device), self.training)
 
 
 def _check_model(model: Encoder, dim: int) -> None:

@@ -75,7 +75,7 @@ def _attend_on_accelerator(
     """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
     first_only = len(query) != len(key)
     if supports_flash(query):
-        bounds = packing.first_token_bounds if first_only else packing.int_bounds, packing.int_bounds
+        bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
         longest = 1 if first_only else packing.longest, packing.longest
         return flash_attention(query, key, value, bounds, longest, scaling=scaling, dropout=dropout, window=window)
     batch, length = packing.shape

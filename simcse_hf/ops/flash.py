@@ -85,11 +85,8 @@ def _kernel_works(device: int | None, dtype: torch.dtype, size: int) -> bool:
 
 @lru_cache
 def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
-    """Compare the kernel with the formula on sentences of 5 and 3 tokens, forward and backward.
-
-    The operator is not part of torch's stable interface, and not every build or GPU has it. So it is tried, once for
-    each dtype and head size, rather than inferred from versions.
-    """
+    # The operator is not part of torch's stable interface, and not every build or GPU has it. So its values and
+    # gradients of sentences of 5 and 3 tokens are compared with the formula, once for each dtype and head size.
     lengths, scaling = [5, 3], size**-0.5
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(sum(lengths), 2, size, generator=generator).to(device, dtype) for _ in range(3)]

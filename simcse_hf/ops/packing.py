@@ -31,8 +31,10 @@ class Packing:
         shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
         token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
         position_ids (`torch.Tensor`): Column of each packed token, of shape `(1, T)`.
-        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)`.
         rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
+        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
+            type int32, which flash attention reads.
+        first_token_bounds (`torch.Tensor`): 0, 1, 2, ...: the same for a row of first tokens.
         lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
         first_only (`bool`, *optional*, defaults to `False`): Whether the last layer computes the first token of each
             sentence only.
@@ -41,8 +43,9 @@ class Packing:
     shape: tuple[int, int]
     token_index: torch.Tensor
     position_ids: torch.Tensor
-    bounds: torch.Tensor
     rows: torch.Tensor
+    bounds: torch.Tensor
+    first_token_bounds: torch.Tensor
     lengths: torch.Tensor
     first_only: bool = False
     _block_index: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -74,8 +77,8 @@ class Packing:
             rows = counts.nonzero()[:, 0]
         sentences, columns = mask[rows].nonzero(as_tuple=True)
         counts = counts[rows]
-        bounds = F.pad(counts.cumsum(0), (1, 0))
-        tensors = send([rows[sentences] * length + columns, columns[None], bounds, rows], device)
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int(), torch.arange(len(rows) + 1, dtype=torch.int32)
+        tensors = send([rows[sentences] * length + columns, columns[None], rows, *bounds], device)
         return cls((batch, length), *tensors, counts, first_only)
 
     @property
@@ -111,17 +114,7 @@ class Packing:
         """Number of tokens of the longest sentence."""
         return int(self.lengths.max())
 
-    # --- attention on an accelerator: one call for all sentences ------------------------------------------------------
-
-    @cached_property
-    def int_bounds(self) -> torch.Tensor:
-        """`bounds` as int32, which flash attention reads."""
-        return self.bounds.int()
-
-    @cached_property
-    def first_token_bounds(self) -> torch.Tensor:
-        """0, 1, 2, ...: the bounds of the sentences among their first tokens, as int32."""
-        return torch.arange(len(self.lengths) + 1, dtype=torch.int32, device=self.bounds.device)
+    # --- attention on an accelerator: one call for all sentences ----------------------------------------------------
 
     @cached_property
     def token_mask(self) -> torch.Tensor:
@@ -278,11 +271,28 @@ class _PackTokens(torch.autograd.Function):
         return zeros.index_copy(0, ctx.token_index, gradient), None
 
 
-def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Copy integer tensors to a device, in one transfer that the host does not wait for.
+def token_index(mask: torch.Tensor, lengths: np.ndarray | None = None) -> torch.Tensor:
+    """Find the tokens of a padded batch.
 
     Args:
-        tensors (`Sequence[torch.Tensor]`): Tensors of type int64 on the CPU.
+        mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. Without them,
+            the host waits until an accelerator has computed the mask.
+
+    Returns:
+        `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`.
+    """
+    if lengths is None:
+        return mask.flatten().nonzero()[:, 0]
+    is_token = torch.arange(mask.shape[1]) < torch.as_tensor(lengths)[:, None]
+    return send([is_token.flatten().nonzero()[:, 0]], mask.device)[0]
+
+
+def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
+
+    Args:
+        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
         device (`torch.device`): The device.
 
     Returns:
@@ -290,8 +300,9 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
     """
     if device.type == "cpu":
         return list(tensors)
-    joined = torch.cat([x.flatten() for x in tensors])
+    parts = [x.flatten().view(torch.uint8) for x in tensors]
+    joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    parts = joined.to(device, non_blocking=True).split([x.numel() for x in tensors])
-    return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    sent = joined.to(device, non_blocking=True).split([len(part) for part in parts])
+    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]

@@ -111,7 +111,8 @@ def encode_padded(
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Ignored.
+        lengths (`np.ndarray`, *optional*): Number of tokens of each row. With them, transformers does not make the
+            host wait for an accelerator to find out whether there is padding.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
         first_only (`bool`, *optional*, defaults to `False`): Ignored: the last layer is computed and returned whole.
         pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
@@ -119,7 +120,12 @@ def encode_padded(
     Returns:
         `BaseModelOutputWithPooling`: As from [`encode_unpadded`], with arbitrary states in the padding.
     """
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+    config = base_model.config
+    if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
+        # A mask of four axes reaches the attention function as it is. (ModernBERT's local layers need other masks.)
+        has_padding = lengths.min() < input_ids.shape[1]
+        inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
     outputs = base_model(**inputs, output_hidden_states=all_layers)
@@ -176,8 +182,8 @@ def encode_unpadded(
         if token_type_ids is not None:
             inputs["token_type_ids"] = packing.pack(token_type_ids)
         # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
-        # a mask of the whole row, T x T, for local attention; ours reads the packing instead.
-        no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
+        # a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads this.
+        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
         hidden, layers = outputs.last_hidden_state, outputs.hidden_states
     first = packing.first_tokens(hidden.squeeze(0)) if first_only or pooled else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ class CachedBatch:
 
     Args:
         model (`ContrastiveModel`): The model, in training mode.
-        inputs (`dict[str, torch.Tensor]`): The inputs of its forward pass, of shape `(batch, ...)`.
+        inputs (`dict[str, Any]`): The inputs of its forward pass, of shape `(batch, ...)`.
         chunk_size (`int`): Rows in an encoder pass.
         trim (`bool`, *optional*, defaults to `True`): Cut the padding that no text of a chunk needs.
         autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
@@ -44,7 +45,7 @@ class CachedBatch:
     def __init__(
         self,
         model: ContrastiveModel,
-        inputs: dict[str, torch.Tensor],
+        inputs: dict[str, Any],
         chunk_size: int,
         trim: bool = True,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
@@ -60,9 +61,10 @@ class CachedBatch:
                 without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
                 embeddings.append(model(**without_mlm, use_objective=False).sentence_embeddings)
         self.embeddings = torch.cat(embeddings).requires_grad_()
-        visible = {name: x for name, x in inputs.items() if name not in _MLM_INPUTS}
+        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
+        batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
-            loss, parts = total_and_parts(prepared_objective(model)(EncodedBatch(self.embeddings, visible)))
+            loss, parts = total_and_parts(prepared_objective(model)(batch))
         self.output = ContrastiveOutput(
             loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
         )
@@ -162,17 +164,19 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         )
 
 
-def _split(inputs: dict[str, torch.Tensor], chunk_size: int, trim: bool) -> list[dict[str, torch.Tensor]]:
+def _split(inputs: dict[str, Any], chunk_size: int, trim: bool) -> list[dict[str, Any]]:
     """Split a batch into chunks, and with `trim` cut each to its longest text."""
     # Texts of 3, 5, 4 and 2 tokens, padded to 5, make chunks of two rows that are 5 and 4 tokens long.
-    length = inputs["input_ids"].shape[-1]
-    split = {name: x.split(chunk_size) for name, x in inputs.items()}
-    chunks = [dict(zip(split, parts, strict=True)) for parts in zip(*split.values(), strict=True)]
+    rows, length = len(inputs["input_ids"]), inputs["input_ids"].shape[-1]
+    chunks = [{name: x[i : i + chunk_size] for name, x in inputs.items()} for i in range(0, rows, chunk_size)]
     if not trim:
         return chunks
-    longest = torch.stack([chunk["attention_mask"].sum(-1).amax() for chunk in chunks]).tolist()
+    if "lengths" in inputs:
+        longest = [int(chunk["lengths"].max()) for chunk in chunks]
+    else:  # one wait for the device
+        longest = torch.stack([chunk["attention_mask"].sum(-1).amax() for chunk in chunks]).tolist()
     return [
-        {name: x[..., :size] if x.dim() == 3 and x.shape[-1] == length else x for name, x in chunk.items()}
+        {name: x[..., :size] if x.ndim == 3 and x.shape[-1] == length else x for name, x in chunk.items()}
         for chunk, size in zip(chunks, longest, strict=True)
     ]
 

@@ -111,7 +111,7 @@ def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveMo
         self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Return the mean cross-entropy at the masked positions of inputs of shape `(batch, length)`."""
-        hidden_states = self._encode(input_ids, attention_mask).last_hidden_state
+        hidden_states = self.encode_tokens(input_ids, attention_mask).last_hidden_state
         return {"loss": self._masked_lm_loss(hidden_states, labels)}
 
     name = model_class.__name__.replace("ForCL", "ForPretraining")

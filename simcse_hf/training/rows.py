@@ -281,6 +281,7 @@ def make_collator(
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
         add_scores=reads_scores(model),
+        add_lengths=args.device.type != "cpu",
     )
 
 

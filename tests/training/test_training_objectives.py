@@ -2,59 +2,18 @@
 
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
+from conftest import tiny_config
 from datasets import Dataset
 from torch.utils.data import DataLoader
+from trainer_helpers import SETTINGS, rows_for, sentences, trainer_of
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.spans import SpanDataset
+from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainingArguments
 from simcse_hf.data.views import DATASET_VIEWS
-from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training.rows import training_rows
 from simcse_hf.training.run import load_training_texts
 from simcse_hf.training.script_arguments import parse_arguments
-
-WORDS = VOCABULARY[5:25]
-SMALL = {"projector_dim": 16}
-TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
-#: Model settings for each objective. `rows_for` makes the training rows.
-SETTINGS = {
-    "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
-    "softmax": {"pooler_type": "avg_no_cls"},
-    "supcon": {"pooler_type": "avg_no_cls"},
-    "softmax+supcon": {"pooler_type": "avg_no_cls"},
-    "barlow_twins": {"objective_options": SMALL},
-    "vicreg": {"objective_options": SMALL},
-    "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
-    "is_bert": {"pooler_type": "avg"},
-    "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
-    "esimcse": {"objective_options": {"queue_size": 8}},
-    "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
-    "diffcse": {},
-    "tsdae": {"pooler_type": "cls_before_pooler"},
-    "cosent": {"pooler_type": "cls_before_pooler"},
-    "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
-}
-
-
-def sentences(rows, seed=0, words=6):
-    generator = torch.Generator().manual_seed(seed)
-    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)) for _ in range(rows)]
-
-
-def rows_for(objective, tokenizer):
-    row_type = OBJECTIVES[objective].rows
-    if row_type == "spans":
-        return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
-    if row_type == "nli":
-        texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
-        return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
-    if row_type == "scored_pairs":
-        pairs = {"sentence1": sentences(16), "sentence2": sentences(16, seed=1)}
-        return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(16)]})
-    return Dataset.from_dict({"sent0": sentences(16)})
 
 
 @pytest.fixture
@@ -63,39 +22,6 @@ def start(save_checkpoint):
     torch.manual_seed(1)
     model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2), do_mlm=True)
     return save_checkpoint(model, "start")
-
-
-def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, **changes):
-    torch.manual_seed(1)
-    settings = SETTINGS[objective] if settings is None else settings
-    options = dict(settings.get("objective_options", {}))
-    if objective == "diffcse":
-        options["generator"] = str(start)
-    model = AutoModelForCL.from_pretrained(
-        start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
-    )
-    data = sentences(12, seed=9)
-    values = {
-        "output_dir": str(tmp_path / run),
-        "per_device_train_batch_size": 4,
-        "max_steps": 6,
-        "max_seq_length": 16,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 3,
-        "eval_strategy": "steps",
-        "eval_steps": 6,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
-    return SimCSETrainer(
-        model,
-        SimCSETrainingArguments(**values | changes),
-        rows_for(objective, tokenizer),
-        dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
-        processing_class=tokenizer,
-    )
 
 
 def losses(trainer):

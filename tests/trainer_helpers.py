@@ -1,0 +1,83 @@
+"""A trainer of each objective on a tiny encoder, with rows of the kind that it learns from."""
+
+import torch
+from conftest import VOCABULARY
+from datasets import Dataset
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.data.spans import SpanDataset
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.objectives import OBJECTIVES
+
+WORDS = VOCABULARY[5:25]
+SMALL = {"projector_dim": 16}
+TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
+#: Model settings for each objective. `rows_for` makes the training rows.
+SETTINGS = {
+    "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
+    "softmax": {"pooler_type": "avg_no_cls"},
+    "supcon": {"pooler_type": "avg_no_cls"},
+    "softmax+supcon": {"pooler_type": "avg_no_cls"},
+    "barlow_twins": {"objective_options": SMALL},
+    "vicreg": {"objective_options": SMALL},
+    "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
+    "is_bert": {"pooler_type": "avg"},
+    "declutr": {"pooler_type": "avg", "do_mlm": True, "mlm_weight": 1.0},
+    "esimcse": {"objective_options": {"queue_size": 8}},
+    "promptbert": {"pooler_type": "mask", "templates": TEMPLATES},
+    "diffcse": {},
+    "tsdae": {"pooler_type": "cls_before_pooler"},
+    "cosent": {"pooler_type": "cls_before_pooler"},
+    "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
+}
+
+
+def sentences(rows, seed=0, words=6):
+    generator = torch.Generator().manual_seed(seed)
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)) for _ in range(rows)]
+
+
+def rows_for(objective, tokenizer):
+    row_type = OBJECTIVES[objective].rows
+    if row_type == "spans":
+        return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
+    if row_type == "nli":
+        texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
+        return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
+    if row_type == "scored_pairs":
+        pairs = {"sentence1": sentences(16), "sentence2": sentences(16, seed=1)}
+        return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(16)]})
+    return Dataset.from_dict({"sent0": sentences(16)})
+
+
+def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, **changes):
+    torch.manual_seed(1)
+    settings = SETTINGS[objective] if settings is None else settings
+    options = dict(settings.get("objective_options", {}))
+    if objective == "diffcse":
+        options["generator"] = str(start)
+    model = AutoModelForCL.from_pretrained(
+        start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
+    )
+    data = sentences(12, seed=9)
+    values = {
+        "output_dir": str(tmp_path / run),
+        "per_device_train_batch_size": 4,
+        "max_steps": 6,
+        "max_seq_length": 16,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 6,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    return SimCSETrainer(
+        model,
+        SimCSETrainingArguments(**values | changes),
+        rows_for(objective, tokenizer),
+        dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        processing_class=tokenizer,
+    )
