@@ -34,7 +34,8 @@ MODEL_HELP = (
 )
 
 
-def _add_protocol_options(parser: argparse.ArgumentParser) -> None:
+def add_protocol_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say on what models are scored, and how."""
     group = parser.add_argument_group("tasks and protocol")
     tasks = group.add_mutually_exclusive_group()
     tasks.add_argument("--task_set", choices=TASK_SETS, help="default: sts")
@@ -55,6 +56,12 @@ def _add_protocol_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--metric", choices=METRICS, default="spearman", help="default: spearman")
     group.add_argument("--regressor", action="store_true", help="score STS-B and SICK-R with a trained regressor")
     group.add_argument("--seed", type=int, default=SEED, help=f"seed of the classifiers; default: {SEED}")
+
+
+def add_bootstrap_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--resamples` and `--confidence`."""
+    parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
+    parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
 
 
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +89,7 @@ def _evaluate_parser() -> argparse.ArgumentParser:
         "evaluate", "Score a model's sentence embeddings on STS, transfer tasks and tasks from your own files."
     )
     add_model_options(parser, help=MODEL_HELP)
-    _add_protocol_options(parser)
+    add_protocol_options(parser)
     _add_fit_options(parser)
     parser.add_argument("--geometry", action="store_true", help="add alignment, uniformity and spectrum on STS-B")
     parser.add_argument(
@@ -107,10 +114,9 @@ def _compare_parser() -> argparse.ArgumentParser:
         "models", nargs="+", metavar="MODEL", help=f"result file (.json) of `simcse-hf evaluate`, or {MODEL_HELP}"
     )
     add_model_options(parser, model=None)
-    _add_protocol_options(parser)
+    add_protocol_options(parser)
     _add_fit_options(parser)
-    parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
-    parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
+    add_bootstrap_options(parser)
     add_output_options(parser, "JSON file of the comparison", required=False)
     add_general_options(parser)
     return parser
@@ -127,7 +133,7 @@ def evaluate_main(argv: list[str]) -> int:
     """
     parser = _evaluate_parser()
     arguments = parser.parse_args(argv)
-    if not (_names_data(arguments) or arguments.mteb):
+    if not (names_data(arguments) or arguments.mteb):
         parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
     if arguments.fit_on and arguments.mteb:
         parser.error("--fit_on is for --data_dir and --pairs: leave out --mteb")
@@ -141,7 +147,7 @@ def evaluate_main(argv: list[str]) -> int:
 
     model = _load(arguments.model, arguments)
     evaluation: Evaluation | None = Evaluation({}, {})
-    if _names_data(arguments):
+    if names_data(arguments):
         evaluation = _evaluate(model, arguments, arguments.geometry)
     if arguments.mteb:
         from ..evaluation.mteb import evaluate_mteb, mteb_averages
@@ -151,8 +157,9 @@ def evaluate_main(argv: list[str]) -> int:
             evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
     if evaluation is None or not PartialState().is_main_process:
         return 0
-    protocol = _protocol(arguments)
-    document = _describe(model, arguments, protocol) | {"results": evaluation.results}
+    protocol = chosen_protocol(arguments)
+    fit_on = {"fit_on": {"sets": arguments.fit_on, **_transform_settings(arguments)}} if arguments.fit_on else {}
+    document = describe_model(arguments.model, model, protocol) | fit_on | {"results": evaluation.results}
     table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
     report(arguments, document, table)
     if arguments.output:
@@ -160,18 +167,26 @@ def evaluate_main(argv: list[str]) -> int:
     return 0
 
 
-def _describe(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -> dict[str, Any]:
-    """Say which model was scored, how, and with which versions of which packages."""
+def describe_model(name: str, model: Any, protocol: "Protocol") -> dict[str, Any]:
+    """Say which model was scored, how, and with which versions of which packages.
+
+    Args:
+        name (`str`): What the command line names.
+        model (`Any`): The model.
+        protocol (`Protocol`): How it was scored.
+
+    Returns:
+        `dict[str, Any]`: The entries of a result file beside `results`.
+    """
     from ..evaluation.report import describe_protocol, versions
     from ..evaluation.transfer import CLASSIFIER_CONFIGS
 
     return {
-        "model": arguments.model,
+        "model": name,
         "revision": getattr(model, "revision", None),
         "pooler": getattr(model, "pooler_type", None),
         "max_length": getattr(model, "max_length", None),
         "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
-        **({"fit_on": {"sets": arguments.fit_on, **_transform_settings(arguments)}} if arguments.fit_on else {}),
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
     }
@@ -190,8 +205,8 @@ def compare_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if len(set(arguments.models)) < 2:
         parser.error("give at least two different models or result files")
-    models = [name for name in arguments.models if not _is_result_file(name)]
-    if models and not _names_data(arguments):
+    models = [name for name in arguments.models if not is_result_file(name)]
+    if models and not names_data(arguments):
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
     _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
@@ -204,7 +219,7 @@ def compare_main(argv: list[str]) -> int:
     if not PartialState().is_main_process:
         return 0
     named = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
-    comparison = compare_evaluations(named, _protocol(arguments), arguments.resamples, arguments.confidence)
+    comparison = compare_evaluations(named, chosen_protocol(arguments), arguments.resamples, arguments.confidence)
     report(arguments, comparison, format_comparison(comparison))
     if arguments.output:
         from ..evaluation.report import write_results
@@ -213,21 +228,25 @@ def compare_main(argv: list[str]) -> int:
     return 0
 
 
-def _names_data(arguments: argparse.Namespace) -> bool:
+def names_data(arguments: argparse.Namespace) -> bool:
+    """Return whether a command line names anything that models can be scored on."""
     return arguments.data_dir is not None or bool(arguments.pairs or arguments.task)
 
 
-def _is_result_file(name: str) -> bool:
+def is_result_file(name: str) -> bool:
+    """Return whether a word names a result file of `simcse-hf evaluate`, and not a model."""
     return name.endswith(".json") and Path(name).is_file()
 
 
-def _protocol(arguments: argparse.Namespace) -> "Protocol":
+def chosen_protocol(arguments: argparse.Namespace) -> "Protocol":
+    """Return the protocol that the options of `add_protocol_options` describe."""
     from ..evaluation import Protocol
 
     return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.regressor, seed=arguments.seed)
 
 
-def _tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
+def chosen_tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names of the tasks that are scored on `--data_dir`."""
     from ..evaluation.tasks import default_tasks
 
     if arguments.data_dir is None:
@@ -237,7 +256,8 @@ def _tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
     return default_tasks(arguments.task_set or "sts", arguments.mode)
 
 
-def _user_tasks(arguments: argparse.Namespace) -> "dict[str, UserTask]":
+def extra_tasks(arguments: argparse.Namespace) -> "dict[str, UserTask]":
+    """Read the tasks of `--task`."""
     if not arguments.task:
         return {}
     from ..evaluation import user_tasks
@@ -265,9 +285,9 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
     from ..evaluation.run import read_tasks, score_tasks
     from ..evaluation.sts_data import read_pairs_argument
 
-    protocol, tasks = _protocol(arguments), _tasks(arguments)
+    protocol, tasks = chosen_protocol(arguments), chosen_tasks(arguments)
     pairs = tuple(read_pairs_argument(argument) for argument in arguments.pairs)
-    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry, _user_tasks(arguments))
+    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry, extra_tasks(arguments))
     vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None
@@ -285,11 +305,27 @@ def _transform_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _evaluation_of(name: str, arguments: argparse.Namespace) -> "Evaluation | None":
     """Read a result file, or evaluate a model."""
+    if is_result_file(name):
+        return read_result_file(name, arguments)[0]
+    return _evaluate(_load(name, arguments), arguments)
+
+
+def read_result_file(name: str, arguments: argparse.Namespace) -> "tuple[Evaluation, dict[str, Any]]":
+    """Read a result file, and check that it was made by the protocol of the command line.
+
+    Args:
+        name (`str`): The JSON file.
+        arguments (`argparse.Namespace`): The options of `add_protocol_options`.
+
+    Returns:
+        `tuple[Evaluation, dict]`: The evaluation, and the whole document.
+
+    Raises:
+        ValueError: If the file is no result file, or its mode or regressor is another one.
+    """
     from ..evaluation import Evaluation
     from ..evaluation.report import read_results
 
-    if not _is_result_file(name):
-        return _evaluate(_load(name, arguments), arguments)
     document, scores = read_results(name)
     for key in ("mode", "regressor"):
         if document["protocol"][key] != getattr(arguments, key):
@@ -297,4 +333,4 @@ def _evaluation_of(name: str, arguments: argparse.Namespace) -> "Evaluation | No
                 f"{name} was evaluated with {key} {document['protocol'][key]!r}, not {getattr(arguments, key)!r}: "
                 f"give the same --{key} for all."
             )
-    return Evaluation(document["results"], scores)
+    return Evaluation(document["results"], scores), document

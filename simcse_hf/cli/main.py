@@ -15,6 +15,7 @@ COMMANDS = {
     "reproduce": ("reproduce", "reproduce_main", "train and judge the rows of a table of a paper"),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
+    "analyze": ("analyze", "analyze_main", "draw pictures of models and runs, and write a report"),
     "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),
     "index": ("search", "index_main", "build a search index over the texts of a file"),
     "search": ("search", "search_main", "find the texts of an index that are nearest to a query"),

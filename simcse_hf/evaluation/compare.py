@@ -95,6 +95,47 @@ def compare_evaluations(
     }
 
 
+def figure_intervals(
+    evaluation: Evaluation,
+    protocol: Protocol = PAPER_PROTOCOL,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, dict[str, float | None]]:
+    """Compute the figures of one evaluation with percentile bootstrap intervals, for each task and on average.
+
+    Intervals of two models may overlap although their difference is significant: [`compare_evaluations`] is the test.
+
+    Args:
+        evaluation (`Evaluation`): The evaluation.
+        protocol (`Protocol`, *optional*): Mode, aggregation and metric.
+        resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
+        confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
+        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
+
+    Returns:
+        `dict[str, dict]`: For each task and average, `figure` (x 100, or `None`), and `low` and `high`, which are
+        `None` without stored scores.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    drawn: dict[str, np.ndarray] = {}
+    for task in filter(_is_task, evaluation.results):
+        found[task] = {"figure": _figure(evaluation, task, protocol), "low": None, "high": None}
+        samples = _samples({"": evaluation}, task, protocol, resamples, seed)
+        if samples is not None:
+            drawn[task] = samples[0]
+    for key in AVERAGES:
+        if key in evaluation.results:
+            average = evaluation.results[key]
+            found[key] = {"figure": average["value"], "low": None, "high": None}
+            if average["tasks"] and all(task in drawn for task in average["tasks"]):
+                drawn[key] = np.mean([drawn[task] for task in average["tasks"]], axis=0)
+    for key, values in drawn.items():
+        low, high = np.nanquantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+        found[key] |= {"low": float(low), "high": float(high)}
+    return found
+
+
 def format_comparison(comparison: dict[str, Any]) -> str:
     """Format a comparison as text: the figures of all systems, then the differences of each to the baseline."""
     averages = comparison["averages"]

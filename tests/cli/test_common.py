@@ -30,11 +30,12 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import adapt, build_nli, build_pairs, demo, mine
+    from simcse_hf.cli import adapt, analyze, build_nli, build_pairs, demo, mine
 
     actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
         "adapt": adapt._parser(),
+        "analyze": analyze._parser(),
         "build-nli": build_nli._parser(),
         "build-pairs": build_pairs._parser(),
         "compare": evaluate._compare_parser(),
