@@ -12,6 +12,7 @@ from .drawing import (
     new_figure,
     series_name,
     series_style,
+    settle,
     style,
 )
 from .runs import Run
@@ -57,6 +58,7 @@ def draw_training_curves(runs: Sequence[Run]) -> Picture:
         for number, run in enumerate(runs):
             panels[0].plot([], [], label=series_name(number, run.name), **series_style(number))
         legend_below(figure, panels[0])
+        settle(figure)
     return Picture(
         "training_curves",
         "Training curves",
@@ -103,7 +105,7 @@ def draw_trajectory(runs: Sequence[Run]) -> Picture:
         axes.set_xlabel("uniformity of the dev set (lower is better)")
         axes.set_ylabel("alignment of the dev set (lower is better)")
         legend_below(figure, axes)
-        figure.draw_without_rendering()  # labels are placed in the final layout
+        settle(figure)
         ends = [(path[-1][2], path[-1][1]) for *_, path in paths]
         label_points(axes, ends, [str(number + 1) for number, *_ in paths])
     return Picture(

@@ -97,11 +97,10 @@ class Picture:
 
 
 def svg_text(figure: "Figure") -> str:
-    """Return a figure as an SVG document with a transparent background, and keep its layout from now on."""
+    """Return a figure as an SVG document with a transparent background."""
     stream = io.StringIO()
     with style():
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    figure.set_layout_engine("none")  # the layout is found; finding it again would take as long as drawing
     return stream.getvalue()
 
 
@@ -159,6 +158,14 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def settle(figure: "Figure") -> None:
+    """Lay out a figure once and for all, when all that needs room is drawn; saving would do it twice for each file."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+
+
 def series_name(number: int, name: str) -> str:
     """Return the entry of a series in a legend: its number, from 1, and its name."""
     return f"{number + 1} {shorten(name)}"  # matplotlib leaves out names that begin with an underscore
@@ -205,7 +212,7 @@ def label_points(axes: "Axes", points: Sequence[tuple[float, float]], labels: Se
     Points at the same place share a label of several lines.
 
     Args:
-        axes (`matplotlib.axes.Axes`): The axes, whose limits and layout are final.
+        axes (`matplotlib.axes.Axes`): The axes, whose limits and layout ([`settle`]) are final.
         points (`Sequence[tuple[float, float]]`): Positions.
         labels (`Sequence[str]`): The labels.
     """

@@ -16,6 +16,7 @@ from .drawing import (
     new_figure,
     series_name,
     series_style,
+    settle,
     shorten,
     style,
 )
@@ -58,7 +59,7 @@ def draw_alignment_uniformity(models: Mapping[str, Mapping[str, Any]], averages:
         axes.set_ylabel("alignment (lower is better)")
         if marks is not None and len(shown) > 1:
             figure.colorbar(marks, ax=axes, label="average STS figure × 100")
-        figure.draw_without_rendering()  # labels are placed in the final layout
+        settle(figure)
         labels = [
             shorten(name) + (f" ({figure_text(value, 1)})" if is_number(value) else "") for name, *_, value in points
         ]
@@ -109,6 +110,7 @@ def draw_singular_values(models: Mapping[str, Mapping[str, Any]]) -> Picture:
         axes.set_xlabel("rank of the singular value")
         axes.set_ylabel("singular value / largest")
         legend_below(figure, axes)
+        settle(figure)
     return Picture(
         "singular_values",
         "Normalised singular values",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .drawing import CannotDraw, Picture, figure_text, is_number, new_figure, shorten, style
+from .drawing import CannotDraw, Picture, figure_text, is_number, new_figure, settle, shorten, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,6 +104,7 @@ def draw_grid(grid: Grid) -> Picture:
         axes.set_xlabel(_NAMES.get(across, across.replace("_", " ")))
         count = " to ".join(map(str, {seeds[0], seeds[-1]})) if seeds else "0"
         figure.colorbar(mesh, ax=axes, label=f"{grid.figure}, mean of {count} seed{'s' if seeds != [1] else ''}")
+        settle(figure)
     return Picture(
         f"grid_{grid.name}",
         f"Search: {grid.name}",

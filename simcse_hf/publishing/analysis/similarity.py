@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import COLOURS, INK, CannotDraw, Picture, new_figure, shorten, style
+from .drawing import COLOURS, INK, CannotDraw, Picture, new_figure, settle, shorten, style
 
 BANDS = 5
 #: Points at which a density is computed.
@@ -58,6 +58,7 @@ def draw_cosine_densities(models: Mapping[str, Mapping[str, np.ndarray]], name: 
         panels[0].set_ylim(-0.15, BANDS + 0.1)
         figure.supxlabel("cosine similarity")
         figure.supylabel("gold score")
+        settle(figure)
     return Picture(
         "cosine_densities",
         f"Cosine similarities by gold score ({name})",
