@@ -4,6 +4,7 @@ import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -138,10 +139,16 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[st
     unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init}, key=str)
     if unknown:
         raise ValueError(f"{source}: unknown argument(s) {', '.join(map(str, unknown))}")
+    actions, types = _argument_types(tuple(classes))
+    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
+
+
+@cache
+def _argument_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
+    """Return the parser's action and the annotation of each argument, by its name."""
     actions = {action.dest: action for action in make_parser(classes)._actions}
     bases = [base for cls in classes for base in reversed(cls.__mro__)]  # HfArgumentParser changes `Field.type`
-    types = {name: str(t) for base in bases for name, t in inspect.get_annotations(base).items()}
-    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
+    return actions, {name: str(t) for base in bases for name, t in inspect.get_annotations(base).items()}
 
 
 def _convert(path: str, name: str, value: Any, action: Action, type_name: str) -> Any:

@@ -36,12 +36,14 @@ def find_data(name: str, data_dir: Path) -> Path | None:
     """Find a file that a run names.
 
     Args:
-        name (`str`): A path in the folder of data, `data/NAME` as in a recipe, or any path of a file.
+        name (`str`): A path in the folder of data, `data/NAME` as in a recipe, or any path of a file. Whether it ends
+            in `.gz` does not matter.
         data_dir (`Path`): The folder of data.
 
     Returns:
-        `Path`, *optional*: The file, also as `.gz`; `None` if there is none.
+        `Path`, *optional*: The file, plain or gzipped; `None` if there is none.
     """
+    name = name.removesuffix(".gz")
     short = name.removeprefix("data/")
     places = [data_dir / short, data_dir / PLACES.get(short, (short,))[0], Path(name)]
     return next((path for place in places for path in (place, Path(f"{place}.gz")) if path.is_file()), None)

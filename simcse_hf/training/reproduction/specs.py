@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ...data.views import DOCUMENT_VIEWS
+from ...data.views import DOCUMENT_VIEWS, make_view
 from ...objectives import objective_class
 from ..parser import convert_values
 from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
@@ -26,6 +26,7 @@ SEMANTICS = 1
 #: Settings that decide where a run writes, and not what it learns.
 _NOT_LEARNT = ("output_dir", "overwrite_output_dir", "save_total_limit", "save_only_model", "save_steps", "use_cpu")
 _FILES = ("train_file", "dev_file")
+_NEED_WORDNET = ("synonyms", "eda")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Run:
             for name in files
             if find_data(name, sources.data_dir) is None
         ]
+        if self.settings.get("view") in _NEED_WORDNET:
+            try:
+                make_view(self.settings["view"])
+            except ValueError as error:
+                absent.append(str(error))
         for kind in ("model_name_or_path", "view_model"):
             model = self.settings.get(kind)
             if model is not None and find_model(model, sources.data_dir) is None:
@@ -87,8 +93,7 @@ class Run:
 
     def key(self, sources: Sources) -> str:
         """Return the name under which the run is kept: equal for equal settings, seed, files and start model."""
-        defaults = {f.name: _default(f) for cls in ARGUMENT_CLASSES for f in fields(cls)}
-        defaults |= SUP_DEFAULTS if self.supervised else UNSUP_DEFAULTS
+        defaults = _defaults(self.supervised)
         settings = {k: v for k, v in self.settings.items() if k not in _NOT_LEARNT and v != defaults.get(k, MISSING)}
         for name in _FILES:
             path = find_data(settings[name], sources.data_dir) if name in settings else None
@@ -135,8 +140,15 @@ class Run:
         return {"spans": "document", "nli": "premise"}.get(rows, "row")
 
 
-def _default(field: Any) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+@cache
+def _defaults(supervised: bool) -> dict[str, Any]:
+    """Return the default of each argument of `simcse-hf train unsup` or `sup`."""
+    defaults = {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for cls in ARGUMENT_CLASSES
+        for f in fields(cls)
+    }
+    return defaults | (SUP_DEFAULTS if supervised else UNSUP_DEFAULTS)
 
 
 @cache

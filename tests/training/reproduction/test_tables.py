@@ -12,7 +12,8 @@ from simcse_hf.training.reproduction.specs import Sources, differences, runs_of
 from simcse_hf.training.reproduction.table import SCALES, load_table, table_names
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
 
-SHARED = Path(__file__).parents[4] / "shared"
+ROOT = Path(__file__).parents[3]
+SHARED = ROOT.parent / "shared"
 TEXTS = {"simcse": "simcse.txt", "liao": "supervised_contrastive.txt", "non-contrastive": "non_contrastive.txt"}
 MINIMAL = {
     "paper": "simcse",
@@ -127,6 +128,13 @@ def test_a_table_with_an_unknown_recipe_or_setting_is_refused_before_any_run(tmp
         list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))
 
 
+def test_the_table_in_the_documentation_is_valid(tmp_path):
+    text = (ROOT / "docs/reproducing.md").read_text(encoding="utf-8")
+    (tmp_path / "temperatures.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1])
+    table = load_table(str(tmp_path / "temperatures.yaml"))
+    assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3
+
+
 def test_an_unknown_table_is_refused_with_the_list_of_tables():
     with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
         load_table("simcse/99")
@@ -134,7 +142,7 @@ def test_an_unknown_table_is_refused_with_the_list_of_tables():
 
 def test_the_paper_scale_keeps_the_settings_of_the_recipe(tmp_path):
     (_, _, run), *_ = runs_of(load_table("simcse/A.1"), "paper", 1, Sources(tmp_path, tmp_path))
-    recipe = yaml.safe_load(Path("examples/recipes/unsup-simcse-bert-base-uncased.yaml").read_text())
+    recipe = yaml.safe_load((ROOT / "examples/recipes/unsup-simcse-bert-base-uncased.yaml").read_text())
     changed = {name for name, value in run.settings.items() if recipe.get(name) != value}
     assert changed == {"learning_rate"}  # the first row of the grid: batch 64, learning rate 1e-5
     model_args, data_args, args = parse_arguments(
