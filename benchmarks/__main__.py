@@ -18,6 +18,7 @@ BENCHMARKS = {
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
     "gpu_kernels": "kernels that a training step launches on a GPU, counted without one",
     "gradcache": "memory and time of one large batch in chunks",
+    "host_time": "the CPU time of a training step beside its arithmetic",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
     "objectives": "STS-B dev before and after training with each objective and view",

@@ -98,8 +98,8 @@ class Ours(Contestant):
 class Peer(Contestant):
     """sentence-transformers' Trainer with MultipleNegativesRankingLoss; single sentences appear twice in a row."""
 
-    def __init__(self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32):
-        encoder = Transformer(str(model), max_seq_length=length)
+    def __init__(self, model, rows: Dataset, bf16: bool, batch: int = 64, length: int = 32, **model_arguments):
+        encoder = Transformer(str(model), max_seq_length=length, model_kwargs=model_arguments)
         pooling = Pooling(encoder.get_embedding_dimension(), pooling_mode="cls")
         self.model = SentenceTransformer(
             modules=[encoder, pooling], device="cuda" if torch.cuda.is_available() else "cpu"

@@ -90,7 +90,7 @@ class ContrastiveCollator:
             ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
                 sentences, a sentence is longer than `pad_to`, or the tokenizer has no padding token.
         """
-        sentences = [_token_ids(row) for row in rows]
+        sentences = [row_token_ids(row) for row in rows]
         counts = {len(row) for row in sentences}
         has_relations = "relations" in rows[0]
         if len(counts) != 1 and not has_relations:
@@ -131,7 +131,7 @@ class ContrastiveCollator:
         return batch
 
 
-def _token_ids(row: Mapping[str, Any]) -> list[list[int]]:
+def row_token_ids(row: Mapping[str, Any]) -> list[list[int]]:
     """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
     if "input_ids" not in row:
         raise ValueError(

@@ -3,7 +3,6 @@
 import copy
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
-from transformers.utils import ModelOutput
 
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import Encoder, total_and_parts
@@ -25,7 +23,10 @@ from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
 from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead
 from .objective import AUXILIARY_MODULES
+from .output import ContrastiveOutput
+from .packed import PackedStep
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
+from .step_methods import StepMethods
 from .views import check_lengths, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.
@@ -41,28 +42,7 @@ _WITHOUT_GRADIENT = {
 }
 
 
-@dataclass
-class ContrastiveOutput(ModelOutput):
-    """The output of a contrastive model.
-
-    Args:
-        loss (`torch.Tensor`, *optional*): The contrastive loss + `mlm_weight` * the masked-LM loss. `None` if a row
-            holds a single sentence.
-        sentence_embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, or `(batch, dim)` for
-            inputs of two dimensions, not normalized.
-        contrastive_loss (`torch.Tensor`, *optional*): The objective's part of the loss.
-        mlm_loss (`torch.Tensor`, *optional*): The masked-LM loss before it is weighted. `None` without masked inputs.
-        parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if there are several.
-    """
-
-    loss: torch.Tensor | None = None
-    sentence_embeddings: torch.Tensor | None = None
-    contrastive_loss: torch.Tensor | None = None
-    mlm_loss: torch.Tensor | None = None
-    parts: dict[str, torch.Tensor] | None = None
-
-
-class ContrastiveModel(ContrastiveCheckpoint):
+class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
     """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
@@ -103,6 +83,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder = None
+        self.packed_step: PackedStep | None = None  # for packed batches; the Trainer sets it for the time of a run
         setattr(config, SECTION, self.settings.to_dict())
         setattr(self, self.base_model_prefix, self.base_class(config))
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
@@ -269,6 +250,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        packing: dict[str, Any] | None = None,
     ) -> ContrastiveOutput:
         """Encode all sentences of the batch in one pass and compute the loss.
 
@@ -297,6 +279,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
             output_attentions (`bool`, *optional*): Not supported.
             output_hidden_states (`bool`, *optional*): Not supported.
             return_dict (`bool`, *optional*): `False` is not supported.
+            packing (`dict`, *optional*): What [`~data.buckets.PackedCollator`] adds to `input_ids` of shape
+                `(1, bucket)`. `packed_step`, which must be set, computes the loss of such a batch.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
@@ -311,6 +295,8 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 "inputs_embeds, output_attentions, output_hidden_states and return_dict=False are not supported, as a "
                 "contrastive model turns input_ids into embeddings. Call model.base_model for these."
             )
+        if packing is not None:
+            return self._run_packed_step(input_ids, packing)
         if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
             raise ValueError(
                 "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
@@ -348,6 +334,11 @@ class ContrastiveModel(ContrastiveCheckpoint):
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
+
+    def _run_packed_step(self, input_ids: torch.Tensor, packing: dict[str, Any]) -> ContrastiveOutput:
+        if self.packed_step is None:
+            raise ValueError("a packed batch needs packed_step: set it to PackedStep(model), or pad the batch")
+        return self.packed_step(input_ids, **packing)
 
     def _masked_lm_loss(self, hidden_states: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
         if not self.settings.do_mlm:

@@ -1,8 +1,10 @@
-"""The base of the trainer of contrastive models: its types, and the order and the state of its training rows."""
+"""The base of the trainer of contrastive models: its types, the order and state of its rows, and its own files."""
 
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
 
@@ -29,12 +31,17 @@ class ResumableRows(Protocol):
 
 
 class ContrastiveTrainer(ReliableTrainer):
-    """[`ReliableTrainer`] with narrower types, and with the state of the training rows in its checkpoints."""
+    """[`ReliableTrainer`] with narrower types, and checkpoints with our own files.
+
+    These hold the head of an encoder without a pooler, the objective's state, and the state of the training rows.
+    """
 
     model: ContrastiveModel  # transformers: any nn.Module, or None
     args: SimCSETrainingArguments
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
     train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None  # transformers: any data set
+
+    _counted: tuple[ContrastiveModel, int] | None = None  # a model and the number of its parameters
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
@@ -60,6 +67,19 @@ class ContrastiveTrainer(ReliableTrainer):
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return PermutedSampler(len(sampler), seed)
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
+
+        Args:
+            inputs (`dict`): A batch.
+
+        Returns:
+            `int`: Six operations for each token and parameter, embeddings left out.
+        """
+        if self._counted is None or self._counted[0] is not self.model:
+            self._counted = self.model, self.model.num_parameters(exclude_embeddings=True)
+        return 6 * inputs["input_ids"].numel() * self._counted[1]
+
     def _save_rng_state(self, output_dir: str) -> None:
         # The Trainer writes trainer_state.json later, which marks a checkpoint as complete.
         super()._save_rng_state(output_dir)
@@ -70,6 +90,20 @@ class ContrastiveTrainer(ReliableTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and isinstance(self.train_dataset, ResumableRows):
             self.train_dataset.load_state(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_own_files(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._load_own_files(str(self.state.best_model_checkpoint))
+
+    def _load_own_files(self, checkpoint: str) -> None:
+        # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if not sharded and Path(checkpoint, "model.safetensors").exists():
+            self.model.load_own_files(checkpoint)
 
 
 def prepared_objective(model: ContrastiveModel) -> Objective:

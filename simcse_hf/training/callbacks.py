@@ -214,14 +214,17 @@ class LossTracker(TrainerCallback):
         self._sums, self._steps = {}, 0
 
     def add(self, output: ContrastiveOutput) -> None:
-        """Add the parts of one forward pass, without waiting for the device."""
+        """Add the parts of one forward pass, without waiting for the device.
+
+        Copies are kept, because a CUDA graph writes the next batch's outputs into the same memory.
+        """
         self._steps += 1
         if output.sentence_embeddings is not None:
-            self.embeddings = output.sentence_embeddings.detach()[:, 0]
+            self.embeddings = output.sentence_embeddings.detach()[:, 0].clone()
         parts = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
         for part, value in parts.items():
             total = self._sums.get(part)
-            self._sums[part] = value.detach() if total is None else total + value.detach()
+            self._sums[part] = value.detach().clone() if total is None else total + value.detach()
 
     def means(self) -> dict[str, float]:
         """Return the mean of each part since the last call, over all processes, each of which must call."""

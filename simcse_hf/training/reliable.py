@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from transformers import Trainer
+from transformers.utils import logging
 
 from ..ops.distributed import sum_over_processes, world
 from .checkpoints import (
@@ -21,6 +22,8 @@ from .checkpoints import (
     publish_checkpoint,
 )
 from .signals import StopOnSignal
+
+logger = logging.get_logger(__name__)
 
 ADVICE = (
     "Lower the learning rate, raise the temperature, use bf16 in place of fp16, or look for broken weights in the "
@@ -188,12 +191,19 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
 
 
 def _checked(resume: CheckpointName, output_dir: str) -> str:
+    checkpoint: str | None
     if str(resume).lower() != "true":
         check_checkpoint(os.fspath(resume))  # type: ignore[arg-type]
-        return str(resume)
-    checkpoint = newest_whole_checkpoint(output_dir)
+        checkpoint = str(resume)
+    else:
+        checkpoint = newest_whole_checkpoint(output_dir)
     if checkpoint is None:
         raise ValueError(f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+    if not any(Path(checkpoint).glob("rng_state*")):
+        logger.warning(
+            f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the schedule "
+            "and the random state start anew, so the result differs from that of an uninterrupted run."
+        )
     return checkpoint
 
 

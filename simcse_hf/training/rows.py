@@ -162,7 +162,9 @@ def _streamed_rows(
         )
     if args.mining_options() is not None:
         raise ValueError("mining hard negatives needs all training rows, and a stream has none but the next: drop one")
-    if args.dataloader_num_workers > 0:
+    if args.loader_workers_are_default:
+        args.dataloader_num_workers = 0
+    if args.dataloader_num_workers:
         raise ValueError(
             f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read in "
             "the training process so that it can be resumed at the same row: set it to 0"

@@ -25,7 +25,7 @@ from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
-from .base import ContrastiveTrainer, prepared_objective
+from .base import prepared_objective
 from .callbacks import DevSetCallback, LossTracker, default_prompt, row_callbacks
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
 from .collapse import CollapseWatch
@@ -34,6 +34,7 @@ from .gradcache import CachedBatch
 from .masking import TokenMasker
 from .mined_rows import MinedRows
 from .mining import MiningCallback
+from .packed import PackedTrainer
 from .record import describe_run
 from .rows import make_collator, make_masked_lm_view, reads_scores, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
@@ -41,7 +42,7 @@ from .training_args import SimCSETrainingArguments
 logger = logging.get_logger(__name__)
 
 
-class SimCSETrainer(ContrastiveTrainer):
+class SimCSETrainer(PackedTrainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
@@ -192,6 +193,8 @@ class SimCSETrainer(ContrastiveTrainer):
     def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
+        if "packing" in inputs:  # A packed batch is complete.
+            return inputs
         if training and isinstance(self.train_dataset, MinedRows):
             inputs = self.train_dataset.refresh(inputs, self.data_collator)
         if "attention_mask" not in inputs:  # A collator of the caller's need not make one.
@@ -284,9 +287,11 @@ class SimCSETrainer(ContrastiveTrainer):
             )
         prefix = self._dev_prefix(metric_key_prefix)
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
+            # A compiled model would compile a second graph for the batches of the dev sets.
+            model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             for callback in self.dev_sets:
                 with self.compute_loss_context_manager():
-                    metrics = callback.evaluate(self.model_wrapped, self.processing_class)
+                    metrics = callback.evaluate(model, self.processing_class)
                 assert output.metrics is not None
                 output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
         return output
@@ -302,22 +307,6 @@ class SimCSETrainer(ContrastiveTrainer):
             if prefix.endswith(f"_{name}"):
                 return prefix.removesuffix(f"_{name}") if position == 0 else None
         return prefix
-
-    # --- files of our own: the head of encoders without a pooler, the objective's state ------------------------------
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_own_files(resume_from_checkpoint)
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        self._load_own_files(str(self.state.best_model_checkpoint))
-
-    def _load_own_files(self, checkpoint: str) -> None:
-        # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        if not sharded and Path(checkpoint, "model.safetensors").exists():
-            self.model.load_own_files(checkpoint)
 
     # --- the hub ---------------------------------------------------------------------------------------------------
 

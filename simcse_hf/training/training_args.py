@@ -1,13 +1,18 @@
 """The arguments of a contrastive training run."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
+import torch
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
+from transformers.utils import logging
 
 from ..data.views import VIEWS
 from ..search.mining import SAMPLING_STRATEGIES, MiningOptions
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -41,6 +46,11 @@ class SimCSETrainingArguments(TrainingArguments):
         gradcache_chunk_size (`int`, *optional*):
             Rows of the batch that are in the encoder at a time. A batch may then have any size, at the price of a
             second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
+        packed_buckets (`str`, *optional*, defaults to `"off"`):
+            Pack each batch into one row of a fixed number of tokens, and compile encoder and objective into one graph
+            for each of these sizes, on CUDA a CUDA graph. `"auto"` chooses the sizes from the training texts and is
+            off on a CPU; `"2816,3072"` names them. Loss and gradient are those of padded batches. A run that cannot
+            be packed (see [`~training.packed.why_not_packed`]) logs why and trains without buckets.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
             Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
@@ -72,6 +82,12 @@ class SimCSETrainingArguments(TrainingArguments):
             See transformers.
         ddp_find_unused_parameters (`bool`, *optional*, defaults to `False`):
             See transformers.
+        dataloader_num_workers (`int`, *optional*):
+            Processes that make batches. By default 4 on a GPU if the machine has as many cores for each of its GPUs,
+            so that a step never waits for the collator, and 0 on a CPU and for streams.
+        torch_compile_mode (`str`, *optional*):
+            See transformers. By default `"reduce-overhead"`, which records CUDA graphs, on a GPU if all batches have
+            one shape (`pad_to_max_length`).
     """
 
     max_seq_length: int = field(default=32, metadata={"help": "Longer texts are truncated to so many tokens."})
@@ -100,6 +116,13 @@ class SimCSETrainingArguments(TrainingArguments):
     gradcache_chunk_size: int | None = field(
         default=None,
         metadata={"help": "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."},
+    )
+    packed_buckets: str = field(
+        default="off",
+        metadata={
+            "help": "Pack batches into rows of fixed sizes and compile the step for these: auto (off on a CPU), off, "
+            "or the numbers of tokens, such as 2816,3072."
+        },
     )
     allow_zero_dropout: bool = field(
         default=False,
@@ -155,6 +178,10 @@ class SimCSETrainingArguments(TrainingArguments):
         default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
     )
 
+    dataloader_num_workers: int | None = field(  # type: ignore[assignment]  # an integer after __post_init__
+        default=None, metadata={"help": "Processes that make batches; default: up to 4 on a GPU, 0 on a CPU."}
+    )
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
         return {**self.__dict__, "hub_token": None}
@@ -172,6 +199,25 @@ class SimCSETrainingArguments(TrainingArguments):
             seed=self.seed,
         )
 
+    def bucket_sizes(self) -> tuple[int, ...]:
+        """Return the sizes that `packed_buckets` names in ascending order, or `()` for `"auto"` and `"off"`.
+
+        Returns:
+            `tuple[int, ...]`: Numbers of tokens.
+
+        Raises:
+            ValueError: If `packed_buckets` has another form.
+        """
+        if self.packed_buckets in ("auto", "off"):
+            return ()
+        words = str(self.packed_buckets).split(",")
+        if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+            raise ValueError(
+                "packed_buckets must be auto, off, or numbers of tokens with commas between them such as 2816,3072; "
+                f"got {self.packed_buckets!r}"
+            )
+        return tuple(sorted({int(word) for word in words}))
+
     def copy(self) -> Self:
         """Return a copy that may be changed, with the access token."""
         twin = object.__new__(type(self))
@@ -187,6 +233,11 @@ class SimCSETrainingArguments(TrainingArguments):
         has_accelerator_config = self.accelerator_config is not None
         #: Whether the trainer may replace `metric_for_best_model`: transformers sets it to "loss" below.
         self.best_metric_is_default = self.load_best_model_at_end and self.metric_for_best_model is None
+        #: Whether the number of loader workers was left open; a stream then sets it to 0.
+        self.loader_workers_are_default = self.dataloader_num_workers is None
+        if self.dataloader_num_workers is None:
+            self.dataloader_num_workers = 0 if self.use_cpu else default_loader_workers()
+        self._set_compile_mode(on_gpu=torch.cuda.is_available() and not self.use_cpu)
         super().__post_init__()
         if self.view is not None and self.view not in VIEWS:
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
@@ -202,6 +253,7 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.shuffle_buffer < 1:
             raise ValueError(f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}")
         self.mining_options()  # It checks the values.
+        self.bucket_sizes()
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
         if self.label_smoothing_factor:
@@ -222,3 +274,27 @@ class SimCSETrainingArguments(TrainingArguments):
                 "negatives. Start one process a GPU (accelerate launch --num_processes "
                 f"{self.n_gpu} ...) or show it one (CUDA_VISIBLE_DEVICES=0)."
             )
+
+    def _set_compile_mode(self, on_gpu: bool) -> None:
+        """Choose the mode of `torch_compile` that records CUDA graphs, where nothing else was chosen."""
+        chosen = self.torch_compile_mode is not None or self.torch_compile_backend not in (None, "inductor")
+        if not self.torch_compile or chosen or not on_gpu:
+            return
+        if not self.pad_to_max_length:
+            logger.warning(
+                "torch_compile records no CUDA graphs, because the batches have many shapes: set pad_to_max_length, "
+                "or packed_buckets in place of torch_compile"
+            )
+        elif self.gradient_accumulation_steps > 1:
+            logger.warning(
+                "torch_compile records no CUDA graphs, because gradient_accumulation_steps keeps gradients that the "
+                "next batch's graph would overwrite"
+            )
+        else:
+            self.torch_compile_mode = "reduce-overhead"
+
+
+def default_loader_workers() -> int:
+    """Return how many processes make batches: up to 4 for each GPU, and none without a GPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return min(4, (os.cpu_count() or 1) // gpus) if gpus else 0

@@ -269,7 +269,7 @@ def test_every_method_of_the_papers_has_a_recipe():
 @pytest.mark.parametrize("path", METHOD_RECIPES, ids=lambda path: path.stem)
 def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
     values = yaml.safe_load(path.read_text())
-    model_args, _, _ = parse_arguments([str(path), "--fp16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
+    model_args, _, _ = parse_arguments([str(path), "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
     settings = model_args.settings()
     options = {name: min(v, 16) if name == "projector_dim" else v for name, v in settings["objective_options"].items()}
     objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
@@ -280,6 +280,7 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_
         defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
         assert settings["objective_options"] == {"layers": 1}
     assert defaults == {name: values[name] for name in defaults}
+    assert values["bf16"] and values["save_only_model"]
     assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
 
 
@@ -297,12 +298,13 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
     table = {}
     for recipe in RECIPES:
         model, _, training = parse_arguments(
-            [str(recipe), "--fp16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
+            [str(recipe), "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
         )
         unsupervised = recipe.stem.startswith("unsup")
         assert model.mlp_only_train == unsupervised and model.temp == 0.05 and training.max_seq_length == 32
         assert training.num_train_epochs == (1 if unsupervised else 3)
-        assert yaml.safe_load(recipe.read_text())["fp16"] is True
+        values = yaml.safe_load(recipe.read_text())
+        assert values["bf16"] is True and training.packed_buckets == "auto" and training.eval_steps == 250
         table[recipe.stem] = (training.per_device_train_batch_size, training.learning_rate)
     assert table == {
         "unsup-simcse-bert-base-uncased": (64, 3e-5),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from simcse_hf import SimCSETrainingArguments
+from simcse_hf.training.training_args import default_loader_workers
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,37 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
     blocking = SimCSETrainingArguments(directory, accelerator_config={"non_blocking": False})
     assert not blocking.accelerator_config.non_blocking
     assert not SimCSETrainingArguments(directory, dataloader_pin_memory=False).accelerator_config.non_blocking
+
+
+@pytest.mark.parametrize("cores, gpus, workers", [(16, 1, 4), (16, 8, 2), (2, 1, 2), (1, 1, 1), (4, 8, 0), (16, 0, 0)])
+def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert default_loader_workers() == workers
+
+
+def test_a_run_on_a_cpu_makes_its_batches_in_the_training_process(tmp_path):
+    assert SimCSETrainingArguments(str(tmp_path), use_cpu=True).dataloader_num_workers == 0
+
+
+@pytest.mark.parametrize(
+    "changes, mode, warning",
+    [
+        ({"pad_to_max_length": True}, "reduce-overhead", None),
+        ({"pad_to_max_length": True, "torch_compile_mode": "default"}, "default", None),
+        ({"pad_to_max_length": True, "torch_compile_backend": "aot_eager"}, None, None),
+        ({"pad_to_max_length": True, "gradient_accumulation_steps": 2}, None, "gradient_accumulation_steps keeps"),
+        ({}, None, "set pad_to_max_length"),
+    ],
+)
+def test_torch_compile_on_a_gpu_records_cuda_graphs_where_all_batches_have_one_shape(
+    monkeypatch, tmp_path, caplog, changes, mode, warning
+):
+    for name in ("ACCELERATE_DYNAMO_MODE", "ACCELERATE_DYNAMO_BACKEND"):  # transformers sets them
+        monkeypatch.setenv(name, "")
+    args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, torch_compile=True, **changes)
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        args._set_compile_mode(on_gpu=True)
+    assert args.torch_compile_mode == mode
+    assert (warning is None) == (caplog.text == "") and (warning or "") in caplog.text
