@@ -13,6 +13,7 @@ from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 from process_helpers import start_processes
 from torch._dynamo.utils import counters
+from transformers import Trainer
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.buckets import BucketPlan, PackedCollator
@@ -34,6 +35,10 @@ def texts(rows, columns=1, seed=0):
     pick = lambda n: torch.randint(len(WORDS), (n,), generator=generator)  # noqa: E731
     sentence = lambda: " ".join(WORDS[i] for i in pick(1 + int(torch.randint(9, (), generator=generator))))  # noqa: E731
     return Dataset.from_dict({f"sent{c}": [sentence() for _ in range(rows)] for c in range(columns)})
+
+
+def dev_pairs():
+    return ScoredPairs("stsb", *(texts(6, seed=i)["sent0"][:] for i in (1, 2)), SCORES)
 
 
 def arguments(tmp_path, **changes):
@@ -63,8 +68,7 @@ def model_of(model_type="bert", dropout=0.0, **settings):
 def trained(tmp_path, tokenizer, data, model=None, resume=None, **changes):
     """Train a model; return the trainer."""
     args = arguments(tmp_path, **changes)
-    dev_set = ScoredPairs("stsb", *(texts(6, seed=i)["sent0"][:] for i in (1, 2)), SCORES)
-    trainer = SimCSETrainer(model or model_of(), args, data, texts(9), dev_set, processing_class=tokenizer)
+    trainer = SimCSETrainer(model or model_of(), args, data, texts(9), dev_pairs(), processing_class=tokenizer)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -279,3 +283,34 @@ def test_planning_leaves_the_random_state_alone(monkeypatch, tmp_path, tokenizer
 def test_packed_buckets_of_another_form_are_refused(tmp_path, value):
     with pytest.raises(ValueError, match="packed_buckets must be auto, off, or numbers of tokens"):
         arguments(tmp_path, packed_buckets=value)
+
+
+# --- torch_compile, and checkpoints without an optimizer ---
+
+
+def test_the_dev_set_is_evaluated_without_a_second_graph(tmp_path, tokenizer):
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager", "pad_to_max_length": True, "max_steps": 2}
+    changes = {"packed_buckets": "off", "eval_strategy": "steps", "eval_steps": 1}
+    args = arguments(tmp_path, **compiled, **changes)
+    trainer = SimCSETrainer(model_of(), args, texts(32), dev_set=dev_pairs(), processing_class=tokenizer)
+    trainer.train()
+    assert sum("eval_stsb_spearman" in entry for entry in trainer.state.log_history) == 2
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_resuming_from_a_model_without_its_optimizer_is_told(tmp_path, tokenizer, caplog):
+    saving = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
+    trained(tmp_path, tokenizer, texts(32), packed_buckets="off", **saving)
+    with caplog.at_level("WARNING", logger="simcse_hf"):
+        checkpoint = str(tmp_path / "run/checkpoint-1")
+        trained(tmp_path / "again", tokenizer, texts(32), resume=checkpoint, packed_buckets="off", **saving)
+    assert "checkpoint-1 holds the model only, because the run had save_only_model set" in caplog.text
+
+
+def test_the_operations_of_a_step_are_those_that_transformers_counts(tmp_path, tokenizer):
+    trainer = SimCSETrainer(model_of(), arguments(tmp_path), texts(16), processing_class=tokenizer)
+    inputs = {"input_ids": torch.zeros(3, 2, 7)}
+    expected = Trainer.floating_point_ops(trainer, inputs)
+    assert [trainer.floating_point_ops(inputs) for _ in range(2)] == [expected] * 2
+    trainer.model = model_of(pooler_type="avg")
+    assert trainer.floating_point_ops(inputs) == Trainer.floating_point_ops(trainer, inputs)
