@@ -54,7 +54,7 @@ def attention_error(device: str, gradients: bool = False) -> float:
     for first_only in (False, True):
         results = []
         for place, dtype in (("cpu", torch.float32), (device, torch.bfloat16)):
-            leaves = [x.to(place, dtype).requires_grad_() for x in inputs]
+            leaves = [x.detach().to(place, dtype).requires_grad_() for x in inputs]
             packing = StaticPacking(cu.to(place), len(LENGTHS), max(LENGTHS), first_only)
             query = leaves[0].index_select(0, packing.starts) if first_only else leaves[0]
             out = attend_static(query, *leaves[1:], packing, SIZE**-0.5)
