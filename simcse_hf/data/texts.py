@@ -1,7 +1,7 @@
 """Stream one column of texts from a file of any size."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Ite
         yield place.number, text
 
 
-def placed_texts(table: FileTable, column: str, start: Place = FIRST) -> Iterator[tuple[Place, str]]:
+def placed_texts(table: FileTable, column: str, start: Place = FIRST) -> Generator[tuple[Place, str]]:
     """Yield the texts of a column with their places, from some place on.
 
     Args:

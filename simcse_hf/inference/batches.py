@@ -255,12 +255,12 @@ def start_encoding(
     rounds = -(-len(plan.batches) // processes)
     numbers = [step * processes + rank for step in range(rounds)]
 
-    def padded() -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def padded() -> Iterator[tuple[int, list[torch.Tensor]]]:
         for number in numbers:
             chosen = number % len(plan.batches)
             rows, width = plan.batches[chosen], None if plan.widths is None else plan.widths[chosen]
-            tensors = torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)
-            yield number, *(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors)
+            tensors = [torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)]
+            yield number, [tensor.pin_memory() for tensor in tensors] if device.type == "cuda" else tensors
 
     embeddings: torch.Tensor | None = None
     was_training = model.training
@@ -269,13 +269,13 @@ def start_encoding(
     try:
         with prefetched(padded(), _BATCHES_AHEAD if rounds > 1 else 0) as batches:
             bar = tqdm(batches, desc="Encoding", total=rounds, unit="batch", disable=not show_progress or rank != 0)
-            for number, rows, ids, mask in bar:
-                ids, mask = (tensor.to(device, non_blocking=True) for tensor in (ids, mask))
+            for number, tensors in bar:
+                rows, ids, mask = (tensor.to(device, non_blocking=True) for tensor in tensors)
                 output = model(input_ids=ids, attention_mask=mask).sentence_embeddings.float()
                 if embeddings is None:
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(plan.batches):
-                    embeddings.index_copy_(0, rows.to(output.device, non_blocking=True), output)
+                    embeddings.index_copy_(0, rows.to(output.device), output)
     finally:
         if was_training:
             model.train()

@@ -1,6 +1,6 @@
 """Turn windows of texts into embeddings: the next window is tokenized in the background while one is computed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +90,7 @@ def encode_windows(
     transform: VectorTransform | None,
     windows: Iterable[Sequence[str]],
     settings: EncodingSettings,
-) -> Iterator[torch.Tensor]:
+) -> Generator[torch.Tensor]:
     """Encode windows of texts one after the other.
 
     A background thread takes the next window from `windows`, tokenizes it and plans its batches, while the device

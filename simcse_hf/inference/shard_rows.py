@@ -1,6 +1,6 @@
 """Read the rows of shards from their places in a file, in windows of texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -52,7 +52,7 @@ def file_version(path: Path) -> tuple[int, int]:
 
 def read_windows(
     table: FileTable, column: str, shards: Sequence[Shard], window: int, version: tuple[int, int] | None
-) -> Iterator[Window]:
+) -> Generator[Window]:
     """Yield the rows of some shards in windows, none of which holds rows of two shards.
 
     Args:

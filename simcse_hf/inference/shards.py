@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -188,8 +188,8 @@ def encode_file(
 
 
 def _encode_shards(
-    model: SimCSE, source: Path, windows: Iterator[Window], options: ShardSettings, prompt: str, bar: tqdm
-) -> Iterator[tuple[int, list[Row], np.ndarray]]:
+    model: SimCSE, source: Path, windows: Generator[Window], options: ShardSettings, prompt: str, bar: tqdm
+) -> Generator[tuple[int, list[Row], np.ndarray]]:
     """Yield the number, the rows and the embeddings of each shard whose windows are read in the background."""
     in_flight: deque[Window] = deque()
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,7 @@ class SimCSE(SearchMethods):
         prompt: str | None = None,
         prompt_name: str | None = None,
         **settings: Any,
-    ) -> Iterator[torch.Tensor]:
+    ) -> Generator[torch.Tensor]:
         """Encode lists of texts one after the other, and prepare the next list while one is computed.
 
         The lists may come from a generator that reads a file: a background thread runs it and tokenizes.
@@ -238,7 +238,7 @@ class SimCSE(SearchMethods):
             **settings (`Any`): Further fields of `EncodingSettings`, with the names and defaults of `encode`.
 
         Returns:
-            `Iterator[torch.Tensor]`: Embeddings or codes of each list, of shape `(texts, dim)`, on the CPU. Close it
+            `Generator[torch.Tensor]`: Embeddings or codes of each list, of shape `(texts, dim)`, on the CPU. Close it
             if you do not take all of them.
 
         Raises:

@@ -1,8 +1,10 @@
 """Encoding windows of texts: the same bits as `encode`, tokenizing while the device computes, and a clean end."""
 
+import os
+import signal
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, redirect_stderr
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,9 @@ import torch
 from conftest import WORDS, tiny_config
 from torch import nn
 
+from benchmarks.kills import start_process
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.cli.main import main
 from simcse_hf.inference import encoding
 from simcse_hf.inference.encoding import EncodingSettings, encode_windows
 from simcse_hf.inference.shards import encode_file
@@ -221,3 +225,41 @@ def test_an_interrupt_leaves_complete_shards_that_a_resumed_run_keeps(model, tmp
         encode_file(model, source, tmp_path / "out", shard_size=10, resume=True), whole, strict=True
     ):
         assert ours.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_complete_shards_and_no_temporary_file(
+    model, tmp_path, monkeypatch, number, status
+):
+    source, folder = tmp_path / "t.txt", tmp_path / "out"
+    source.write_text("\n".join(make_texts(500)))
+    whole = encode_file(model, source, tmp_path / "whole", shard_size=10)
+    start = encoding.start_encoding
+
+    def slow(*arguments, **options):
+        time.sleep(0.05)
+        return start(*arguments, **options)
+
+    words = ["encode", "--model", model.name_or_path, "--input", str(source), "--output", str(folder), "--quiet"]
+    words += ["--shard_size", "10", "--device", "cpu"]
+
+    def command():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
+        monkeypatch.setattr(encoding, "start_encoding", slow)
+        with open(tmp_path / "log", "a") as log, redirect_stderr(log):
+            raise SystemExit(main(words))
+
+    pid = start_process(command, tmp_path / "log")
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("vectors-*"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(pid, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status, (tmp_path / "log").read_text()
+    assert ("interrupted" if number == signal.SIGINT else "run again with --resume") in (tmp_path / "log").read_text()
+    written = sorted(folder.glob("vectors-*"))
+    assert 3 <= len(written) < 50 and not list(folder.glob(".*"))
+    for ours, expected in zip(written, whole, strict=False):
+        assert ours.read_bytes() == expected.read_bytes()
+    assert main([*words, "--resume"]) == 0
+    assert [path.read_bytes() for path in sorted(folder.glob("vectors-*"))] == [path.read_bytes() for path in whole]
