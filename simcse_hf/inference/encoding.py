@@ -133,7 +133,7 @@ def encode_windows(
             with batch_invariance(settings.batch_invariant):
                 embeddings = transform.transform(embeddings)
         check_finite_texts(embeddings, window.texts, window.first)
-        return _shape(embeddings, settings)
+        return shape_embeddings(embeddings, settings)
 
     finishes_later = next(model.parameters()).device.type != "cpu"
     started: tuple[_Window, Computation] | None = None
@@ -179,7 +179,16 @@ def _tokenize(
         raise
 
 
-def _shape(embeddings: torch.Tensor, settings: EncodingSettings) -> torch.Tensor:
+def shape_embeddings(embeddings: torch.Tensor, settings: EncodingSettings) -> torch.Tensor:
+    """Normalize, truncate and quantize embeddings.
+
+    Args:
+        embeddings (`torch.Tensor`): Finite float32 embeddings on the CPU, of shape `(n, dim)`.
+        settings (`EncodingSettings`): What to do.
+
+    Returns:
+        `torch.Tensor`: Embeddings or codes, of shape `(n, ...)`.
+    """
     if settings.normalize_first:
         embeddings = F.normalize(embeddings, dim=-1)
     embeddings = embeddings[:, : settings.truncate_dim]

@@ -27,7 +27,8 @@ _POLL_SECONDS, _VISIBLE_SECONDS = 0.5, 60.0
 _NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
 
 
-def _describe_model(model: SimCSE) -> dict[str, Any]:
+def describe_model(model: SimCSE) -> dict[str, Any]:
+    """Return what decides a model's embeddings, with a digest of its weights, as the manifest holds it."""
     digest = blake2b()
     # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
     unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
@@ -87,7 +88,7 @@ def start_run(folder: Path, model: SimCSE, table: FileTable, settings: dict[str,
     manifest: dict[str, Any] = {
         "layout": LAYOUT_VERSION,
         "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest},
-        "model": _describe_model(model),
+        "model": describe_model(model),
         "settings": settings,
     }
     if earlier is None:
