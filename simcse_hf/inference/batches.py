@@ -187,8 +187,8 @@ def encode_token_ids(
     Under several processes each process encodes every W-th batch, and all processes return all embeddings.
 
     Args:
-        model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`; returns an
-            output with `sentence_embeddings`.
+        model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
+            accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
         token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`, or no limit
@@ -255,12 +255,16 @@ def start_encoding(
     rounds = -(-len(plan.batches) // processes)
     numbers = [step * processes + rank for step in range(rounds)]
 
-    def padded() -> Iterator[tuple[int, list[torch.Tensor]]]:
+    def padded() -> Iterator[tuple[int, list[torch.Tensor], dict[str, np.ndarray]]]:
         for number in numbers:
             chosen = number % len(plan.batches)
             rows, width = plan.batches[chosen], None if plan.widths is None else plan.widths[chosen]
             tensors = [torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)]
-            yield number, [tensor.pin_memory() for tensor in tensors] if device.type == "cuda" else tensors
+            if device.type == "cuda":
+                tensors = [tensor.pin_memory() for tensor in tensors]
+            # With the lengths on the host, the model does not wait for the device to count the tokens of the mask.
+            lengths = {} if device.type == "cpu" else {"lengths": np.array([len(token_ids[i]) for i in rows])}
+            yield number, tensors, lengths
 
     embeddings: torch.Tensor | None = None
     was_training = model.training
@@ -269,9 +273,9 @@ def start_encoding(
     try:
         with prefetched(padded(), _BATCHES_AHEAD if rounds > 1 else 0) as batches:
             bar = tqdm(batches, desc="Encoding", total=rounds, unit="batch", disable=not show_progress or rank != 0)
-            for number, tensors in bar:
+            for number, tensors, lengths in bar:
                 rows, ids, mask = (tensor.to(device, non_blocking=True) for tensor in tensors)
-                output = model(input_ids=ids, attention_mask=mask).sentence_embeddings.float()
+                output = model(input_ids=ids, attention_mask=mask, **lengths).sentence_embeddings.float()
                 if embeddings is None:
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(plan.batches):

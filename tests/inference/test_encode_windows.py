@@ -17,6 +17,7 @@ from benchmarks.kills import start_process
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.inference import encoding
+from simcse_hf.inference.batches import plan_batches, start_encoding
 from simcse_hf.inference.encoding import EncodingSettings, encode_windows
 from simcse_hf.inference.shards import encode_file
 
@@ -78,6 +79,19 @@ def test_no_texts_give_no_embeddings(model):
     assert model.encode([]).shape == (0, 32)
     assert [part.shape for part in model.encode_windows([["a cat"], []])] == [(1, 32), (0, 32)]
     assert list(model.encode_windows([])) == []
+
+
+@pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])
+def test_no_batch_waits_for_the_device(save_checkpoint, pooler_type):
+    """On meta tensors, which have no values, every wait is an error: here, only the copy of all embeddings."""
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type=pooler_type).eval().to("meta")
+    finished = []
+    model.register_forward_hook(lambda module, inputs, output: finished.append(len(output.sentence_embeddings)))
+    token_ids = [[1, *range(5, 5 + number % 4), 2] for number in range(12)]
+    plan = plan_batches(token_ids, None, 3, False)
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        start_encoding(model, token_ids, 0, plan)
+    assert finished == [3, 3, 3, 3]
 
 
 # --- overlap -------------------------------------------------------------------------------------------------------
