@@ -110,9 +110,23 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     return 0
 
 
-def _train_once(
+def make_trainer(
     model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments, supervised: bool
-) -> None:
+) -> SimCSETrainer:
+    """Load the model and the texts of a run, and make its trainer.
+
+    Args:
+        model_args (`ModelArguments`): Names the model and its objective.
+        data_args (`DataArguments`): Names the texts and the dev sets.
+        training_args (`SimCSETrainingArguments`): The arguments of the trainer.
+        supervised (`bool`): Whether a row holds an anchor, a positive and any number of hard negatives.
+
+    Returns:
+        [`SimCSETrainer`]: The trainer, before training.
+
+    Raises:
+        ValueError: If the model or the texts do not fit the arguments.
+    """
     texts = load_training_texts(model_args, data_args, training_args, supervised)
     model, tokenizer = load_model(model_args, training_args.seed)
     trainer = SimCSETrainer(
@@ -124,6 +138,13 @@ def _train_once(
         dev_tasks=data_args.dev_task,
     )
     warn_of_overlap(texts, trainer.dev_sets)
+    return trainer
+
+
+def _train_once(
+    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments, supervised: bool
+) -> None:
+    trainer = make_trainer(model_args, data_args, training_args, supervised)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
     trainer.save_state()

@@ -19,8 +19,7 @@ from ...evaluation.report import versions
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically
 from ..checkpoints import checkpoints
-from ..loading import load_model, load_training_texts
-from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
+from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
 from ..script_arguments import parse_arguments
 from ..trainer import SimCSETrainer
 from .data import SENTEVAL
@@ -167,7 +166,7 @@ def find_senteval(data_dir: Path) -> Path:
 
 
 def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:
-    """Train a run as `simcse-hf train` does with its recipe, which is left beside its checkpoints."""
+    """Train a run as `simcse-hf train` does. A run that was killed after a checkpoint continues there."""
     can_resume = not settings.get("save_only_model") and bool(checkpoints(folder))
     if not can_resume:
         shutil.rmtree(folder, ignore_errors=True)  # what a killed run has left
@@ -178,11 +177,7 @@ def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:
     more += ["--use_cpu", "false" if torch.cuda.is_available() else "true"]
     defaults = SUP_DEFAULTS if run.supervised else UNSUP_DEFAULTS
     model_args, data_args, training_args = parse_arguments([str(recipe), *more], defaults)
-    texts = load_training_texts(model_args, data_args, training_args, run.supervised)
-    model, tokenizer = load_model(model_args, training_args.seed)
-    trainer = SimCSETrainer(
-        model, training_args, train_dataset=texts, dev_set=data_args.dev_file, processing_class=tokenizer
-    )
+    trainer = make_trainer(model_args, data_args, training_args, run.supervised)
     trainer.remove_callback(PrinterCallback)  # standard output belongs to the command's result
     trainer.train(resume_from_checkpoint=True if can_resume else None)
     return trainer

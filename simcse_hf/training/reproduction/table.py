@@ -202,7 +202,7 @@ def _read(cls: type[Part], values: Any, where: str) -> Part:
         raise ValueError(f"{where}: {', '.join(missing)} is missing")
     for name, value in values.items():
         expected = next(f for f in fields(cls) if f.name == name).default_factory
-        if expected in (list, dict) and not isinstance(value, expected):  # type: ignore[arg-type]  # a class here
+        if expected in (list, dict) and not isinstance(value, expected):
             raise ValueError(f"{where}: {name} must be a {'list' if expected is list else 'table'}, not {value!r}")
     return cls(**values)
 
@@ -217,12 +217,12 @@ def _check(table: Table, where: str) -> None:
     if table.paper not in PAPERS:
         raise ValueError(f"{where}: paper {table.paper!r} has no entry in publishing/papers.bib; add one")
     for kind, parts in (("row", table.rows), ("column", table.columns)):
-        names = [part.name for part in parts]  # type: ignore[attr-defined]  # both kinds have a name
+        names = [part.name for part in parts]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{where}: two {kind}s are named {', '.join(repeated)}; rename one")
         for part in parts:
-            if part.only not in (None, *SCALES):  # type: ignore[attr-defined]
-                raise ValueError(f"{where}: {kind} {part.name}: only must be one of {', '.join(SCALES)}")  # type: ignore[attr-defined]
+            if part.only not in (None, *SCALES):
+                raise ValueError(f"{where}: {kind} {part.name}: only must be one of {', '.join(SCALES)}")
     for row in table.rows:
         if row.paper and len(row.paper) != len(table.columns):
             raise ValueError(

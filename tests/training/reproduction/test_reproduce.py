@@ -7,7 +7,8 @@ import pytest
 import torch
 import yaml
 from conftest import VOCABULARY, WORDS, tiny_config
-from transformers import BertForMaskedLM, BertTokenizer
+from filelock import FileLock
+from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
 
 from simcse_hf.cli.main import main
 from simcse_hf.training.reproduction import runs as runs_module
@@ -135,6 +136,45 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     continued = reproduce(table, options)
     assert len(trained) == 4  # two before and two after: no run was trained twice
     assert figures(continued) == figures(document)
+
+
+def test_a_run_that_was_killed_after_a_checkpoint_continues_there(data_dir, tmp_path, monkeypatch):
+    """At the paper's scale a run takes hours and saves whole checkpoints."""
+    small = SMALL | {"max_steps": 4, "save_only_model": False}
+    (tmp_path / "test.yaml").write_text(
+        yaml.safe_dump(TABLE | {"rows": [{"name": "plain"}], "claims": []} | {"small": small})
+    )
+    table = load_table(str(tmp_path / "test.yaml"))
+    whole = reproduce(table, Options(Sources(data_dir, tmp_path / "whole"), seeds=1))
+    make, steps = runs_module.make_trainer, []
+
+    class CountsAndKills(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+            if len(steps) == 3:
+                raise KeyboardInterrupt
+
+    def make_and_watch(*args):
+        trainer = make(*args)
+        trainer.add_callback(CountsAndKills())
+        return trainer
+
+    monkeypatch.setattr(runs_module, "make_trainer", make_and_watch)
+    options = Options(Sources(data_dir, tmp_path / "killed"), seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(table, options)
+    assert figures(reproduce(table, options)) == figures(whole)
+    assert steps == [1, 2, 3, 3, 4]  # killed in step 3, after the checkpoint of step 2
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(table, data_dir, tmp_path):
+    options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
+    store, run = RunStore(options.sources), plan(table, options)[0].run
+    store.folder.mkdir(parents=True)
+    with FileLock(store.folder / f"{run.key(options.sources)}.lock"):
+        assert not store.finish(run, ["dev"], wait=False)
+    assert not store.has(run, ["dev"])
+    assert store.finish(run, ["dev"], wait=False) and store.has(run, ["dev"])
 
 
 def test_equal_runs_of_two_tables_are_trained_once(finished, data_dir, tmp_path, monkeypatch):
