@@ -9,16 +9,14 @@ step, each run with all its seeds.
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from simcse_hf.publishing.analysis.drawing import legend_below, new_figure, series_name, series_style, style
+from simcse_hf.publishing.analysis.grids import heat_map
 
 from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
 
@@ -27,10 +25,11 @@ def draw_grid(results: dict) -> Figure:
     """Draw the change of the dev figure for every run of the grid, after 10 and 25 steps."""
     steps = (10, STEPS)
     columns = [(rate, step) for rate in LEARNING_RATES for step in steps]
-    figure, axes = plt.subplots(len(POOLERS), 1, figsize=(10, 6.2), layout="constrained")
+    figure = new_figure(10, 6.2)
+    axes = figure.subplots(len(POOLERS), 1)
     for axis, pooler in zip(axes, POOLERS, strict=True):
         rows = [(batch, temperature) for batch in BATCHES for temperature in TEMPERATURES]
-        cells = [[float("nan")] * len(columns) for _ in rows]
+        cells: list[list[float | None]] = [[None] * len(columns) for _ in rows]
         for run in results["runs"].values():
             settings = run["settings"]
             if settings["pooler"] != pooler or settings["stage"] != "grid" or not run["seeds"]:
@@ -42,16 +41,11 @@ def draw_grid(results: dict) -> Figure:
                 if point["step"] in steps:
                     column = columns.index((arguments["learning_rate"], point["step"]))
                     cells[row][column] = point["dev"] - curve[0]["dev"]
-        image = axis.imshow(cells, cmap="RdBu", vmin=-8, vmax=8, aspect="auto")
-        for row, values in enumerate(cells):
-            for column, value in enumerate(values):
-                text = "" if math.isnan(value) else f"{value:+.1f}"
-                color = "white" if abs(value) > 5 else "black"
-                axis.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
+        labels = [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows]
+        heads = [f"{rate:g}\n{step} steps" for rate, step in columns]
+        mesh = heat_map(axis, cells, labels, heads, signed=True, cmap="RdBu", vmin=-8, vmax=8)
         axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
-        axis.set_xticks(range(len(columns)), [f"{rate:g}\n{step} steps" for rate, step in columns], fontsize=8)
-        axis.set_yticks(range(len(rows)), [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows])
-    figure.colorbar(image, ax=axes, label="change of STS-B dev, Spearman × 100")
+    figure.colorbar(mesh, ax=axes, label="change of STS-B dev, Spearman × 100")
     figure.supxlabel("learning rate and steps (one seed)")
     return figure
 
@@ -59,21 +53,23 @@ def draw_grid(results: dict) -> Figure:
 def draw_starts(results: dict) -> Figure:
     """Draw dev figure, alignment and uniformity by step: the mean of the seeds, and a band over all of them."""
     panels = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    for name, run in results["runs"].items():
+    figure = new_figure(12, 4.6)
+    axes = figure.subplots(1, 3)
+    trained = [
+        (name, run) for name, run in results["runs"].items() if any("curve" in r for r in run["seeds"].values())
+    ]
+    for number, (name, run) in enumerate(trained):
         curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
+        look, label_of_run = series_style(number), f"{series_name(number, name)} ({len(curves)})"
         for axis, (key, label) in zip(axes, panels.items(), strict=True):
-            if curves:
-                by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
-                steps, values = list(by_step), list(by_step.values())
-                label_of_run = f"{name} ({len(curves)})"
-                (line,) = axis.plot(steps, list(map(statistics.mean, values)), marker=".", label=label_of_run)
-                color = line.get_color()
-                axis.fill_between(steps, list(map(min, values)), list(map(max, values)), color=color, alpha=0.2)
+            by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
+            steps, values = list(by_step), list(by_step.values())
+            axis.plot(steps, list(map(statistics.mean, values)), label=label_of_run, **look)
+            low, high = list(map(min, values)), list(map(max, values))
+            axis.fill_between(steps, low, high, color=look["color"], alpha=0.2)
             axis.set_ylabel(label)
-            axis.set_xlabel("optimizer step")
-            axis.grid(alpha=0.3)
-    axes[0].legend(fontsize="x-small", title="run (seeds)", title_fontsize="x-small")
+            axis.set_xlabel("optimizer step (in brackets: the number of seeds)")
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -86,7 +82,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="PNG file to write")
     options = parser.parse_args()
     results = json.loads(options.results.read_text(encoding="utf-8"))
-    DRAWINGS[results["part"]](results).savefig(options.output, dpi=110)
+    with style():
+        DRAWINGS[results["part"]](results).savefig(options.output, dpi=110)
 
 
 if __name__ == "__main__":

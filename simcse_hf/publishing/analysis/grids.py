@@ -47,9 +47,12 @@ def read_grid(path: str | Path) -> Grid:
         `Grid`: The runs that have a figure.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If the file is not of this form. The message says what is missing.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}: name the result file of a search")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

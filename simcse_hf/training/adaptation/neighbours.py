@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...inference.simcse import SimCSE
+from ...publishing.analysis.neighbours import nearest
 
 QUERIES, POOL, NEIGHBOURS = 5, 2000, 3
 
@@ -28,7 +29,5 @@ def find_neighbours(before: SimCSE, after: SimCSE | None, texts: Sequence[str]) 
 
 
 def _nearest(model: SimCSE, pool: list[str]) -> list[list[str]]:
-    embeddings = model.encode(pool)
-    cosines = embeddings[:QUERIES] @ embeddings.T
-    cosines.fill_diagonal_(-2)  # a text is not its own neighbour
-    return [[pool[j] for j in row] for row in cosines.topk(min(NEIGHBOURS, len(pool) - 1)).indices.tolist()]
+    queries = range(min(QUERIES, len(pool)))
+    return [[pool[j] for j in row] for row in nearest(model.encode(pool), queries, NEIGHBOURS)[1].tolist()]

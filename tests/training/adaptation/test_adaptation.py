@@ -135,7 +135,7 @@ def test_a_gain_gives_the_adapted_model_with_its_card_and_a_report(settings, fix
     assert "adapted `start` to 120 unlabelled texts of `corpus.txt`" in card
     assert str(tmp_path) not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "Gain +1.50 [+0.50, +2.50] on pairs" in report and "data:image/png;base64," in report
+    assert "Gain +1.50 [+0.50, +2.50] on pairs" in report and 'aria-label="Dev figures of all trials"' in report
     assert sorted(path.name for path in (tmp_path / "out" / "search").iterdir()) == ["record.json"]
 
 
