@@ -62,6 +62,13 @@ def _card_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="result files of `simcse-hf evaluate`; default: evaluation*.json in the folder",
     )
+    parser.add_argument(
+        "--baseline",
+        nargs="+",
+        metavar="FILE",
+        help="result files of other models, from which the card gives the differences with their significance; "
+        "default: baseline*.json in the folder",
+    )
     parser.add_argument("--repo_id", metavar="OWNER/NAME", help="name on the hub, for the usage examples")
     parser.add_argument("--language", nargs="+", metavar="CODE", help="codes of the languages, such as en")
     parser.add_argument("--license", metavar="NAME", help="name of the licence, such as apache-2.0")
@@ -86,6 +93,7 @@ def card_main(argv: list[str]) -> int:
     path = write_card(
         arguments.directory,
         arguments.results,
+        baselines=arguments.baseline,
         repo_id=arguments.repo_id,
         language=arguments.language,
         license=arguments.license,

@@ -1,11 +1,11 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .bootstrap import resampled_figures
+from .bootstrap import mean_over_drawn_seeds, resampled_figures
 from .report import NOT_TASKS, format_number, format_rows, headline, is_transfer, is_user_task
 from .run import PAPER_PROTOCOL, Evaluation, Protocol
 
@@ -13,7 +13,7 @@ AVERAGES = {"average": False, "average_transfer": True}
 
 
 def compare_evaluations(
-    named: dict[str, Evaluation],
+    named: Mapping[str, Evaluation | Sequence[Evaluation]],
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -23,10 +23,13 @@ def compare_evaluations(
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
     the same resampled pairs or test examples, so that what they have in common cancels. An interval says what another
-    draw of test pairs could have shown, and not what another seed of the training could have.
+    draw of test pairs could have shown. It says what other seeds of the training could have shown only for a system
+    whose evaluations with several seeds are given: the figures are then means over the seeds, and the seeds are drawn
+    as well (see [`mean_over_drawn_seeds`]).
 
     Args:
-        named (`dict[str, Evaluation]`): At least two evaluations by name, the baseline first.
+        named (`dict[str, Evaluation]`): At least two systems by name, the baseline first. A list holds the evaluations
+            of one system with several seeds.
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
@@ -35,8 +38,8 @@ def compare_evaluations(
     Returns:
         `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
         `figures[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
-        have a figure; and `differences[name][task]` with `difference` (name minus baseline), `low` and `high` (`None`
-        without stored scores). All figures are times 100.
+        have a figure; `seeds[name]`, the number of evaluations; and `differences[name][task]` with `difference` (name
+        minus baseline), `low` and `high` (`None` without stored scores). All figures are times 100.
 
     Raises:
         ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
@@ -48,20 +51,22 @@ def compare_evaluations(
         raise ValueError(
             f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
         )
-    tasks = list(dict.fromkeys(task for each in named.values() for task in each.results if _is_task(task)))
+    systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
+    everything = [each for seeds in systems.values() for each in seeds]
+    tasks = list(dict.fromkeys(task for each in everything for task in each.results if _is_task(task)))
     figures: dict[str, dict[str, Any]] = {
-        name: {task: _figure(each, task, protocol) for task in tasks} for name, each in named.items()
+        name: {task: _figure(seeds, task, protocol) for task in tasks} for name, seeds in systems.items()
     }
     common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     users = {
         task: f"{task} {each.results[task]['metrics'][0]}"
-        for each in named.values()
+        for each in everything
         for task in common
         if is_user_task(each.results[task])
     }
-    samples: dict[str, Any] = {task: _samples(named, task, protocol, resamples, seed) for task in common}
+    samples: dict[str, Any] = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
     for key, transfer in AVERAGES.items():
@@ -70,9 +75,9 @@ def compare_evaluations(
             groups[key] = members
             averages[key] = {name: _mean(figures[name][task] for task in members) for name in named}
             averages[key]["tasks"] = members
-    baseline, *systems = named
-    differences: dict[str, dict[str, Any]] = {name: {} for name in systems}
-    for row, name in enumerate(systems, start=1):
+    baseline, *others = systems
+    differences: dict[str, dict[str, Any]] = {name: {} for name in others}
+    for row, name in enumerate(others, start=1):
         for key, members in groups.items():
             difference = _mean(figures[name][task] - figures[baseline][task] for task in members)
             low = high = None
@@ -89,6 +94,7 @@ def compare_evaluations(
         "resamples": resamples,
         "tasks": tasks,
         "labels": users,
+        "seeds": {name: len(seeds) for name, seeds in systems.items()},
         "figures": figures,
         "averages": averages,
         "differences": differences,
@@ -168,29 +174,71 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _figure(evaluation: Evaluation, task: str, protocol: Protocol) -> float | None:
-    if task not in evaluation.results:
-        return None
-    return headline(evaluation.results[task], protocol.mode, protocol.aggregation, protocol.metric)
+def describe_difference(
+    difference: float, low: float | None, high: float | None, confidence: float, against: str = ""
+) -> str:
+    """Write a difference with its interval, and say whether it is significant.
+
+    Args:
+        difference (`float`): The difference.
+        low (`float`, *optional*): Lower end of the interval; `None` without one.
+        high (`float`, *optional*): Upper end of the interval.
+        confidence (`float`): Confidence level of the interval.
+        against (`str`, *optional*): What the difference is to.
+
+    Returns:
+        `str`: For example `"+2.93 [+1.80, +4.02] against bert-base-uncased: significant at 95%"`.
+    """
+    interval = "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
+    described = f"{difference:+.2f}{interval}{f' against {against}' if against else ''}"
+    if low is None or high is None:
+        return f"{described}: whether it is significant is unknown, because scores are missing"
+    verdict = "significant" if is_significant(low, high) else "not significant"
+    return f"{described}: {verdict} at {100 * confidence:g}%"
+
+
+def is_significant(low: float, high: float) -> bool:
+    """Return whether an interval leaves out 0."""
+    return low > 0 or high < 0
+
+
+def _figure(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
+    """Return the mean figure of a system over its seeds, or `None` if one of them has none."""
+    values = [
+        headline(each.results[task], protocol.mode, protocol.aggregation, protocol.metric)
+        for each in seeds
+        if task in each.results
+    ]
+    figures = [value for value in values if value is not None]
+    return _mean(figures) if len(figures) == len(seeds) else None
 
 
 def _samples(
-    named: dict[str, Evaluation], task: str, protocol: Protocol, resamples: int, seed: int
+    systems: dict[str, list[Evaluation]], task: str, protocol: Protocol, resamples: int, seed: int
 ) -> np.ndarray | None:
     """Return figures of shape `(systems, resamples)`, or `None` if a system has no stored scores."""
-    systems = [each.scores[task] for each in named.values() if task in each.scores]
-    if len(systems) < len(named):
+    names = [name for name, seeds in systems.items() for _ in seeds]
+    scores = [each.scores.get(task) for seeds in systems.values() for each in seeds]
+    found = [parts for parts in scores if parts is not None]
+    if len(found) < len(scores):
         return None
-    baseline = next(iter(named))
-    for name, parts in zip(named, systems, strict=True):
-        same = list(parts) == list(systems[0]) and all(
-            np.array_equal(parts[part].get(key, []), systems[0][part].get(key, []))
+    for name, parts in zip(names, found, strict=True):
+        same = list(parts) == list(found[0]) and all(
+            np.array_equal(parts[part].get(key, []), found[0][part].get(key, []))
             for part in parts
             for key in ("gold", "unit")
         )
         if not same:
             raise ValueError(
-                f"{task}: {name} and {baseline} were not evaluated on the same examples. Evaluate both with the same "
+                f"{task}: {name} and {names[0]} were not evaluated on the same examples. Evaluate both with the same "
                 "data and mode."
             )
-    return resampled_figures(systems, protocol.aggregation, protocol.metric, resamples, np.random.default_rng(seed))
+    random = np.random.default_rng(seed)
+    rows = iter(resampled_figures(found, protocol.aggregation, protocol.metric, resamples, random))
+    # Every task draws the same seeds of a system, so that its average is over whole models.
+    return np.stack(
+        [
+            mean_over_drawn_seeds(np.stack([next(rows) for _ in seeds]), np.random.default_rng([seed, number]))
+            for number, seeds in enumerate(systems.values())
+        ]
+    )

@@ -213,15 +213,44 @@ def write_results(path: str | Path, document: dict[str, Any], scores: Scores) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     if scores:
         scores_path = path.with_suffix(".scores.npz")
-        arrays: dict[str, Any] = {
-            f"{task}/{part}/{name}": array
-            for task, parts in scores.items()
-            for part, named in parts.items()
-            for name, array in named.items()
-        }
-        np.savez_compressed(scores_path, **arrays)
+        save_scores(scores_path, scores)
         document = {**document, "scores": scores_path.name}
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def save_scores(path: Path, scores: Scores) -> None:
+    """Write scores into a file with one array for each task, part and name."""
+    arrays: dict[str, Any] = {
+        f"{task}/{part}/{name}": array
+        for task, parts in scores.items()
+        for part, named in parts.items()
+        for name, array in named.items()
+    }
+    with open(path, "wb") as file:  # numpy would add a suffix to a path
+        np.savez_compressed(file, **arrays)
+
+
+def load_scores(path: Path) -> Scores:
+    """Read what [`save_scores`] wrote.
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `dict`: The scores.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    scores: Scores = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for key in arrays.files:
+                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
+                scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: damaged ({error}); evaluate the model again.") from error
+    return scores
 
 
 def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
@@ -243,14 +272,6 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
         raise ValueError(f"{path}: not a JSON file ({error}).") from error
     if not isinstance(document, dict) or "results" not in document:
         raise ValueError(f'{path}: not a result file of `simcse-hf evaluate`, which has the entry "results".')
-    scores: Scores = {}
     scores_path = path.parent / Path(str(document.get("scores") or "none")).name
-    if document.get("scores") and scores_path.is_file():
-        try:
-            with np.load(scores_path, allow_pickle=False) as arrays:
-                for key in arrays.files:
-                    task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
-                    scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
-        except _DAMAGE as error:
-            raise ValueError(f"{scores_path}: damaged ({error}); evaluate the model again.") from error
-    return document, scores
+    has_scores = document.get("scores") and scores_path.is_file()
+    return document, load_scores(scores_path) if has_scores else {}

@@ -19,17 +19,16 @@ from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFO
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform
 from ..postprocessing.interface import VectorTransform
-from .card_adaptation import adaptation_tables, adaptation_text, read_adaptation
+from .card_adaptation import adaptation_seeds, adaptation_tables, adaptation_text, read_adaptation
+from .card_comparison import Measured, comparison_tables, read_measured
 from .card_results import (
     Table,
-    dev_table,
     eval_result_entries,
-    evaluation_tables,
     model_index,
-    read_evaluation,
     read_run,
     without_outdated,
 )
+from .card_tables import dev_table, evaluation_tables
 from .card_training import hub_id, hyperparameters, papers_of, read_emissions, training_context
 from .papers import PAPERS, bibtex_of
 
@@ -62,6 +61,7 @@ def write_card(
     directory: str | os.PathLike,
     evaluations: Sequence[str | os.PathLike] | None = None,
     *,
+    baselines: Sequence[str | os.PathLike] | None = None,
     repo_id: str | None = None,
     run: dict[str, Any] | None = None,
     language: str | Sequence[str] | None = None,
@@ -76,7 +76,10 @@ def write_card(
     Args:
         directory (`str` or `os.PathLike`): The directory of the model.
         evaluations (`Sequence`, *optional*): JSON files written by `simcse-hf evaluate --output`. By default, all
-            files `evaluation*.json` in `directory` that are not older than the weights.
+            files `evaluation*.json` in `directory` that are not older than the weights. After training with several
+            seeds, files of the same name in the folders of all seeds give means and standard deviations.
+        baselines (`Sequence`, *optional*): Such files for other models, from which the card gives the differences with
+            their significance. By default, all files `baseline*.json` in `directory`.
         repo_id (`str`, *optional*): The model's name on the hub, for the usage examples. Defaults to `your-name/`
             followed by the name of the directory.
         run (`dict`, *optional*): The result of `describe_run`, where `results.json` is not written yet. A
@@ -99,9 +102,13 @@ def write_card(
     path = directory / CARD
     previous = _previous_front_matter(path)
     transform = find_transform(directory, {})
-    documents = _read_evaluations(directory, evaluations, repo_id, settings, transform)
     run = _merge_runs(read_run(directory / "results.json"), run)
     adaptation = read_adaptation(directory)
+    trained = run or adaptation_seeds(adaptation)
+    measured = _read_evaluations(directory, evaluations, repo_id, settings, transform, trained)
+    documents = [each.document for each in measured]
+    if baselines is None:
+        baselines = sorted(directory.glob("baseline*.json")) if measured else []
     emissions = read_emissions(directory / "emissions.csv")
     figures = [figure for document in documents for figure in model_index(document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
@@ -129,7 +136,8 @@ def write_card(
         tables=[
             *filter(None, [dev_table(run, method)]),
             *adaptation_tables(adaptation),
-            *(table for document in documents for table in evaluation_tables(document)),
+            *(table for each in measured for table in evaluation_tables(each, trained)),
+            *comparison_tables(measured, [Path(path) for path in baselines], trained, name),
         ],
         training_text=adaptation_text(adaptation),
         hyperparameters=hyperparameters(settings, config, run),
@@ -266,13 +274,14 @@ def _read_evaluations(
     repo_id: str | None,
     settings: ContrastiveSettings,
     transform: tuple[VectorTransform, Fit] | None,
-) -> list[dict[str, Any]]:
+    run: dict[str, Any],
+) -> list[Measured]:
     if paths is None:
         paths = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
     pooler, method = (
         (settings.inference_pooler, None) if transform is None else (transform[1].pooler, transform[0].method)
     )
-    return [read_evaluation(Path(path), directory, repo_id, pooler, method) for path in paths]
+    return [read_measured(Path(path), directory, repo_id, run, pooler=pooler, transform=method) for path in paths]
 
 
 def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[str, Any]:

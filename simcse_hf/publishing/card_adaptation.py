@@ -31,6 +31,15 @@ def read_adaptation(directory: Path) -> dict[str, Any]:
     return {}
 
 
+def adaptation_seeds(adaptation: dict[str, Any]) -> dict[str, Any]:
+    """Return the seeds of an adaptation under the names that `results.json` has for those of a training run."""
+    if not adaptation or not adaptation["chosen"]["stages"]:
+        return {}
+    seeds, published = adaptation["seeds"], adaptation["chosen"]["seed"]
+    runs = [{"seed": seed} for seed in seeds]
+    return {"seeds": {"runs": runs, "published": published, "chosen_by": "dev"}} if len(seeds) > 1 else runs[0]
+
+
 def adaptation_tables(adaptation: dict[str, Any]) -> list[Table]:
     """Build the table of the held-out figures.
 

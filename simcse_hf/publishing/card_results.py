@@ -7,15 +7,8 @@ from pathlib import Path
 from huggingface_hub import EvalResult, EvalResultEntry
 from transformers.utils import logging
 
-from ..evaluation.report import (
-    NOT_TASKS,
-    format_mteb_averages,
-    format_number,
-    headline,
-    is_transfer,
-    is_user_task,
-    read_results,
-)
+from ..evaluation.report import NOT_TASKS, headline, is_transfer, is_user_task, read_results
+from ..evaluation.run import Evaluation
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
 from ..postprocessing.files import FOLDER
@@ -33,10 +26,6 @@ _TASK_TYPES = {
     "reranking": "reranking",
     "retrieval": "information-retrieval",
 }
-_DEV_METRICS = tuple(
-    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
-    "_recall@100".split()
-)
 
 
 @dataclass
@@ -72,7 +61,9 @@ def read_run(path: Path) -> dict:
     return run
 
 
-def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None) -> dict:
+def read_evaluation(
+    path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None
+) -> tuple[dict, Evaluation]:
     """Read a result file of `simcse-hf evaluate` and check that it belongs to the model in `directory`.
 
     Args:
@@ -83,12 +74,12 @@ def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: st
         transform (`str`, *optional*): The method of the transform that is saved with the model.
 
     Returns:
-        `dict`: The content of the file.
+        `tuple[dict, Evaluation]`: The content of the file, and its results with their scores.
 
     Raises:
         ValueError: If the file is not a result file, or was measured with another model, pooler or transform.
     """
-    document, _ = read_results(path)
+    document, scores = read_results(path)
     model = document.get("model")
     if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
         raise ValueError(
@@ -105,14 +96,15 @@ def read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: st
             f"{path} was measured with {measured}, but {directory} has {saved}. Evaluate the model as it is saved, "
             "without --no_postprocess."
         )
-    return document
+    return document, Evaluation(document["results"], scores)
 
 
 def without_outdated(paths: list[Path], directory: Path) -> list[Path]:
-    """Return the result files that are not older than the weights in `directory`, and warn about the other files.
+    """Return the result files that exist and are not older than the weights in `directory`; warn about older ones.
 
     The weights of a whitening or flow count as well.
     """
+    paths = [path for path in paths if path.is_file()]
     weights = [*directory.glob("model*.safetensors"), *directory.glob(f"{FOLDER}/*.safetensors")]
     written = max((path.stat().st_mtime for path in weights), default=0.0)
     outdated = [path for path in paths if path.stat().st_mtime < written]
@@ -122,40 +114,6 @@ def without_outdated(paths: list[Path], directory: Path) -> list[Path]:
             "weights, name it with --results."
         )
     return [path for path in paths if path not in outdated]
-
-
-def dev_table(run: dict, transform: str | None = None) -> Table | None:
-    """Build the table of dev figures of a training run: before training, at the best and at the last evaluation.
-
-    Args:
-        run (`dict`): The content of `results.json`.
-        transform (`str`, *optional*): The transform that was fitted after training; these figures lack it.
-
-    Returns:
-        `Table`: The table, or None if the run had no evaluations.
-    """
-    if not run.get("final"):
-        return None
-    metrics = [key for key in run["final"] if key.endswith(_DEV_METRICS)]
-    when = {"initial": "before training", "best": "best evaluation", "final": "last evaluation"}
-    rows = [
-        [f"{when[key]} (step {run[key]['step']})", *(_number(run[key].get(name), name) for name in metrics)]
-        for key in when
-        if run.get(key)
-    ]
-    saved = ""
-    if "arguments" in run:
-        best = run["arguments"].get("load_best_model_at_end")
-        saved = f" The saved weights are those of the {'best evaluation' if best else 'last step'}."
-    protocol = f"Measured on the dev set during training; all but alignment and uniformity x 100.{saved}"
-    if transform is not None:
-        protocol += f" All figures are without the {transform}, which was fitted later."
-    return Table("Dev set", protocol, ["", *metrics], rows)
-
-
-def _number(value: float | None, name: str) -> str:
-    digits = 4 if name.endswith(("_alignment", "_uniformity")) else 2
-    return "n/a" if value is None else f"{value:.{digits}f}"
 
 
 def protocol_of(document: dict, transfer: bool) -> str:
@@ -170,64 +128,6 @@ def protocol_of(document: dict, transfer: bool) -> str:
     return (
         f"{protocol['metric'].capitalize()}'s correlation x 100 between gold score and {score} similarity, mode "
         f"{protocol['mode']}, subsets of STS12 to STS16 aggregated by `{protocol['aggregation']}`; {length}."
-    )
-
-
-def evaluation_tables(document: dict) -> list[Table]:
-    """Build the tables for which an evaluation has results: STS, transfer, users' tasks, geometry and MTEB."""
-    results, protocol = document["results"], document["protocol"]
-    tables = []
-    for key in ("average", "average_transfer"):
-        if key not in results:
-            continue
-        tasks = [task for task in results if task in {*results[key]["tasks"], *results[key]["missing"]}]
-        if not tasks:
-            continue
-        values = [
-            headline(results[task], protocol["mode"], protocol["aggregation"], protocol["metric"]) for task in tasks
-        ]
-        average = f"Avg. of {len(results[key]['tasks'])}"
-        transfer = is_transfer(tasks[0])
-        missing = " n/a: not measured and not part of the average." if results[key]["missing"] else ""
-        tables.append(
-            Table(
-                "Transfer" if transfer else "Semantic textual similarity",
-                protocol_of(document, transfer) + missing,
-                [*(SHORT_NAMES.get(task, task) for task in tasks), average],
-                [[*map(format_number, values), format_number(results[key]["value"])]],
-            )
-        )
-    if users := [result for result in results.values() if is_user_task(result)]:
-        tables.append(_user_task_table(users))
-    if geometry := results.get("geometry"):
-        cells = [f"{geometry[name]:.4f}" for name in ("alignment", "uniformity", "isotropy")]
-        protocol_text = (
-            f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
-            f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
-            "lower is better."
-        )
-        tables.append(Table("Geometry", protocol_text, ["alignment", "uniformity", "isotropy"], [cells]))
-    if mteb := results.get("mteb"):
-        rows = [[task, format_number(score)] for task, score in mteb.items()]
-        tables.append(Table("MTEB", "Main scores, measured with the package `mteb`.", ["task", "score"], rows))
-        if averages := format_mteb_averages(mteb):
-            text = "Means of the main scores; each data set counts once."
-            tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
-    return tables
-
-
-def _user_task_table(results: list[dict]) -> Table:
-    rows = [
-        [f"{result['kind']} ({result['name']})", metric, format_number(result[metric]), str(result["examples"])]
-        for result in results
-        for metric in result["metrics"]
-    ]
-    protocols = dict.fromkeys(f"{result['kind']}: {result['protocol']}" for result in results)
-    return Table(
-        "Tasks from files",
-        f"Measured on the author's own data, x 100. {'. '.join(protocols)}.",
-        ["task", "metric", "value", "examples"],
-        rows,
     )
 
 

@@ -14,6 +14,7 @@ from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
 from .callbacks import DevSetCallback
+from .dev_scores import keep_dev_scores
 from .mined_rows import MinedRows
 from .reliable import ReliableTrainer
 from .training_args import SimCSETrainingArguments
@@ -79,6 +80,12 @@ class ContrastiveTrainer(ReliableTrainer):
         if self._counted is None or self._counted[0] is not self.model:
             self._counted = self.model, self.model.num_parameters(exclude_embeddings=True)
         return 6 * inputs["input_ids"].numel() * self._counted[1]
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        metrics = super()._evaluate(*args, **kwargs)  # transformers: every evaluation during training
+        if self.is_world_process_zero():
+            keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
+        return metrics
 
     def _save_rng_state(self, output_dir: str) -> None:
         # The Trainer writes trainer_state.json later, which marks a checkpoint as complete.

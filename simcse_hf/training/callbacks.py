@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import (
@@ -20,6 +21,7 @@ from ..data.view_dataset import SeededDataset
 from ..evaluation.geometry import alignment, effective_rank, mean_cosine, uniformity
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
+from ..evaluation.report import Scores
 from ..inference.batches import encode_token_ids, tokenize_texts
 from ..models.configuration import ContrastiveSettings, max_positions
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
@@ -49,9 +51,12 @@ class DevSetCallback(TrainerCallback, ABC):
 
     Attributes:
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
+        scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
+            arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
     """
 
     headline: str
+    scores: Scores
 
     def __init__(self, sources: dict[str, str], texts: Sequence[str], token_budget: int | None = None):
         self.sources = sources
@@ -59,6 +64,7 @@ class DevSetCallback(TrainerCallback, ABC):
         self._texts = list(dict.fromkeys(texts))
         self._row = {text: row for row, text in enumerate(self._texts)}
         self._token_ids: list[list[int]] | None = None
+        self.scores = {}
 
     @property
     def texts(self) -> list[str]:
@@ -119,8 +125,8 @@ class SimilarityEvalCallback(DevSetCallback):
         self.headline = f"{name}_spearman"
         self._first = torch.tensor([self._row[text] for text in self.pairs.sentences1])
         self._second = torch.tensor([self._row[text] for text in self.pairs.sentences2])
-        scores = torch.tensor(self.pairs.scores, dtype=torch.float64)
-        self._positive = scores > POSITIVE_SHARE * scores.max()
+        self._gold = np.asarray(self.pairs.scores, dtype=np.float64)
+        self._positive = torch.from_numpy(self._gold > POSITIVE_SHARE * self._gold.max())
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
@@ -140,7 +146,9 @@ class SimilarityEvalCallback(DevSetCallback):
         """
         embeddings = self._encode(model, tokenizer)
         first, second = embeddings[self._first], embeddings[self._second]
-        metrics = {f"{self.name}_spearman": 100 * spearman(cosine_similarity_pairs(first, second), self.pairs.scores)}
+        predicted = cosine_similarity_pairs(first, second)
+        self.scores = {self.headline: {"pairs": {"predicted": np.asarray(predicted), "gold": self._gold}}}
+        metrics = {f"{self.name}_spearman": 100 * spearman(predicted, self.pairs.scores)}
         if self._positive.any():
             metrics[f"{self.name}_alignment"] = alignment(first[self._positive], second[self._positive])
         metrics[f"{self.name}_uniformity"] = uniformity(embeddings)

@@ -67,6 +67,7 @@ class TasksEvalCallback(DevSetCallback):
 
     def _score(self, encode: Any) -> dict[str, float]:
         results = {name: task.evaluate(encode) for name, task in self.tasks.items()}
+        self.scores = {f"{name}_{task.metric}": {task.kind: results[name].scores} for name, task in self.tasks.items()}
         return {f"{name}_{metric}": x for name, result in results.items() for metric, x in result.metrics.items()}
 
 

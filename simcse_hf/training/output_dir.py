@@ -6,6 +6,7 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from .checkpoints import STAGING, checkpoints
+from .dev_scores import DEV_SCORES
 
 RESULTS = "results.json"
 #: Written beside the folders of the runs with several seeds (`--seeds`).
@@ -41,6 +42,7 @@ def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
             )
         for checkpoint in earlier:
             shutil.rmtree(checkpoint)
-        shutil.rmtree(directory / STAGING, ignore_errors=True)
+        for folder in (STAGING, DEV_SCORES):
+            shutil.rmtree(directory / folder, ignore_errors=True)
         for name in (RESULTS, SEEDS):
             (directory / name).unlink(missing_ok=True)

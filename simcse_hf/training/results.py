@@ -12,9 +12,11 @@ import torch
 import transformers
 
 from .. import __version__
+from ..evaluation.compare import describe_difference
 from ..ops.files import write_atomically
 from ..ops.secrets import hide_secrets
 from .base import ContrastiveTrainer
+from .dev_scores import dev_change
 from .output_dir import RESULTS
 from .record import describe_run
 
@@ -30,8 +32,8 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
         those of the saved weights, each with its step; the main metric of the first three under its own name
         (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is one of a dev set,
-        and otherwise the headline of the first), its name as `dev_metric`, and how the run was made. Without a dev
-        set, they are `None`.
+        and otherwise the headline of the first), its name as `dev_metric`, what training changed in it as `change`
+        (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they are `None`.
     """
     args = trainer.args
     summary = next((x for x in reversed(trainer.state.log_history) if "train_runtime" in x), {})
@@ -51,6 +53,7 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
     }
     if trainer.is_world_process_zero():
         path = Path(str(args.output_dir), RESULTS)
+        results["change"] = dev_change([(path.parent, results)])
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         _print_summary(results, bool(args.load_best_model_at_end), path)
@@ -96,4 +99,7 @@ def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> 
         print(f"  before training   {results[name]['initial']:6.2f}")
         print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
+        if change := results["change"]:
+            described = describe_difference(*(change[key] for key in ("difference", "low", "high", "confidence")))
+            print(f"  change           {described}")
     print(f"The {'best' if best_is_saved else 'last'} model is saved in {path.parent}; its metrics are in {path}.")

@@ -10,15 +10,17 @@ from typing import Any
 
 from transformers.utils import logging
 
+from ..evaluation.compare import describe_difference
 from ..ops.files import write_atomically
 from ..ops.secrets import hide_secrets
 from .checkpoints import STAGING
+from .dev_scores import DEV_SCORES, dev_change
 from .output_dir import RESULTS
 
 logger = logging.get_logger(__name__)
 
 #: Files and folders of a run that do not belong to its model.
-_NOT_PUBLISHED = ("checkpoint-*", "runs", STAGING, "README.md", ".eval_results", "results.*", "evaluation*")
+_NOT_PUBLISHED = ("checkpoint-*", "runs", STAGING, DEV_SCORES, "README.md", ".eval_results", RESULTS, "evaluation*")
 #: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
 _EVALUATIONS = ("initial", "saved", "best", "final")
 _NOT_METRICS = ("step", "runtime", "samples_per_second", "steps_per_second")
@@ -54,6 +56,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
         "model": str(directory.resolve()),
         "command": hide_secrets(sys.argv),
         "train_seconds": sum(run["train_seconds"] or 0 for run in runs.values()),
+        "change": dev_change([(seed_folder(directory, seed), run) for seed, run in runs.items()]),
         "seeds": summary,
     }
     path = directory / RESULTS
@@ -64,7 +67,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
         shutil.copytree(seed_folder(directory, published), directory, ignore=ignored, dirs_exist_ok=True)
         with write_atomically(path) as temporary:
             temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(format_summary(summary, directory))
+    print(format_summary(summary, results["change"], directory))
     return results
 
 
@@ -103,8 +106,8 @@ def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return {"runs": listed, "mean": mean, "sd": sd, "published": best["seed"], "chosen_by": metric}
 
 
-def format_summary(summary: dict[str, Any], directory: Path) -> str:
-    """Format what [`summarise`] returned as text: mean, standard deviation and the figure of each seed."""
+def format_summary(summary: dict[str, Any], change: dict[str, Any] | None, directory: Path) -> str:
+    """Format what [`summarise`] and [`dev_change`] returned as text."""
     metric, seeds = summary["chosen_by"], [run["seed"] for run in summary["runs"]]
     lines = []
     if metric is not None:
@@ -114,6 +117,9 @@ def format_summary(summary: dict[str, Any], directory: Path) -> str:
             spread = "" if sd is None else f" ± {sd:.2f}"
             each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in summary["runs"])
             lines.append(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
+        if change is not None:
+            described = describe_difference(*(change[key] for key in ("difference", "low", "high", "confidence")))
+            lines.append(f"  {'change':<17} {described}")
         lines.append(f"Seed {summary['published']} is the best one on the dev set.")
     else:
         lines.append(f"Without a dev set nothing says which seed is best, so that of seed {seeds[0]} is published.")

@@ -93,6 +93,9 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tmp
     sd = (sum((x - mean) ** 2 for x in figures) / 2) ** 0.5
     assert summary["sd"]["saved"]["stsb_spearman"] == pytest.approx(sd)
     assert _same_weights(out, out / f"seed-{best}")
+    change = results["change"]
+    assert change["seeds"] == 3 and change["difference"] == pytest.approx(mean - runs[42]["initial"]["stsb_spearman"])
+    assert change["low"] <= change["high"] and runs[42]["change"]["seeds"] == 1
     assert not list(out.glob("checkpoint-*"))
     assert SimCSE(out, device="cpu").encode("the cat").shape == (32,)
     _, info = AutoModel.from_pretrained(out, output_loading_info=True)

@@ -1,0 +1,212 @@
+"""A card says from how many seeds a figure comes, and whether the difference from a baseline is significant."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+
+from simcse_hf import AutoModelForCL
+from simcse_hf.cli.publish import card_main
+from simcse_hf.evaluation.bootstrap import mean_over_drawn_seeds
+from simcse_hf.evaluation.compare import compare_evaluations, describe_difference
+from simcse_hf.evaluation.report import add_averages, write_results
+from simcse_hf.evaluation.run import Evaluation
+from simcse_hf.evaluation.sts import score_splits
+from simcse_hf.publishing import write_card
+from simcse_hf.training.dev_scores import dev_change, keep_dev_scores
+
+GOLD = np.random.default_rng(0).uniform(0, 5, 400)
+
+
+def evaluation(noise, seed):
+    """An evaluation on STS-B whose scores are the gold scores with noise."""
+    predicted = {"test": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))}
+    results = {"STSBenchmark": score_splits("STSBenchmark", predicted, {"test": GOLD})}
+    add_averages(results, ("STSBenchmark",), "test", "all", "spearman")
+    return Evaluation(results, {"STSBenchmark": {"test": {"predicted": predicted["test"], "gold": GOLD}}})
+
+
+def write_evaluation(path, model, noise, seed, **protocol):
+    found = evaluation(noise, seed)
+    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "regressor": False, "seed": 1} | protocol
+    document = {"model": str(model), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": found.results}
+    write_results(path, document, found.scores)
+
+
+@pytest.fixture
+def directory(save_checkpoint):
+    """A model with the record of a run with one seed."""
+    folder = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "my-model")
+    (folder / "results.json").write_text(json.dumps(run(42)))
+    return folder
+
+
+def run(seed, **more):
+    evaluations = {
+        when: {"step": step, "stsb_spearman": 70.0 + step + seed / 10, "stsb_alignment": 0.25}
+        for when, step in (("initial", 0), ("best", 2), ("final", 4), ("saved", 2))
+    }
+    return {
+        "settings": {}, "seed": seed, "steps": 4, "epochs": 1.0, "train_loss": 1.0, "base_model": "bert-base-uncased",
+        "arguments": {"load_best_model_at_end": True}, "train_seconds": 3.0, "dev_metric": "stsb_spearman",
+        **evaluations, **more,
+    }  # fmt: skip
+
+
+def several(directory, seeds=(42, 43, 44), published=43):
+    """Turn the record into one of several seeds, with their folders."""
+    evaluations = ("initial", "best", "final", "saved")
+    runs = [{"seed": seed, "train_seconds": 3.0, **{k: run(seed)[k] for k in evaluations}} for seed in seeds]
+    for seed in seeds:
+        (directory / f"seed-{seed}").mkdir()
+    summary = {"runs": runs, "published": published, "chosen_by": "stsb_spearman"}
+    change = {"metric": "stsb_spearman", "difference": 2.0, "low": 1.0, "high": 3.0, "confidence": 0.95, "seeds": 3}
+    (directory / "results.json").write_text(json.dumps(run(published, seeds=summary, change=change)))
+
+
+def test_a_card_of_one_seed_says_so_at_every_figure(directory):
+    write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
+    text = write_card(directory).read_text()
+    assert text.count("All figures come from one seed (42).") == 2, "below the dev set and below STS"
+    assert "with seed 42." in text
+    assert "Mean ± standard deviation over" not in text
+
+
+def test_a_card_without_a_record_of_the_training_says_that_the_seeds_are_unknown(directory):
+    write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
+    (directory / "results.json").unlink()
+    assert "it is unknown from how many seeds these figures come" in write_card(directory).read_text()
+
+
+def test_a_card_of_several_seeds_gives_means_and_names_the_published_seed(directory):
+    several(directory)
+    text = write_card(directory).read_text()
+    assert "Mean ± standard deviation over 3 seeds (42, 43, 44); the published seed is 43." in text
+    values = [76.2, 76.3, 76.4]
+    assert f"| saved weights | {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} | 0.2500 ± 0.0000 |" in text
+    assert "| seed 43, saved weights | 76.30 | 0.2500 |" in text
+    assert "Of 3 runs with the seeds 42, 43, 44, this is the best one on the dev set." in text
+    assert (
+        "+2.00 [+1.00, +3.00] against bert-base-uncased before training: significant at 95% (paired bootstrap over "
+        "the examples and the 3 seeds). The same dev set chose the checkpoint and seed" in text
+    )
+
+
+def test_an_evaluation_of_the_published_seed_alone_is_not_called_a_mean(directory):
+    several(directory)
+    write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
+    write_evaluation(directory / "seed-42/evaluation.json", directory / "seed-42", 1.1, 2)
+    text = write_card(directory).read_text()
+    assert "All figures come from one seed (43), the best on the dev set of 3." in text
+
+
+def test_evaluations_of_all_seeds_give_their_mean_beside_the_published_figure(directory):
+    several(directory)
+    write_evaluation(directory / "evaluation.json", directory, 1.0, 43)
+    for seed in (42, 43, 44):
+        write_evaluation(directory / f"seed-{seed}/evaluation.json", directory / f"seed-{seed}", 1.0, seed)
+    figures = [100 * 0.01 * evaluation(1.0, seed).results["average"]["value"] for seed in (42, 43, 44)]
+    text = write_card(directory).read_text()
+    expected = f"{np.mean(figures):.2f} ± {np.std(figures, ddof=1):.2f}"
+    assert f"| published | {figures[1]:.2f} | {figures[1]:.2f} |" in text
+    assert f"| mean of 3 seeds | {expected} | {expected} |" in text
+
+
+def test_the_card_says_whether_the_difference_from_a_baseline_is_significant(directory, tmp_path):
+    write_evaluation(directory / "evaluation.json", directory, 0.5, 1)
+    write_evaluation(tmp_path / "start.json", "bert-base-uncased", 2.0, 2)
+    write_evaluation(tmp_path / "twin.json", "org/twin", 0.5, 3)
+    assert card_main([str(directory), "--baseline", str(tmp_path / "start.json"), str(tmp_path / "twin.json")]) == 0
+    text = (directory / "README.md").read_text()
+    assert "### Difference from bert-base-uncased before training" in text and "| yes |" in text
+    found = compare_evaluations({"a": evaluation(2.0, 2), "b": evaluation(0.5, 1)})["differences"]["b"]["average"]
+    assert describe_difference(*found.values(), 0.95, "bert-base-uncased before training") in text
+    assert "### Difference from org/twin" in text and "against org/twin: not significant at 95%" in text
+    assert "The interval does not say what another seed would have given." in text
+
+
+def test_a_baseline_in_the_folder_is_found_and_an_unsuitable_one_refused(directory, tmp_path):
+    write_evaluation(directory / "evaluation.json", directory, 0.5, 1)
+    write_evaluation(directory / "baseline.json", "bert-base-uncased", 2.0, 2)
+    assert "Difference from bert-base-uncased before training" in write_card(directory).read_text()
+    write_evaluation(tmp_path / "dev.json", "org/other", 2.0, 2, mode="fasttest")
+    with pytest.raises(ValueError, match="different protocols \\(mode fasttest and test\\)"):
+        write_card(directory, baselines=[tmp_path / "dev.json"])
+    document = json.loads((directory / "baseline.json").read_text())
+    document["results"] = {"MR": {"accuracy": 1.0, "dev_accuracy": 1.0}}
+    (tmp_path / "mr.json").write_text(json.dumps(document | {"scores": None}))
+    with pytest.raises(ValueError, match="no task in common"):
+        write_card(directory, baselines=[tmp_path / "mr.json"])
+
+
+def test_the_mean_over_seeds_is_compared_and_seeds_widen_the_interval(directory, tmp_path):
+    several(directory)
+    write_evaluation(directory / "evaluation.json", directory, 1.0, 43)
+    for seed, noise in ((42, 0.6), (43, 1.0), (44, 1.6)):
+        write_evaluation(directory / f"seed-{seed}/evaluation.json", directory / f"seed-{seed}", noise, seed)
+    write_evaluation(tmp_path / "start.json", "bert-base-uncased", 1.05, 2)
+    text = write_card(directory, baselines=[tmp_path / "start.json"]).read_text()
+    assert "over the test examples and the 3 seeds (1,000 resamples)" in text
+    seeds = [evaluation(noise, seed) for seed, noise in ((42, 0.6), (43, 1.0), (44, 1.6))]
+    found = compare_evaluations({"start": [evaluation(1.05, 2)], "model": seeds})
+    difference = found["differences"]["model"]["average"]
+    assert f"{difference['difference']:+.2f} [{difference['low']:+.2f}, {difference['high']:+.2f}]" in text
+    alone = compare_evaluations({"start": evaluation(1.05, 2), "model": seeds[1]})["differences"]["model"]["average"]
+    assert difference["high"] - difference["low"] > 1.5 * (alone["high"] - alone["low"])
+
+
+# --- the bootstrap over seeds ---
+
+
+def test_the_mean_over_drawn_seeds_varies_as_much_as_a_mean_over_new_seeds():
+    """In expectation, the variance of the bootstrap is that of the mean: the variance of a seed divided by n."""
+    random = np.random.default_rng(0)
+    for n in (2, 3, 5):
+        variances = [
+            mean_over_drawn_seeds(np.repeat(random.normal(size=(n, 1)), 400, axis=1), random).var() for _ in range(800)
+        ]
+        assert np.mean(variances) == pytest.approx(1 / n, rel=0.1)
+
+
+def test_the_mean_over_drawn_seeds_agrees_with_a_slow_loop():
+    figures = np.random.default_rng(1).normal(size=(3, 50))
+    fast = mean_over_drawn_seeds(figures, np.random.default_rng(2))
+    drawn = np.random.default_rng(2).integers(3, size=(3, 50))
+    for i in range(50):
+        mean = sum(figures[:, i]) / 3
+        of_drawn = sum(figures[drawn[k, i], i] for k in range(3)) / 3
+        assert fast[i] == pytest.approx(mean + 1.5**0.5 * (of_drawn - mean))
+    assert np.array_equal(mean_over_drawn_seeds(figures[:1], np.random.default_rng(2)), figures[0])
+
+
+# --- the dev set during training ---
+
+
+def dev_set(noise, seed):
+    predicted = GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))
+    return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD}}})
+
+
+def test_the_scores_of_the_first_the_best_and_the_last_evaluation_are_kept(tmp_path):
+    for step, best in ((0, None), (10, None), (20, 10), (30, 10), (40, 30)):
+        state = SimpleNamespace(global_step=step, best_global_step=best)
+        keep_dev_scores([dev_set(1.0, step)], state, str(tmp_path))
+    assert {path.stem for path in (tmp_path / "_dev_scores").iterdir()} == {"step-0", "step-30", "step-40"}
+
+
+def test_the_change_by_training_has_an_interval_over_the_pairs_and_the_seeds(tmp_path):
+    runs = []
+    for seed, noise in ((1, 0.8), (2, 0.9), (3, 1.0)):
+        folder = tmp_path / f"seed-{seed}"
+        for step, spread in ((0, 2.0), (5, noise)):
+            state = SimpleNamespace(global_step=step, best_global_step=5)
+            keep_dev_scores([dev_set(spread, 10 * seed + step)], state, str(folder))
+        initial, saved = {"step": 0, "stsb_spearman": 50.0}, {"step": 5, "stsb_spearman": 60.0 + seed}
+        runs.append((folder, {"initial": initial, "saved": saved, "dev_metric": "stsb_spearman"}))
+    change = dev_change(runs)
+    assert change["difference"] == pytest.approx(12.0) and change["seeds"] == 3
+    assert 0 < change["low"] < change["high"]
+    assert dev_change([(tmp_path / "absent", runs[0][1])]) is None
+    assert dev_change([(tmp_path, {"dev_metric": None})]) is None
