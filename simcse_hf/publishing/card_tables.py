@@ -33,7 +33,7 @@ def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None
     seeds = seeds_of(run)
     when = {"initial": "before training", "best": "best evaluation", "final": "last evaluation"}
     if len(seeds) > 1:
-        when["saved"] = "saved weights"
+        when = {"initial": "before training", "final": "last evaluation", "saved": "saved weights"}
         runs = run["seeds"]["runs"]
         rows = [[label, *(_spread(runs, key, name) for name in metrics)] for key, label in when.items()]
         rows.append([f"seed {run['seeds']['published']}, saved weights", *(_number(run["saved"], x) for x in metrics)])
