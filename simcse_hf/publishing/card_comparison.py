@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.compare import compare_evaluations, describe_difference, is_significant
-from ..evaluation.report import format_number, is_user_task, read_results
+from ..evaluation.report import NOT_TASKS, format_number, is_user_task, read_results
 from ..evaluation.run import Evaluation, Protocol
 from .card_results import SHORT_NAMES, Table, read_evaluation, without_outdated
 from .card_training import public_name
@@ -139,12 +139,8 @@ def comparison_tables(
 
 
 def _common_tasks(one: Evaluation, two: Evaluation) -> list[str]:
-    names = [task for task in one.results if task in two.results and not task.startswith("average")]
-    return [
-        task
-        for task in names
-        if task not in ("geometry", "mteb") and "missing" not in one.results[task] | two.results[task]
-    ]
+    names = [task for task in one.results if task in two.results and task not in NOT_TASKS]
+    return [task for task in names if "missing" not in one.results[task] | two.results[task]]
 
 
 def _baseline_name(document: dict[str, Any], run: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.report import format_number, headline, is_transfer, is_user_task
+from ..evaluation.report import format_mteb_averages, format_number, headline, is_transfer, is_user_task
 from ..evaluation.run import Evaluation
 from .card_comparison import Measured, seed_note, seeds_of, spread
 from .card_results import SHORT_NAMES, Table, protocol_of
@@ -103,6 +103,9 @@ def evaluation_tables(measured: Measured, run: dict[str, Any]) -> list[Table]:
         rows = [[task, format_number(score)] for task, score in mteb.items()]
         protocol_text = f"Main scores, measured with the package `mteb`. {note}"
         tables.append(Table("MTEB", protocol_text, ["task", "score"], rows))
+        if averages := format_mteb_averages(mteb):
+            text = f"Means of the main scores; each data set counts once. {note}"
+            tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
     return tables
 
 
