@@ -67,18 +67,14 @@ def _reproduced(document):
     for row in document["rows"]:
         cells = [row["cells"][column] for column in shown]
         rows.append([row["name"], *(text for cell in cells for text in (_number(cell["paper"]), _ours(cell)))])
-    scale = "the paper's setting" if document["scale"] == "paper" else "the small setting"
-    text = (
-        f"{document['title']}: {document['figure']}. Ours: mean ± standard deviation over {document['seeds']} seeds at "
-        f"{scale}, from `{Path(str(document['start'])).name}`, so the orderings can be compared and the levels cannot."
-        if document["scale"] != "paper"
-        else f"{document['title']}: {document['figure']}. Ours: mean ± standard deviation over {document['seeds']} "
-        f"seeds at {scale}."
-    )
-    verdicts = [
-        f"- **{claim['verdict'].capitalize()}**: “{claim['says']}” ({claim['reason']})."
-        for claim in document["claims"]
-    ]
+    text = f"{document['title']}: {document['figure']}. Ours: mean ± standard deviation over {document['seeds']} seeds"
+    if document["scale"] == "paper":
+        text += " at the paper's setting."
+    else:
+        start = Path(str(document["start"])).name
+        text += f" at the small setting, from `{start}`: compare the order of the rows, and not their level."
+    claims = document["claims"]
+    verdicts = [f"- **{each['verdict'].capitalize()}**: “{each['says']}” ({each['reason']})." for each in claims]
     parts = [text, _table(header, rows)]
     if verdicts:
         parts += ["What the paper says, and the verdict of our runs:", "\n".join(verdicts)]

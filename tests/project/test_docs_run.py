@@ -6,7 +6,8 @@ import shutil
 import pytest
 from docs_workspace import ROOT, commands, make_workspace, run_command, simcse_arguments
 
-DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/papers").glob("*.md")]
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in PAGES)]
 
 #: Commands that the test cannot run, by how they start, with the reason.
 NOT_RUN = {

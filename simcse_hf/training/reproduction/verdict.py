@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...evaluation.bootstrap import mean_over_drawn_seeds
 from .table import Claim
 
 AGREES, DISAGREES, NOISE, NOT_RUN = "agrees", "disagrees", "within noise", "not run"
@@ -73,9 +74,8 @@ def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) ->
     """Compare two cells, with an interval that says what other seeds and other test examples could have shown.
 
     Each resample draws the seeds that both cells have, with replacement and together, because runs of the same seed
-    see the same rows in the same order; and it draws the test examples, which are the same for all runs. A mean over
-    n drawn seeds varies less than one over n new seeds, by the factor (n - 1) / n in variance, so the part that comes
-    from the seeds is scaled by sqrt(n / (n - 1)) (Davison and Hinkley 1997, section 3.8, on clusters).
+    see the same rows in the same order (see [`mean_over_drawn_seeds`]); and it draws the test examples, which are the
+    same for all runs.
 
     Args:
         first (`Sample`): A cell.
@@ -93,13 +93,9 @@ def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) ->
     if len(seeds) == 1:
         return value, -np.inf, np.inf, 1
     by_seed = np.stack([first.resampled[seed] - second.resampled[seed] for seed in seeds])
-    n, resamples = by_seed.shape
-    drawn = np.random.default_rng(0).integers(n, size=(n, resamples))
-    centre = by_seed.mean(axis=0)
-    of_drawn_seeds = np.take_along_axis(by_seed, drawn, axis=0).mean(axis=0)
-    figures = centre + np.sqrt(n / (n - 1)) * (of_drawn_seeds - centre)
+    figures = mean_over_drawn_seeds(by_seed, np.random.default_rng(0))
     low, high = np.nanquantile(figures, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return value, float(low), float(high), n
+    return value, float(low), float(high), len(seeds)
 
 
 def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
