@@ -78,8 +78,10 @@ class Packing:
         sentences, columns = mask[rows].nonzero(as_tuple=True)
         counts = counts[rows]
         bounds = F.pad(counts.cumsum(0), (1, 0)).int(), torch.arange(len(rows) + 1, dtype=torch.int32)
-        tensors = send([rows[sentences] * length + columns, columns[None], rows, *bounds], device)
-        return cls((batch, length), *tensors, counts, first_only)
+        index, positions, rows, starts, first = send(
+            [rows[sentences] * length + columns, columns[None], rows, *bounds], device
+        )
+        return cls((batch, length), index, positions, rows, starts, first, counts, first_only)
 
     @property
     def starts(self) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import xxhash
@@ -16,6 +16,7 @@ from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
 from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import DevSetCallback
+from .dropout_rates import ATTENTION, DropoutRate, measure_dropout
 from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
 
@@ -258,13 +259,14 @@ def check_dropout(trainer: ContrastiveTrainer) -> None:
     """Check that the two views of a sentence differ, by all the dropout that the config asks for.
 
     With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config says,
-    another method would be trained without notice: some attention kernels accept a dropout rate and ignore it.
+    another method would be trained without notice: some attention kernels accept a rate and ignore or round it.
 
     Args:
         trainer (`ContrastiveTrainer`): The trainer that is about to train.
 
     Raises:
-        ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
+        ValueError: If the views are equal, the attention implementation ignores its dropout rate, or a realised rate
+            differs from the requested one.
     """
     config = trainer.model.config
     if _views_are_equal(trainer):
@@ -283,45 +285,88 @@ def check_dropout(trainer: ContrastiveTrainer) -> None:
             "for BERT, or attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT (--dropout 0.1 "
             "on the command line); or train on pairs. To run Table 3's row p = 0, set allow_zero_dropout."
         )
-    rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name}
-    attention_rates = {name: rate for name, rate in rates.items() if "attention" in name and rate}
-    if attention_rates and _views_are_equal(trainer, only_attention_dropout=True):
-        requested = ", ".join(f"{name} = {rate}" for name, rate in attention_rates.items())
-        zero = ", ".join(f"{name}=0.0" for name in attention_rates)
+    requested = {name: rate for name, rate in config.to_dict().items() if "attention" in name and "dropout" in name}
+    requested = {name: rate for name, rate in requested.items() if rate}
+    rates = _dropout_rates(trainer)
+    of_attention = [rate for rate in rates if rate.place.startswith(ATTENTION)]
+    ignored = any(rate.dropped == 0 and not rate.is_as_requested for rate in of_attention)
+    if requested and (ignored or not of_attention and _views_are_equal(trainer, only_attention_dropout=True)):
+        described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
+        zero = ", ".join(f"{name}=0.0" for name in requested)
         raise ValueError(
             f"the attention implementation {config._attn_implementation} drops no attention weights, although the "
-            f"config says {requested}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load "
+            f"config says {described}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load "
             'the model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention '
             f"dropout (from_pretrained(..., {zero})); or train on pairs."
         )
+    check_rates(rates)
 
 
-@torch.no_grad()
+def check_rates(rates: Sequence[DropoutRate]) -> None:
+    """Refuse dropout at another rate than the requested one.
+
+    Args:
+        rates (`Sequence[DropoutRate]`): The rates that were measured.
+
+    Raises:
+        ValueError: If a rate differs by more than its tolerance and the error of the measurement.
+    """
+    for rate in rates:
+        if not rate.is_as_requested:
+            raise ValueError(
+                f"the {rate.place} drops {rate.realised:.4f} of {rate.count} values, although the model asks for a "
+                f"rate of {rate.requested:g}: unsupervised SimCSE learns from dropout, and its result depends on the "
+                "rate. Some attention kernels round it, for example to a multiple of 1/16. Choose another kernel: "
+                "call train() inside torch.nn.attention.sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, "
+                'SDPBackend.MATH]), or load the model with attn_implementation="eager". For modules, load it with '
+                "fast_dropout=False."
+            )
+
+
 def _views_are_equal(trainer: ContrastiveTrainer, only_attention_dropout: bool = False) -> bool:
     """Return whether the first text's views have one embedding in a training step.
 
     With `only_attention_dropout`, all other dropout is switched off.
     """
-    model, rows = trainer.model, trainer.known_rows
-    assert rows is not None
-    batch = trainer.data_collator([rows[0]] * 8)  # At low rates, one text may be spared by chance.
-    ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
     hooks = []
     if only_attention_dropout:  # Attention weights have an axis of heads, and so four axes; other states have fewer.
         hooks = [
             module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
-            for module in model.modules()
+            for module in trainer.model.modules()
             if isinstance(module, nn.Dropout)
         ]
+    try:
+        embeddings = _embed_views(trainer, _first_views(trainer))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.equal(embeddings[:, 0], embeddings[:, 1])
+
+
+def _dropout_rates(trainer: ContrastiveTrainer) -> list[DropoutRate]:
+    batch = _first_views(trainer)
+    with measure_dropout(trainer.model, batch["attention_mask"].flatten(0, 1)) as rates:
+        _embed_views(trainer, batch)
+    return rates
+
+
+def _first_views(trainer: ContrastiveTrainer) -> dict[str, torch.Tensor]:
+    """Return a batch of the views of the first text."""
+    assert trainer.known_rows is not None
+    batch = trainer.data_collator([trainer.known_rows[0]] * 8)  # At low rates, one text may be spared by chance.
+    return {name: batch[name].to(trainer.model.device) for name in ("input_ids", "attention_mask")}
+
+
+@torch.no_grad()
+def _embed_views(trainer: ContrastiveTrainer, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Embed a batch as a training step would, and leave the model and the random state as they were."""
+    model = trainer.model
     training, unpadded = model.training, model.unpadded
     if trainer.args.torch_compile or trainer.args.gradient_checkpointing:  # Training will pad, once they are set up.
         model.unpadded = False
     try:
         with preserve_random_state(model.device), trainer.compute_loss_context_manager():
-            embeddings = model.train()(ids, mask, return_loss=False).sentence_embeddings
+            return cast(torch.Tensor, model.train()(**batch, return_loss=False).sentence_embeddings)
     finally:
         model.train(training)
         model.unpadded = unpadded
-        for hook in hooks:
-            hook.remove()
-    return torch.equal(embeddings[:, 0], embeddings[:, 1])
