@@ -67,12 +67,15 @@ def measure_dropout(model: ContrastiveModel, attention_mask: torch.Tensor) -> It
     Yields:
         `list[DropoutRate]`: It is filled at the end of the context.
     """
-    counts: dict[tuple[str, float], list[torch.Tensor]] = defaultdict(list)
+    counts: dict[tuple[str, float], list[torch.Tensor]] = defaultdict(list)  # (dropped, could have been dropped)
 
     def count_module(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         x, rate = inputs[0], module.p
         if module.training and isinstance(rate, float) and 0 < rate < 1:
-            counts[f"module {type(module).__name__}", rate].append(_count(output, x != 0))
+            count = x.count_nonzero()
+            counts[f"module {type(module).__name__}", rate].append(
+                torch.stack([count - output.count_nonzero(), count])
+            )
 
     hooks = [
         module.register_forward_hook(count_module) for module in model.modules() if isinstance(module, nn.Dropout)
@@ -95,11 +98,6 @@ def measure_dropout(model: ContrastiveModel, attention_mask: torch.Tensor) -> It
         dropped, count = torch.stack(parts).sum(0).tolist()
         if count:
             rates.append(DropoutRate(place, rate, dropped, count))
-
-
-def _count(output: torch.Tensor, could_drop: torch.Tensor) -> torch.Tensor:
-    """Return (values that were dropped, values that could have been dropped)."""
-    return torch.stack([((output == 0) & could_drop).sum(), could_drop.sum()])
 
 
 def _counting(
@@ -129,7 +127,9 @@ def _counting(
         output = function(module, *equal, *args, **kwargs)
         weights = output[0][..., :columns]  # (texts, queries, heads, keys)
         could_drop = could_see[:, :, None, :columns].expand_as(weights)
-        counts[f"{ATTENTION} {name}", rate].append(_count(weights, could_drop))
+        count = could_drop.sum()
+        kept = (weights.bool() & could_drop).sum()
+        counts[f"{ATTENTION} {name}", rate].append(torch.stack([count - kept, count]))
         return output
 
     return attend
