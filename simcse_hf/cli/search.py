@@ -26,10 +26,23 @@ from .common import (
 if TYPE_CHECKING:
     from ..search import SentenceIndex
 
-BACKENDS = ("exact", "flat", "ivf", "hnsw", "qdrant")
+BACKENDS = ("exact", "flat", "ivf", "hnsw", "qdrant", "pgvector")
 
-URL_HELP = "qdrant: address of a server; its key is read from QDRANT_API_KEY and sent over https only"
-_BACKEND_OPTIONS = ("cells", "probes", "neighbors", "ef_construction", "ef_search", "url", "collection")
+URL_HELP = (
+    "qdrant: address of a server, whose key is read from QDRANT_API_KEY and sent over https only; pgvector: "
+    "postgresql://USER@HOST:PORT/DATABASE, whose password is read from PGPASSWORD or ~/.pgpass"
+)
+_BACKEND_OPTIONS = (
+    "cells",
+    "probes",
+    "neighbors",
+    "ef_construction",
+    "ef_search",
+    "url",
+    "collection",
+    "precision",
+    "resume",
+)
 _INDEX_FILE = "index.json"
 
 
@@ -49,11 +62,29 @@ def _index_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--probes", type=positive_int, help="ivf: cells that a query looks into; default: a tenth of them"
     )
-    group.add_argument("--neighbors", type=positive_int, help="hnsw: edges of an embedding; default: 32")
-    group.add_argument("--ef_construction", type=positive_int, help="hnsw: candidates while building; default: 80")
-    group.add_argument("--ef_search", type=positive_int, help="hnsw: candidates while searching; default: 128")
-    group.add_argument("--url", help=f"{URL_HELP}; default: embedded")
-    group.add_argument("--collection", help="qdrant: name of the collection; default: sentences")
+    group.add_argument("--neighbors", type=positive_int, help="hnsw, pgvector: edges of an embedding; default: 32, 16")
+    group.add_argument(
+        "--ef_construction", type=positive_int, help="hnsw, pgvector: candidates while building; default: 80, 64"
+    )
+    group.add_argument(
+        "--ef_search", type=positive_int, help="hnsw, pgvector: candidates while searching; default: 128, 100"
+    )
+    group.add_argument("--url", help=f"{URL_HELP}; default: embedded Qdrant")
+    group.add_argument("--collection", help="qdrant, pgvector: name of the collection or table; default: sentences")
+    group.add_argument(
+        "--precision",
+        choices=("float32", "float16", "int8", "binary"),
+        help="pgvector: float32, float16 or binary; qdrant: float32, int8 or binary; default: float32",
+    )
+    group.add_argument(
+        "--keep",
+        nargs="+",
+        metavar="COLUMN",
+        help="keep these columns of --input too, for `simcse-hf search --filter`",
+    )
+    group.add_argument(
+        "--resume", action="store_true", default=None, help="pgvector: continue a build that was interrupted"
+    )
     add_output_options(parser, "folder of the index")
     add_invariance_option(parser)
     add_general_options(parser)
@@ -101,6 +132,7 @@ def index_main(argv: list[str]) -> int:
         else:
             check_target(arguments.output)  # before hours of encoding
             settings = {"backend": arguments.backend, "truncate_dim": arguments.truncate_dim}
+            settings["keep"] = arguments.keep or ()
             model = load_encoder(arguments.model, arguments)
             set_prompt(model, "document", arguments)
             index = SentenceIndex.build(model, arguments.input, **settings, **texts, **options)
@@ -113,7 +145,14 @@ def index_main(argv: list[str]) -> int:
 
 def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.add:
-        fixed = ("backend", "truncate_dim", "prompt", "prompt_name", *(x for x in _BACKEND_OPTIONS if x != "url"))
+        fixed = (
+            "backend",
+            "truncate_dim",
+            "prompt",
+            "prompt_name",
+            "keep",
+            *(x for x in _BACKEND_OPTIONS if x != "url"),
+        )
         if any(getattr(arguments, name) not in (None, parser.get_default(name)) for name in fixed):
             parser.error(f"--add keeps the index as it was made: leave out {', '.join(f'--{name}' for name in fixed)}")
         return
@@ -141,11 +180,26 @@ def _search_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--ef_search",
         type=positive_int,
-        help="hnsw: candidates while searching; default: what the index was made with",
+        help="hnsw, pgvector: candidates while searching; default: what the index was made with",
+    )
+    group.add_argument(
+        "--filter",
+        type=_condition,
+        action="append",
+        metavar="COLUMN=VALUE",
+        help="look only among sentences whose column, kept by `simcse-hf index --keep`, holds this value; given "
+        "several times, all must hold",
     )
     add_invariance_option(parser)
     add_general_options(parser)
     return parser
+
+
+def _condition(text: str) -> tuple[str, str]:
+    column, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form COLUMN=VALUE")
+    return column, value
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
@@ -170,14 +224,18 @@ def search_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    arguments = _search_parser().parse_args(argv)
+    parser = _search_parser()
+    arguments = parser.parse_args(argv)
+    filters = dict(arguments.filter or ())
+    if len(filters) < len(arguments.filter or ()):
+        parser.error("--filter names a column twice: give each column one value")
     options = {
         name: getattr(arguments, name) for name in ("probes", "ef_search") if getattr(arguments, name) is not None
     }
     index = open_index(arguments.index, arguments, **options)
     set_prompt(index.model, "query", arguments)
     for query in arguments.queries or _lines(sys.stdin):
-        best = index.search(query, top_k=arguments.top_k, threshold=None)
+        best = index.search(query, top_k=arguments.top_k, threshold=None, filters=filters)
         results = [pair for pair in best if arguments.threshold is None or pair[1] >= arguments.threshold]
         document = {
             "query": query,

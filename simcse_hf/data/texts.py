@@ -78,14 +78,50 @@ def placed_texts(table: FileTable, column: str, start: Place = FIRST) -> Generat
     Raises:
         ValueError: If the file cannot be read, or a cell holds no text. The message names the line or row.
     """
-    for place, (text,) in table.placed_rows([column], start):
+    for place, (text,) in _placed_rows(table, [column], start):
+        yield place, text
+
+
+def stream_rows(
+    path: str | os.PathLike[str], column: str | None = None, keep: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of a file with the cells of other columns, as [`stream_texts`] yields the texts alone.
+
+    Args:
+        path (`str | os.PathLike`): The file; see [`text_column`].
+        column (`str`, *optional*): The column of texts; see [`text_column`].
+        keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
+            missing value is an empty text.
+
+    Yields:
+        `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
+
+    Raises:
+        ValueError: If the file cannot be read, has no such columns, or a cell holds no text. The message names the
+            line or row.
+    """
+    table, column = text_column(path, column)
+    if wrong := [name for name in keep if name not in table.columns or name == column]:
+        others = ", ".join(repr(name) for name in table.columns if name != column) or "none"
+        raise ValueError(
+            f"{table.name}: no column {wrong[0]!r} to keep beside {column!r}; the other columns: {others}."
+        )
+    for place, row in _placed_rows(table, [column, *keep], FIRST):
+        yield place.number, row
+
+
+def _placed_rows(table: FileTable, columns: list[str], start: Place) -> Iterator[tuple[Place, list[str]]]:
+    """Yield the text in the first of some columns, and the other cells as text."""
+    for place, (text, *cells) in table.placed_rows(columns, start):
         if not isinstance(text, str):
             raise ValueError(
-                f"{table.at(place.number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows "
-                "first."
+                f"{table.at(place.number)}, column {columns[0]!r}: expected a text, got {text!r}. Fill or drop such "
+                "rows first."
             )
-        check_encodable(text, partial(table.at, place.number))
-        yield place, text
+        row = [text, *("" if cell is None else str(cell) for cell in cells)]
+        for cell in row:
+            check_encodable(cell, partial(table.at, place.number))
+        yield place, row
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:

@@ -29,11 +29,9 @@ class SearchMethods:
         """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
         self.index = SentenceIndex.load(folder, self, **options)
 
-    def search(
-        self, queries: str | Sequence[str], *, top_k: int = 5, threshold: float | None = None
-    ) -> Results | list[Results]:
-        """Find the sentences of the index that are most similar to each query, as `SentenceIndex.search` does."""
-        return self._existing_index().search(queries, top_k=top_k, threshold=threshold)
+    def search(self, queries: str | Sequence[str], **options: Any) -> Results | list[Results]:
+        """Find the sentences of the index that are most similar to each query; arguments as `SentenceIndex.search`."""
+        return self._existing_index().search(queries, **options)
 
     def _existing_index(self) -> SentenceIndex:
         if self.index is None:

@@ -15,6 +15,8 @@ _BY_NAME = re.compile(
     r"""(?i)(?:hub_token|(?:access|auth|api|bearer)_?token|password|passwd|client_secret"""
     r"""|secret_?key|api_?key|access_?key)["']?\s*[:=]\s*(["'])(?![<.*])[^"'\s]{8,}\1"""
 )
+#: The password of a URL such as postgresql://user:password@host/database.
+_IN_URL = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
 _OPTION = re.compile(r"(?i)--?[\w-]*(?:token|password|passwd|secret|key)")
 
 
@@ -49,6 +51,6 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
         elif is_secret and equals:
             hidden.append(f"{name}={HIDDEN}")
         else:
-            hidden.append(_BY_FORM.sub(HIDDEN, word))
+            hidden.append(_IN_URL.sub(rf"\1:{HIDDEN}", _BY_FORM.sub(HIDDEN, word)))
         is_value = is_secret and not equals
     return hidden

@@ -6,11 +6,12 @@ from tokenize import TokenError  # numpy reads the header of an npy file as Pyth
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 
 from ..ops.finite import check_finite
-from .interface import VectorIndex
+from .interface import Selection, VectorIndex
 
 _FILE = "vectors.npy"
 # Scores that are computed together: 64 queries times 16,384 embeddings are 4 MB in float32, and 1,024 queries times
@@ -43,7 +44,7 @@ class ExactIndex(VectorIndex):
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: np.ndarray, rows: pa.RecordBatch | None = None) -> None:
         """Append a copy of the embeddings."""
         self._parts.append(torch.tensor(vectors, dtype=torch.float32, device=self.device))
         # Many small additions: a part is joined with its neighbour of the same size, as in a binary counter, so that
@@ -52,15 +53,18 @@ class ExactIndex(VectorIndex):
             self._parts[-2:] = [torch.cat(self._parts[-2:])]
 
     @torch.inference_mode()
-    def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, top_k: int, among: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the true neighbours; equal scores come in the order of the index."""
+        chosen = None if among is None else torch.from_numpy(among.positions)
         batches = torch.as_tensor(queries, dtype=torch.float32, device=self.device).split(
             _MANY_QUERIES if len(queries) >= _MANY_QUERIES else _QUERIES
         )
-        scores, positions = zip(*(self._search_batch(batch, top_k) for batch in batches), strict=True)
+        scores, positions = zip(*(self._search_batch(batch, top_k, chosen) for batch in batches), strict=True)
         return torch.cat(scores).numpy(), torch.cat(positions).numpy()
 
-    def _search_batch(self, queries: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _search_batch(
+        self, queries: torch.Tensor, top_k: int, chosen: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Find candidates by inexact products, and rank them by their exact scores.
 
         A matrix product in float32 or bfloat16 is off by at most some `error`. So the candidates are all embeddings
@@ -71,14 +75,16 @@ class ExactIndex(VectorIndex):
         Args:
             queries (`torch.Tensor`): Unit embeddings of shape `(queries, dim)`.
             top_k (`int`): How many neighbours to find.
+            chosen (`torch.Tensor`, *optional*): Ascending positions to look at; the default is all.
 
         Returns:
             `tuple[torch.Tensor, torch.Tensor]`: Scores and positions of shape `(queries, top_k)`.
         """
         best = torch.full((len(queries), top_k), -torch.inf, device=self.device)  # lower bounds of top_k scores
         rows, positions, upper = [], [], []
-        group = _GROUP if len(self) >= 4 * _GROUP * top_k else 1
-        for start, chunk in self._chunks(_CHUNK * _QUERIES // max(len(queries), _QUERIES)):
+        count = len(self) if chosen is None else len(chosen)
+        group = _GROUP if count >= 4 * _GROUP * top_k else 1
+        for numbers, chunk in self._chunks(_CHUNK * _QUERIES // max(len(queries), _QUERIES), chosen):
             for dtype, error in self._precisions(len(queries)):
                 products = queries.to(dtype) @ chunk.to(dtype).T
                 groups = F.pad(products, (0, -len(chunk) % group), value=-torch.inf).unflatten(1, (-1, group))
@@ -94,7 +100,7 @@ class ExactIndex(VectorIndex):
                     break
             best = bounds
             rows.append(near_rows[found])
-            positions.append(start + near[found] * group + offsets)
+            positions.append(numbers[near[found] * group + offsets])
             upper.append(products[found, offsets] + error)
         is_near = torch.cat(upper) >= best[torch.cat(rows), -1]
         return self._ranked(queries, torch.cat(rows)[is_near], torch.cat(positions)[is_near], top_k)
@@ -148,11 +154,16 @@ class ExactIndex(VectorIndex):
             start += len(part)
         return vectors
 
-    def _chunks(self, size: int) -> Iterator[tuple[int, torch.Tensor]]:
+    def _chunks(self, size: int, chosen: torch.Tensor | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the positions and the embeddings of one chunk after the other."""
+        if chosen is not None:
+            for numbers in chosen.split(size):
+                yield numbers.to(self.device), self._at(numbers)
+            return
         start = 0
         for part in self._parts:
             for chunk in part.split(size):
-                yield start, chunk
+                yield torch.arange(start, start + len(chunk), device=self.device), chunk
                 start += len(chunk)
 
     def save(self, folder: Path) -> None:

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from .interface import VectorIndex
+from .interface import Selection, VectorIndex
 
 KINDS = ("flat", "ivf", "hnsw")
 _FILE = "index.faiss"
+#: A walk over a graph may reach none of a few embeddings that a filter selects, so as many as these are all compared.
+_FEW = 20_000
 _TRAINING_VECTORS = 256  # for each cell; faiss's k-means uses no more
 
 
@@ -18,6 +21,20 @@ def _faiss() -> Any:
     except ImportError as error:
         raise ImportError("this index needs faiss: run pip install 'simcse-hf[faiss]'") from error
     return faiss
+
+
+def id_selector(among: Selection, count: int) -> Any:
+    """Return faiss's filter for some of `count` embeddings: one bit for each."""
+    bits = np.zeros(count, dtype=bool)
+    bits[among.positions] = True
+    return _faiss().IDSelectorBitmap(np.packbits(bits, bitorder="little"))
+
+
+def _compare(
+    vectors: np.ndarray, queries: np.ndarray, top_k: int, positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    scores, rows = _faiss().knn(queries, vectors, top_k, metric=_faiss().METRIC_INNER_PRODUCT)
+    return scores, positions[rows]
 
 
 class FaissIndex(VectorIndex):
@@ -90,7 +107,7 @@ class FaissIndex(VectorIndex):
     def __len__(self) -> int:
         return self._index.ntotal if self._index is not None else sum(map(len, self._pending))
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: np.ndarray, rows: pa.RecordBatch | None = None) -> None:
         """Append embeddings; an inverted file collects them until its cells are computed."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if self._index is None:
@@ -117,14 +134,21 @@ class FaissIndex(VectorIndex):
             self._index.add(vectors)
         self._pending = []
 
-    def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, top_k: int, among: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest embeddings; `"ivf"` and `"hnsw"` may miss some."""
         self._compute_cells()
+        faiss, queries = _faiss(), np.ascontiguousarray(queries, dtype=np.float32)
+        if self.kind == "hnsw" and among is not None and len(among.positions) <= _FEW:
+            return _compare(self._index.reconstruct_batch(among.positions), queries, top_k, among.positions)
+        selector = None if among is None else id_selector(among, len(self))
         if self.kind == "ivf":
-            self._index.nprobe = min(self.probes or max(1, self._index.nlist // 10), self._index.nlist)
+            probes = min(self.probes or max(1, self._index.nlist // 10), self._index.nlist)
+            settings = faiss.SearchParametersIVF(sel=selector, nprobe=probes)
         elif self.kind == "hnsw":
-            self._index.hnsw.efSearch = max(self.ef_search, top_k)
-        return self._index.search(np.ascontiguousarray(queries, dtype=np.float32), top_k)
+            settings = faiss.SearchParametersHNSW(sel=selector, efSearch=max(self.ef_search, top_k))
+        else:
+            settings = faiss.SearchParameters(sel=selector)
+        return self._index.search(queries, top_k, params=settings)
 
     def save(self, folder: Path) -> None:
         """Write faiss's own file."""

@@ -1,10 +1,25 @@
 """The interface of every index of embeddings, whichever library searches it."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The sentences among which a search looks.
+
+    Args:
+        filters (`dict[str, str]`): The values that their kept columns hold, for a database that has these columns.
+        positions (`np.ndarray`): Their positions (int64, ascending), for every other index.
+    """
+
+    filters: dict[str, str]
+    positions: np.ndarray
 
 
 class VectorIndex(ABC):
@@ -23,21 +38,24 @@ class VectorIndex(ABC):
         """Return the number of embeddings."""
 
     @abstractmethod
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: np.ndarray, rows: pa.RecordBatch | None = None) -> None:
         """Append embeddings.
 
         Args:
             vectors (`np.ndarray`): Float32 embeddings of unit length, of shape `(n, dim)`. The first one gets the
                 position `len(self)`.
+            rows (`pa.RecordBatch`, *optional*): Their sentences and kept columns (see [`SentenceRows`]), which a
+                database stores with them. The other indexes leave them to [`SentenceIndex`].
         """
 
     @abstractmethod
-    def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, top_k: int, among: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest embeddings of each query.
 
         Args:
             queries (`np.ndarray`): Float32 embeddings of unit length, of shape `(queries, dim)`.
-            top_k (`int`): How many to find, at most `len(self)`.
+            top_k (`int`): How many to find, at most `len(self)`, and at most as many as `among` holds.
+            among (`Selection`, *optional*): Look only among these embeddings.
 
         Returns:
             `tuple[np.ndarray, np.ndarray]`: Inner products (float32, in descending order) and positions (int64), both
@@ -62,6 +80,25 @@ class VectorIndex(ABC):
 
         Raises:
             ValueError: If a file is missing or damaged.
+        """
+
+    def check_stored(self, first: int, rows: pa.RecordBatch) -> None:
+        """Compare rows with those that an interrupted run has stored; only indexes that can resume store any.
+
+        Args:
+            first (`int`): The position of the first row.
+            rows (`pa.RecordBatch`): The rows, all of which are below `len(self)`.
+
+        Raises:
+            ValueError: If a sentence or a kept column differs.
+        """
+        raise NotImplementedError
+
+    def keep_first(self, count: int) -> None:  # noqa: B027, most indexes are saved together with their sentences
+        """Ignore embeddings after the first `count`, which an interrupted addition has left on a server.
+
+        Args:
+            count (`int`): The number of sentences of the saved index.
         """
 
     def options(self) -> dict[str, Any]:

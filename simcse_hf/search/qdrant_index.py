@@ -1,20 +1,24 @@
 """Search with Qdrant: embedded in this process, or on a server."""
 
 import os
-from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
+import pyarrow as pa
 
 from .exact import read_vectors, write_vectors
-from .interface import VectorIndex
+from .interface import Selection, VectorIndex
+from .server_url import QDRANT_KEY, is_postgres, is_this_machine, split_url, without_password
 
+PRECISIONS = ("float32", "int8", "binary")
 _FILE = "vectors.npy"
 _BATCH = 256
-_KEY = "QDRANT_API_KEY"
+#: The most sentences that a filter may select: their numbers travel with each query.
+_MOST_SELECTED = 100_000
+#: Quantised codes that are rescored with the full embeddings, as a multiple of `top_k`.
+_OVERSAMPLING = 4.0
 
 
 class QdrantIndex(VectorIndex):
@@ -24,42 +28,58 @@ class QdrantIndex(VectorIndex):
     holds pickles, which we do not read. Qdrant recommends its local mode for up to about 20,000 embeddings. A server
     stores embeddings as they are added, so a saved index holds only the server's URL and the sentences. The server's
     key comes from the environment variable `QDRANT_API_KEY` and is never saved. It is sent over https, or to this
-    machine, and never to a URL that only the folder of an index names (see [`check_saved_url`]).
+    machine, and never to a URL that only the folder of an index names (see [`server_url.check_saved_url`]).
 
     Args:
         dim (`int`): Embedding size.
         url (`str`, *optional*): URL of a server. The default is the embedded mode.
         collection (`str`, *optional*, defaults to `"sentences"`): Name of the collection.
+        precision (`str`, *optional*, defaults to `"float32"`): What a server keeps in its memory: the embeddings, or
+            with `"int8"` or `"binary"` only their codes (a quarter or 1/32 of the bytes). The embeddings then stay on
+            the server's disk and rescore the best codes. The embedded mode compares the embeddings in any case.
 
     Raises:
-        ValueError: If the URL is not one of a server, the key would be sent in clear, or the server has a collection
-            of this name already, or does not answer.
+        ValueError: If the precision is unknown, the URL is not one of a server, the key would be sent in clear, or the
+            server has a collection of this name already, or does not answer.
         ImportError: If qdrant-client is not installed.
     """
 
-    def __init__(self, dim: int, url: str | None = None, collection: str = "sentences") -> None:
-        self._connect(url, collection)
+    def __init__(
+        self, dim: int, url: str | None = None, collection: str = "sentences", precision: str = "float32"
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} for Qdrant, got {precision!r}")
+        self._connect(url, collection, precision)
         models = _qdrant().models
         if self._request("collection_exists", collection):
             raise ValueError(
                 f"{url} has a collection {collection!r} already: choose another name, or delete it there."
             )
-        params = models.VectorParams(size=dim, distance=models.Distance.DOT)
-        self._request("create_collection", collection, vectors_config=params)
+        codes: Any = None
+        if precision == "int8":
+            int8 = models.ScalarQuantizationConfig(type=models.ScalarType.INT8, always_ram=True)
+            codes = models.ScalarQuantization(scalar=int8)
+        elif precision == "binary":
+            codes = models.BinaryQuantization(binary=models.BinaryQuantizationConfig(always_ram=True))
+        params = models.VectorParams(size=dim, distance=models.Distance.DOT, on_disk=codes is not None)
+        self._request("create_collection", collection, vectors_config=params, quantization_config=codes)
         self.dim = dim
         self._count = 0
 
-    def _connect(self, url: str | None, collection: str) -> None:
-        self.url, self.collection = url, collection
+    def _connect(self, url: str | None, collection: str, precision: str = "float32") -> None:
+        self.url, self.collection, self.precision = url, collection, precision
         client = _qdrant().QdrantClient
         if url is None:
             self._client = client(":memory:")
             return
-        parts, key = _split(url), os.environ.get(_KEY)
-        if key is not None and parts.scheme != "https" and not _is_this_machine(parts):
+        if is_postgres(url):
+            shown = without_password(url)
+            raise ValueError(f"{shown!r} is not the URL of a Qdrant server: write it as https://host:port.")
+        parts, key = split_url(url), os.environ.get(QDRANT_KEY)
+        if key is not None and parts.scheme != "https" and not is_this_machine(parts):
             raise ValueError(
-                f"{_KEY} would be sent to {url} in clear: use an https:// URL, or unset {_KEY} if the server needs no "
-                "key."
+                f"{QDRANT_KEY} would be sent to {url} in clear: use an https:// URL, or unset {QDRANT_KEY} if the "
+                "server needs no key."
             )
         self._client = client(url=url, api_key=key, check_compatibility=False)
 
@@ -75,12 +95,12 @@ class QdrantIndex(VectorIndex):
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments that open this collection."""
-        return {"url": self.url, "collection": self.collection}
+        return {"url": self.url, "collection": self.collection, "precision": self.precision}
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: np.ndarray, rows: pa.RecordBatch | None = None) -> None:
         """Append embeddings to the collection."""
         models = _qdrant().models
         for start in range(0, len(vectors), _BATCH):
@@ -89,10 +109,22 @@ class QdrantIndex(VectorIndex):
             self._request("upsert", self.collection, points=models.Batch(ids=ids, vectors=batch.tolist()), wait=True)
             self._count += len(batch)
 
-    def search(self, queries: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Send the queries to the collection."""
+    def search(self, queries: np.ndarray, top_k: int, among: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Send the queries to the collection, with the numbers of the sentences that a filter selects."""
         models = _qdrant().models
-        requests = [models.QueryRequest(query=query.tolist(), limit=top_k) for query in queries]
+        settings: dict[str, Any] = {}
+        if among is not None:
+            if len(among.positions) > _MOST_SELECTED:
+                raise ValueError(
+                    f"filter {among.filters}: it selects {len(among.positions)} sentences, and a query to Qdrant can "
+                    f"name {_MOST_SELECTED}. Filter by a rarer value, or build the index with the backend pgvector."
+                )
+            numbers = models.HasIdCondition(has_id=among.positions.tolist())
+            settings["filter"] = models.Filter(must=[numbers])
+        if self.precision != "float32":
+            rescore = models.QuantizationSearchParams(rescore=True, oversampling=_OVERSAMPLING)
+            settings["params"] = models.SearchParams(quantization=rescore)
+        requests = [models.QueryRequest(query=query.tolist(), limit=top_k, **settings) for query in queries]
         scores = np.full((len(queries), top_k), -np.inf, dtype=np.float32)
         positions = np.full((len(queries), top_k), -1, dtype=np.int64)
         for start in range(0, len(requests), _BATCH):
@@ -140,48 +172,3 @@ def _qdrant() -> Any:
     except ImportError as error:
         raise ImportError("this index needs qdrant-client: run pip install 'simcse-hf[qdrant]'") from error
     return qdrant_client
-
-
-def check_saved_url(url: Any, folder: Path, options: Mapping[str, Any]) -> None:
-    """Refuse to connect to a server only because the folder of an index names it.
-
-    A folder may come from someone else, and whoever is connected to sees the queries and the key. A server on this
-    machine needs no such care, unless there is a key.
-
-    Args:
-        url (`Any`): The URL in the folder's description; `None` without a server.
-        folder (`Path`): The folder.
-        options (`Mapping[str, Any]`): The caller's options. Their `url` is one that the caller trusts.
-
-    Raises:
-        ValueError: If the caller has to name the URL, or it is not one of a server.
-    """
-    if url is None or options.get("url") is not None:
-        return
-    if not isinstance(url, str):
-        raise ValueError(f"{folder} names {url!r} as its server, which is no URL; build the index again.")
-    if os.environ.get(_KEY) is not None or not _is_this_machine(_split(url)):
-        raise ValueError(
-            f"{folder} names the Qdrant server {url}, which would see your queries and the key in {_KEY}. If "
-            f"you trust it, name it yourself: --url {url} (in Python, the option url)."
-        )
-
-
-def _split(url: str) -> SplitResult:
-    """Split a URL of the form scheme://host:port/path; other forms may name another host than the one they show."""
-    try:
-        parts = urlsplit(url)
-        plain = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
-    except (ValueError, AttributeError):
-        plain = False
-    if not plain or any(character in url for character in "\\ \t\r\n"):
-        raise ValueError(f"{url!r} is not the URL of a server: write it as https://host:port.")
-    return parts
-
-
-def _is_this_machine(parts: SplitResult) -> bool:
-    host = parts.hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,47 +1,30 @@
 """An index of sentences: built from a list or a file, searched by text, and saved with the name of its model."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.texts import list_texts, stream_texts
+from ..data.texts import list_texts, stream_rows
 from ..ops.finite import NotFiniteError, check_finite
-from .exact import ExactIndex
-from .faiss_index import FaissIndex
+from .backends import BACKENDS, CLASSES, check_options, create
 from .folder import data_folder, describe, write_index
 from .interface import VectorIndex
-from .qdrant_index import QdrantIndex, check_saved_url
+from .probe import SAME, check_model, encode_documents, probe_embedding
+from .rows import SentenceRows
+from .server_url import check_saved_url
 
 logger = logging.get_logger(__name__)
 
-#: The options of each backend.
-BACKENDS = {
-    "exact": ("device",),
-    "flat": (),
-    "ivf": ("cells", "probes"),
-    "hnsw": ("neighbors", "ef_construction", "ef_search"),
-    "qdrant": ("url", "collection"),
-}
-
-_CLASSES: dict[str, type[VectorIndex]] = {
-    "exact": ExactIndex,
-    **dict.fromkeys(("flat", "ivf", "hnsw"), FaissIndex),
-    "qdrant": QdrantIndex,
-}
-_SENTENCES = "sentences.arrow"
 _WINDOW = 10_000  # sentences that are encoded together
-#: Its embedding identifies a model.
-_PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
-_SAME = 0.999  # least cosine of two embeddings of the probe; bfloat16 and float32 agree better than this
 Results = list[tuple[str, float]]
+Row = list[str]  # a sentence, followed by its kept columns
 
 
 class SentenceIndex:
@@ -53,26 +36,27 @@ class SentenceIndex:
     Attributes:
         model (`SimCSE`): The model; any object with an `encode` like [`SimCSE.encode`] will do.
         vectors (`VectorIndex`): The embeddings.
+        rows (`SentenceRows`): The sentences and the columns kept beside them.
         backend (`str`): One of `BACKENDS`.
         truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
     """
 
     def __init__(
-        self, model: Any, vectors: VectorIndex, sentences: pa.ChunkedArray, backend: str, truncate_dim: int | None
+        self, model: Any, vectors: VectorIndex, rows: SentenceRows, backend: str, truncate_dim: int | None
     ) -> None:
         self.model = model
         self.vectors = vectors
         self.backend = backend
         self.truncate_dim = truncate_dim
-        self._sentences = sentences
+        self.rows = rows
         self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
 
     def __len__(self) -> int:
-        return len(self._sentences)
+        return len(self.rows)
 
     def __getitem__(self, position: int) -> str:
         """Return the sentence at a position of the index."""
-        return self._sentences[position].as_py()
+        return self.rows[position]
 
     @classmethod
     def build(
@@ -82,6 +66,7 @@ class SentenceIndex:
         *,
         backend: str = "exact",
         column: str | None = None,
+        keep: Sequence[str] = (),
         truncate_dim: int | None = None,
         vectors: Iterable[np.ndarray] | None = None,
         show_progress: bool = False,
@@ -94,13 +79,17 @@ class SentenceIndex:
             sentences (`str`, `os.PathLike` or `Sequence[str]`): The sentences; or the path of a txt, csv, tsv, json,
                 jsonl or parquet file (or one of these gzipped), which is streamed.
             backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding, in PyTorch;
-                `"flat"`, `"ivf"` and `"hnsw"` are faiss, `"qdrant"` is Qdrant.
+                `"flat"`, `"ivf"` and `"hnsw"` are faiss, `"qdrant"` is Qdrant and `"pgvector"` PostgreSQL.
             column (`str`, *optional*): The column of sentences, if the file has several columns.
+            keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep, so that searches
+                can be filtered by them.
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
             vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
                 arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
             show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`] and [`QdrantIndex`].
+            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`], [`QdrantIndex`] and
+                [`PgvectorIndex`]. With the option `resume`, sentences that an interrupted build has stored are
+                compared with those given and not encoded again.
 
         Returns:
             `SentenceIndex`: The index.
@@ -110,14 +99,10 @@ class SentenceIndex:
                 not this model's or not as many as the sentences.
             ImportError: If the backend's library is not installed.
         """
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        _check_options(backend, options)
-        dim = len(_probe(model, truncate_dim))
-        if _CLASSES[backend] is FaissIndex:
-            options["kind"] = backend
-        empty = pa.chunked_array([], pa.large_string())
-        index = cls(model, _CLASSES[backend](dim, **options), empty, backend, truncate_dim)  # type: ignore[call-arg]
+        check_options(backend, options)
+        rows = SentenceRows(_kept_columns(sentences, keep))
+        dim = len(probe_embedding(model, truncate_dim))
+        index = cls(model, create(backend, dim, options), rows, backend, truncate_dim)
         try:
             index.add(sentences, column=column, vectors=vectors, show_progress=show_progress)
             if not len(index):
@@ -137,24 +122,39 @@ class SentenceIndex:
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         # If a row far down a file is invalid, the sentences of the windows before it have been added.
-        texts = _texts(sentences, column)
+        _kept_columns(sentences, self.rows.kept)
+        texts = _rows(sentences, column, self.rows.kept)
         windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress) as bar:
             for window, embeddings in windows:
-                check_finite(embeddings, "sentence {} of the index", first=len(self))
-                self.vectors.add(embeddings)
-                chunks = [*self._sentences.chunks, pa.array(window, pa.large_string())]
-                self._sentences = pa.chunked_array(chunks, pa.large_string())
+                rows = self.rows.batch(window)
+                stored = min(len(self.vectors) - len(self), len(window))  # by an interrupted run
+                if stored:
+                    self.vectors.check_stored(len(self), rows.slice(0, stored))
+                if embeddings is not None:
+                    check_finite(embeddings, "sentence {} of the index", first=len(self))
+                    self.vectors.add(embeddings[stored:], rows.slice(stored))
+                self.rows.append(rows)
                 bar.update(len(window))
+        if len(self.vectors) != len(self):
+            raise ValueError(
+                f"an interrupted run has stored {len(self.vectors)} embeddings, and there are {len(self)} sentences, "
+                "so it was a build of others. Build the index under another name, or from the sentences of that run."
+            )
 
-    def _encode_windows(self, texts: Iterator[str]) -> Iterator[tuple[list[str], np.ndarray]]:
+    def _encode_windows(self, texts: Iterator[Row]) -> Iterator[tuple[list[Row], np.ndarray | None]]:
+        """Yield rows with their embeddings, or with none if an interrupted run has stored these."""
+        while (stored := len(self.vectors) - len(self)) > 0 and (window := list(islice(texts, min(stored, _WINDOW)))):
+            yield window, None
         while window := list(islice(texts, _WINDOW)):
             try:
-                yield window, _encode_documents(self.model, window, self.truncate_dim)
+                yield window, encode_documents(self.model, [text for text, *_ in window], self.truncate_dim)
             except NotFiniteError as error:
                 raise NotFiniteError(f"sentence {len(self) + error.position} of the index", error.position) from None
 
-    def _pair_with(self, texts: Iterator[str], vectors: Iterable[np.ndarray]) -> Iterator[tuple[list, np.ndarray]]:
+    def _pair_with(
+        self, texts: Iterator[Row], vectors: Iterable[np.ndarray]
+    ) -> Iterator[tuple[list[Row], np.ndarray]]:
         count = 0
         for part in vectors:
             part = np.asarray(part)
@@ -166,10 +166,10 @@ class SentenceIndex:
                 raise ValueError(f"there are more vectors than the {count + len(window)} sentences")
             part = _unit(part)
             if not count and len(part):
-                first = _encode_documents(self.model, window[:1], self.truncate_dim)[0]
-                if not first @ part[0] >= _SAME:
+                first = encode_documents(self.model, [window[0][0]], self.truncate_dim)[0]
+                if not (cosine := first @ part[0]) >= SAME:
                     raise ValueError(
-                        f"the vectors are not this model's: for {window[0]!r} their cosine is {first @ part[0]:.3f}. "
+                        f"the vectors are not this model's: for {window[0][0]!r} their cosine is {cosine:.3f}. "
                         "Encode the sentences with this model, and with its prompt for documents if it has one."
                     )
             count += len(part)
@@ -183,6 +183,7 @@ class SentenceIndex:
         *,
         top_k: int = 5,
         threshold: float | None = None,
+        filters: Mapping[str, str] | None = None,
     ) -> Results | list[Results]:
         """Find the sentences that are most similar to each query.
 
@@ -192,14 +193,16 @@ class SentenceIndex:
             top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
             threshold (`float`, *optional*): Leave out sentences with a smaller cosine. If no sentence reaches it, a
                 warning names the best score. By default nothing is left out.
+            filters (`Mapping[str, str]`, *optional*): Look only among the sentences whose kept columns hold these
+                values, written as text.
 
         Returns:
             `list`: For one text, up to `top_k` pairs of sentence and cosine, in descending order; for several, a list
             of such lists.
 
         Raises:
-            ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1, or
-                `threshold` is not a cosine.
+            ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1,
+                `threshold` is not a cosine, or a column of `filters` was not kept.
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
@@ -208,12 +211,18 @@ class SentenceIndex:
         embeddings, single = self._encode_queries(queries)
         if not len(embeddings):
             return []
-        scores, positions = self.vectors.search(embeddings, min(top_k, len(self)))
+        among = self.rows.select(filters) if filters else None
+        top_k = min(top_k, len(self) if among is None else len(among.positions))
+        if not top_k:
+            logger.warning(f"no sentence passes the filter {filters}.")
+            nothing: list[Results] = [[] for _ in embeddings]
+            return nothing[0] if single else nothing
+        scores, positions = self.vectors.search(embeddings, top_k, among)
         if np.isnan(scores).any():
             raise ValueError("the index holds embeddings that are not finite (NaN): build it again.")
         results = [
             [
-                (self._sentences[position].as_py(), score)
+                (self.rows[position], score)
                 for score, position in zip(row_scores, row_positions, strict=True)
                 if position >= 0 and (threshold is None or score >= threshold)
             ]
@@ -263,10 +272,7 @@ class SentenceIndex:
     def _write(self, folder: Path) -> dict[str, Any]:
         """Write the data files, and return the description of the index."""
         self.vectors.save(folder)
-        schema = pa.schema([("sentence", pa.large_string())])
-        with pa.OSFile(str(folder / _SENTENCES), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for chunk in self._sentences.chunks:
-                writer.write_batch(pa.record_batch([chunk], schema=schema))
+        self.rows.save(folder)
         name = getattr(self.model, "name_or_path", None)
         return {
             # The path of a local model is absolute, so that the index can be searched from any folder.
@@ -280,7 +286,7 @@ class SentenceIndex:
             "count": len(self),
             "backend": self.backend,
             "options": self.vectors.options(),
-            "probe": _probe(self.model, self.truncate_dim).tolist(),
+            "probe": probe_embedding(self.model, self.truncate_dim).tolist(),
         }
 
     @classmethod
@@ -312,23 +318,24 @@ class SentenceIndex:
     def _load(cls, folder: Path, described: dict[str, Any], model: Any, options: dict[str, Any]) -> "SentenceIndex":
         if described["backend"] not in BACKENDS:
             raise ValueError(f"{folder} has the unknown backend {described['backend']!r}; build the index again.")
-        _check_options(described["backend"], options)
+        check_options(described["backend"], options)
         check_saved_url(described["options"].get("url"), folder, options)
-        _check_model(model, described, folder)
+        check_model(model, described, folder)
         data = data_folder(folder, described)
-        sentences = _read_sentences(data / _SENTENCES)
+        rows = SentenceRows.load(data)
         try:
-            vectors = _CLASSES[described["backend"]].load(data, described["options"] | options)
+            vectors = CLASSES[described["backend"]].load(data, described["options"] | options)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             if str(data) in str(error):  # it names the damaged file
                 raise
             raise ValueError(f"{folder} has damaged options ({error}); build the index again.") from error
-        index = cls(model, vectors, sentences, described["backend"], described["truncate_dim"])
+        index = cls(model, vectors, rows, described["backend"], described["truncate_dim"])
         index._saved = folder.resolve(), described["data"]
-        if not len(vectors) == len(sentences) == described["count"] or vectors.dim != described["dim"]:
+        vectors.keep_first(described["count"])
+        if not len(vectors) == len(rows) == described["count"] or vectors.dim != described["dim"]:
             index.close()
             saved = f"{described['count']} of size {described['dim']} were saved; build the index again."
-            raise ValueError(f"{folder} holds {len(sentences)} sentences and {len(vectors)} embeddings, but {saved}")
+            raise ValueError(f"{folder} holds {len(rows)} sentences and {len(vectors)} embeddings, but {saved}")
         return index
 
     def close(self) -> None:
@@ -336,61 +343,18 @@ class SentenceIndex:
         self.vectors.close()
 
 
-def _read_sentences(path: Path) -> pa.ChunkedArray:
-    """Map the sentences from their file; every offset and every byte is checked, because Arrow trusts them later."""
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        table.validate(full=True)
-        sentences = table["sentence"]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); build the index again.") from error
-    if sentences.type != pa.large_string() or sentences.null_count:
+def _kept_columns(sentences: str | os.PathLike | Sequence[str], keep: Sequence[str]) -> Sequence[str]:
+    if keep and not isinstance(sentences, (str, os.PathLike)):
         raise ValueError(
-            f"{path}: damaged (holds {sentences.type} with {sentences.null_count} nulls, not sentences); build the "
-            "index again."
+            f"the index keeps the columns {', '.join(keep)}, so sentences come from a file that has them."
         )
-    return sentences
+    return keep
 
 
-def _check_options(backend: str, options: dict[str, Any]) -> None:
-    if unknown := options.keys() - set(BACKENDS[backend]):
-        known = ", ".join(BACKENDS[backend]) or "none"
-        raise ValueError(f"backend {backend!r} has no option {', '.join(sorted(unknown))}; its options: {known}")
-
-
-def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
-    built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
-    if (pooler_type := getattr(model, "pooler_type", None)) != described["pooler"]:
-        raise ValueError(f"{built}, but this model has pooler_type {pooler_type!r}. Load the model with that one.")
-    probe = _probe(model, described["truncate_dim"])
-    try:
-        saved = np.array(described["probe"], dtype=np.float32)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{folder} has a damaged probe ({error}); build the index again.") from error
-    check_finite(probe, "the probe of the model")
-    check_finite(saved, f"the probe of {folder}")
-    if len(probe) != len(saved):
-        raise ValueError(f"{built}, which gives {len(saved)} dimensions; this model gives {len(probe)}.")
-    if not (cosine := probe @ saved) >= _SAME:  # also where it is NaN
-        name = getattr(model, "name_or_path", None)
-        raise ValueError(
-            f"{built}; {name!r} is another model: their embeddings of a sentence have cosine {cosine:.4f}."
-        )
-
-
-def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
-    encode = getattr(model, "encode_document", model.encode)
-    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to="numpy"))
-
-
-def _probe(model: Any, truncate_dim: int | None) -> np.ndarray:
-    return _encode_documents(model, [_PROBE], truncate_dim)[0]
-
-
-def _texts(sentences: str | os.PathLike | Sequence[str], column: str | None) -> Iterator[str]:
+def _rows(sentences: str | os.PathLike | Sequence[str], column: str | None, keep: Sequence[str]) -> Iterator[Row]:
     if isinstance(sentences, (str, os.PathLike)):
-        return (text for _, text in stream_texts(sentences, column))
-    return iter(list_texts(sentences))
+        return (row for _, row in stream_rows(sentences, column, keep))
+    return ([text] for text in list_texts(sentences))
 
 
 def _unit(embeddings: np.ndarray) -> np.ndarray:

@@ -67,6 +67,8 @@ def test_long_texts_are_searched_in_linear_time(part):
             ["--token_budget", "1024", "--tokenizer_name", "bert"],
             ["--token_budget", "1024", "--tokenizer_name", "bert"],
         ),
+        (["--url", "postgresql://me:hunter2@db/base"], ["--url", f"postgresql://me:{HIDDEN}@db/base"]),
+        (["--url=https://host:6333/a@b"], ["--url=https://host:6333/a@b"]),
     ],
 )
 def test_a_command_line_is_recorded_without_its_secrets(words, wanted):

@@ -6,6 +6,7 @@ import torch
 
 from simcse_hf.search.exact import ExactIndex
 from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.pgvector_index import PgvectorIndex
 from simcse_hf.search.qdrant_index import QdrantIndex
 
 DIM = 16
@@ -22,7 +23,20 @@ def numpy_search(vectors, queries, top_k):
     return np.take_along_axis(scores, order, axis=1), order
 
 
-def make(backend, dim=DIM, **options):
+@pytest.fixture
+def make(request):
+    """Create an index of a backend; one of `pgvector` is a new table on the tests' own server."""
+
+    def create(backend, dim=DIM, **options):
+        if backend == "pgvector":
+            postgres = request.getfixturevalue("postgres")
+            return PgvectorIndex(dim, url=postgres.url, collection=postgres.name(), **options)
+        return make_local(backend, dim, **options)
+
+    return create
+
+
+def make_local(backend, dim=DIM, **options):
     if backend == "exact":
         return ExactIndex(dim, **options)
     if backend == "qdrant":
@@ -34,11 +48,14 @@ def make(backend, dim=DIM, **options):
     return FaissIndex(dim, backend, **options)
 
 
-ALL = pytest.mark.parametrize("backend", ["exact", "flat", "ivf", "hnsw", "qdrant"])
+LOCAL = ["exact", "flat", "ivf", "hnsw", "qdrant"]
+ALL = pytest.mark.parametrize("backend", [*LOCAL, "pgvector"])
+#: Those that are saved in a folder.
+SAVED = pytest.mark.parametrize("backend", LOCAL)
 
 
 @ALL
-def test_results_equal_those_of_numpy(backend):
+def test_results_equal_those_of_numpy(backend, make):
     """With few vectors and all cells probed, the approximate backends are exact as well."""
     vectors, queries = unit_vectors(500), unit_vectors(20, seed=1)
     index = make(backend)
@@ -50,10 +67,10 @@ def test_results_equal_those_of_numpy(backend):
     np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
 
 
-@ALL
+@SAVED
 def test_an_index_grows_before_and_after_it_is_saved(backend, tmp_path):
     vectors, queries = unit_vectors(300), unit_vectors(5, seed=1)
-    index = make(backend)
+    index = make_local(backend)
     index.add(vectors[:120])
     index.add(vectors[120:200])
     index.save(tmp_path)
@@ -67,7 +84,7 @@ def test_an_index_grows_before_and_after_it_is_saved(backend, tmp_path):
 
 
 @ALL
-def test_the_callers_arrays_are_copied_and_not_changed(backend):
+def test_the_callers_arrays_are_copied_and_not_changed(backend, make):
     vectors = unit_vectors(50)
     given = vectors.copy()
     index = make(backend)
@@ -77,9 +94,9 @@ def test_the_callers_arrays_are_copied_and_not_changed(backend):
     assert index.search(vectors[7:8], 1)[1].tolist() == [[7]]
 
 
-@ALL
+@SAVED
 def test_a_missing_or_damaged_file_is_named(backend, tmp_path):
-    index = make(backend)
+    index = make_local(backend)
     index.add(unit_vectors(50))
     index.save(tmp_path)
     (path,) = tmp_path.iterdir()
@@ -134,7 +151,7 @@ def test_equal_scores_keep_their_order_however_the_matrix_product_rounds(monkeyp
     index, queries = ExactIndex(DIM), unit_vectors(5, seed=1)
     index.add(vectors)
     search_batch = index._search_batch
-    monkeypatch.setattr(index, "_search_batch", lambda batch, k: search_batch(batch.as_subclass(Rounding), k))
+    monkeypatch.setattr(index, "_search_batch", lambda batch, *rest: search_batch(batch.as_subclass(Rounding), *rest))
     for top_k in (3, 20, 80):
         scores, positions = index.search(queries, top_k)
         np.testing.assert_array_equal(positions, numpy_search(vectors, queries, top_k)[1])
@@ -198,7 +215,7 @@ def test_the_inverted_file_uses_the_inner_product_within_cells_too():
     """For vectors of different lengths, L2 distance would give another cell and another order."""
     faiss = pytest.importorskip("faiss")
     vectors = unit_vectors(400) * np.linspace(0.2, 3, 400, dtype=np.float32)[:, None]
-    index = make("ivf", cells=4, probes=4)
+    index = make_local("ivf", cells=4, probes=4)
     index.add(vectors)
     queries = unit_vectors(10, seed=1)
     np.testing.assert_array_equal(index.search(queries, 5)[1], numpy_search(vectors, queries, 5)[1])
@@ -212,7 +229,7 @@ def test_cells_are_computed_from_all_embeddings_not_only_the_first():
     groups = [
         direction + 0.3 * rng.standard_normal((400, DIM)) for direction in (np.eye(DIM)[0] * 3, -np.eye(DIM)[0] * 3)
     ]
-    index = make("ivf", cells=8, probes=1)
+    index = make_local("ivf", cells=8, probes=1)
     for group in groups:
         index.add((group / np.linalg.norm(group, axis=1, keepdims=True)).astype(np.float32))
     index.search(unit_vectors(1), 1)
@@ -221,18 +238,18 @@ def test_cells_are_computed_from_all_embeddings_not_only_the_first():
 
 
 def test_fewer_embeddings_than_cells_give_fewer_results():
-    index = make("ivf", cells=100, probes=1)
+    index = make_local("ivf", cells=100, probes=1)
     index.add(unit_vectors(5))
     scores, positions = index.search(unit_vectors(5)[:1], 5)
     assert positions[0, 0] == 0 and (positions[0, 1:] == -1).any()
 
 
 def test_the_default_number_of_cells_depends_on_the_number_of_embeddings():
-    index = make("ivf", cells=None, probes=None)
+    index = make_local("ivf", cells=None, probes=None)
     index.add(unit_vectors(10_000))
     index.search(unit_vectors(1), 1)
     assert index._index.nlist == 10_000 // 39
-    few = make("ivf", cells=None, probes=None)
+    few = make_local("ivf", cells=None, probes=None)
     few.add(unit_vectors(3))
     assert few.search(unit_vectors(3)[1:2], 1)[1].tolist() == [[1]]
 
@@ -240,7 +257,7 @@ def test_the_default_number_of_cells_depends_on_the_number_of_embeddings():
 def test_more_candidates_find_more_of_the_true_neighbours(tmp_path):
     vectors, queries = unit_vectors(3000, dim=64), unit_vectors(100, seed=1, dim=64)
     truth = numpy_search(vectors, queries, 10)[1]
-    index = make("hnsw", dim=64, neighbors=8, ef_construction=40, ef_search=10)
+    index = make_local("hnsw", dim=64, neighbors=8, ef_construction=40, ef_search=10)
     index.add(vectors)
     index.save(tmp_path)
 
@@ -261,12 +278,19 @@ def test_invalid_faiss_settings_are_refused(options):
 
 
 @pytest.mark.parametrize(
-    "library, index, extra", [("faiss", FaissIndex, "faiss"), ("qdrant_client", QdrantIndex, "qdrant")]
+    "library, index, extra",
+    [
+        ("faiss", FaissIndex, "faiss"),
+        ("qdrant_client", QdrantIndex, "qdrant"),
+        ("psycopg", PgvectorIndex, "pgvector"),
+        ("pgvector.psycopg", PgvectorIndex, "pgvector"),
+    ],
 )
 def test_a_missing_library_is_reported_with_the_extra_to_install(monkeypatch, library, index, extra):
     monkeypatch.setitem(__import__("sys").modules, library, None)
+    options = {"url": "postgresql://localhost/base"} if extra == "pgvector" else {}
     with pytest.raises(ImportError, match=rf"simcse-hf\[{extra}\]"):
-        index(DIM)
+        index(DIM, **options)
 
 
 # --- Qdrant ------------------------------------------------------------------------------------------------------
@@ -310,8 +334,31 @@ def test_a_server_that_does_not_answer_is_named():
 
 
 def test_an_embedded_collection_is_saved_without_pickles(tmp_path):
-    index = make("qdrant")
+    index = make_local("qdrant")
     index.add(unit_vectors(300))
     index.save(tmp_path)
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy", allow_pickle=False), unit_vectors(300))
     assert [path.name for path in tmp_path.rglob("*")] == ["vectors.npy"]
+
+
+@pytest.mark.parametrize("precision", ["int8", "binary"])
+def test_a_quantised_collection_keeps_codes_in_memory_and_rescores_them(server, precision, monkeypatch):
+    """What a server is asked for; the stand-in compares the embeddings themselves."""
+    import qdrant_client
+
+    monkeypatch.delenv("QDRANT_API_KEY", raising=False)
+    store = qdrant_client.QdrantClient()
+    created, asked = [], []
+    create, query = store.create_collection, store.query_batch_points
+    monkeypatch.setattr(store, "create_collection", lambda *a, **k: (created.append(k), create(*a, **k))[1])
+    monkeypatch.setattr(store, "query_batch_points", lambda *a, **k: (asked.extend(a[1]), query(*a, **k))[1])
+    index = QdrantIndex(DIM, url="http://localhost:6333", precision=precision)
+    index.add(unit_vectors(50))
+    assert index.search(unit_vectors(50)[:1], 1)[1].tolist() == [[0]]
+    assert created[0]["vectors_config"].on_disk
+    codes = created[0]["quantization_config"]
+    assert (codes.scalar.type.value if precision == "int8" else "binary") == precision
+    assert (codes.scalar if precision == "int8" else codes.binary).always_ram
+    assert asked[0].params.quantization.rescore and asked[0].params.quantization.oversampling > 1
+    with pytest.raises(ValueError, match="precision must be one of float32, int8, binary for Qdrant"):
+        QdrantIndex(DIM, precision="float16")

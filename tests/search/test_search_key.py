@@ -6,7 +6,8 @@ import pytest
 from test_search_folder import SENTENCES, CountingModel
 
 from simcse_hf.search import SentenceIndex
-from simcse_hf.search.qdrant_index import QdrantIndex, check_saved_url
+from simcse_hf.search.qdrant_index import QdrantIndex
+from simcse_hf.search.server_url import check_saved_url
 
 qdrant_client = pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
 
