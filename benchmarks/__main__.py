@@ -28,6 +28,7 @@ BENCHMARKS = {
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
     "search": "exact and approximate search",
+    "billion": "compressed cells on disk, and pgvector: recall, bytes, build time and latency",
     "fuzz": "mutated files through every parser",
     "mining": "mining hard negatives against encoding alone",
     "processes": "one against two CPU processes",

@@ -26,13 +26,14 @@ from .common import (
 if TYPE_CHECKING:
     from ..search import SentenceIndex
 
-BACKENDS = ("exact", "flat", "ivf", "hnsw", "qdrant", "pgvector")
+BACKENDS = ("exact", "flat", "ivf", "hnsw", "ivf_disk", "qdrant", "pgvector")
 
 URL_HELP = (
     "qdrant: address of a server, whose key is read from QDRANT_API_KEY and sent over https only; pgvector: "
     "postgresql://USER@HOST:PORT/DATABASE, whose password is read from PGPASSWORD or ~/.pgpass"
 )
 _BACKEND_OPTIONS = (
+    "codes",
     "cells",
     "probes",
     "neighbors",
@@ -58,9 +59,12 @@ def _index_parser() -> argparse.ArgumentParser:
     group.add_argument("--add", action="store_true", help="add to the index that is in --output")
     group.add_argument("--backend", choices=BACKENDS, default="exact", help="what searches the index; default: exact")
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
-    group.add_argument("--cells", type=positive_int, help="ivf: number of cells; default: 4 sqrt(n)")
+    group.add_argument("--cells", type=positive_int, help="ivf, ivf_disk: number of cells; default: 4 sqrt(n)")
+    group.add_argument("--codes", help="ivf_disk: sq8, a byte per dimension, or such as pq64, 64 bytes; default: sq8")
     group.add_argument(
-        "--probes", type=positive_int, help="ivf: cells that a query looks into; default: a tenth of them"
+        "--probes",
+        type=positive_int,
+        help="ivf, ivf_disk: cells that a query looks into; default: a tenth of them, 64",
     )
     group.add_argument("--neighbors", type=positive_int, help="hnsw, pgvector: edges of an embedding; default: 32, 16")
     group.add_argument(
@@ -108,8 +112,9 @@ def index_main(argv: list[str]) -> int:
     _check_index_arguments(parser, arguments)
 
     from ..inference.manifest import read_manifest
-    from ..inference.shards import read_shards
+    from ..inference.shards import read_shards, sample_shards
     from ..search import SentenceIndex, describe, hold_folder
+    from ..search.disk_index import TRAINING_VECTORS, default_cells
     from ..search.folder import check_target
 
     options: dict[str, Any] = {
@@ -117,10 +122,15 @@ def index_main(argv: list[str]) -> int:
     }
     vectors = None
     if arguments.vectors is not None:
-        precision = read_manifest(arguments.vectors)["settings"]["precision"]
+        manifest = read_manifest(arguments.vectors)
+        precision = manifest["settings"]["precision"]
         if precision != "float32":
             raise ValueError(f"{arguments.vectors} holds {precision} codes; an index is made of float32 vectors.")
         vectors = read_shards(arguments.vectors)
+        if arguments.backend == "ivf_disk" and not arguments.add:
+            rows = manifest["input"]["rows"]
+            options.setdefault("cells", default_cells(rows))
+            options["training"] = sample_shards(arguments.vectors, TRAINING_VECTORS * options["cells"])
     texts = {"column": arguments.column, "vectors": vectors, "show_progress": not arguments.quiet}
     with ExitStack() as stack:
         if arguments.add:
@@ -175,7 +185,9 @@ def _search_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("index")
     add_url_option(group)
     group.add_argument(
-        "--probes", type=positive_int, help="ivf: cells that a query looks into; default: what the index was made with"
+        "--probes",
+        type=positive_int,
+        help="ivf, ivf_disk: cells that a query looks into; default: what the index was made with",
     )
     group.add_argument(
         "--ef_search",

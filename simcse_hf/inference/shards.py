@@ -254,6 +254,30 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         yield shard
 
 
+def sample_shards(folder: str | os.PathLike, count: int, seed: int = 0) -> np.ndarray:
+    """Draw embeddings from all shards of a folder, for an index to learn its cells from.
+
+    Args:
+        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
+        count (`int`): How many to draw; all of them if there are fewer.
+        seed (`int`, *optional*, defaults to `0`): Seed of the draw.
+
+    Returns:
+        `np.ndarray`: Different embeddings, of shape `(count, dim)`, in the order of the texts.
+
+    Raises:
+        ValueError: If a shard is missing or damaged.
+    """
+    rows = read_manifest(folder)["input"]["rows"]
+    chosen = np.sort(np.random.default_rng(seed).choice(rows, min(count, rows), replace=False))
+    parts, start = [], 0
+    for shard in read_shards(folder):
+        first, end = np.searchsorted(chosen, (start, start + len(shard)))
+        parts.append(shard[chosen[first:end] - start])
+        start += len(shard)
+    return np.concatenate(parts)
+
+
 def _read_shard(path: Path) -> np.ndarray:
     if path.suffix == ".npy":
         with open(path, "rb") as stream:  # never a zip archive or a pickle, which np.load would open too

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .disk_index import DiskIndex
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 from .interface import VectorIndex
@@ -14,12 +15,14 @@ BACKENDS = {
     "flat": (),
     "ivf": ("cells", "probes"),
     "hnsw": ("neighbors", "ef_construction", "ef_search"),
+    "ivf_disk": ("codes", "cells", "probes", "training"),
     "qdrant": ("url", "collection", "precision"),
     "pgvector": ("url", "collection", "precision", "neighbors", "ef_construction", "ef_search", "resume"),
 }
 CLASSES: dict[str, type[VectorIndex]] = {
     "exact": ExactIndex,
     **dict.fromkeys(("flat", "ivf", "hnsw"), FaissIndex),
+    "ivf_disk": DiskIndex,
     "qdrant": QdrantIndex,
     "pgvector": PgvectorIndex,
 }

@@ -15,7 +15,8 @@ _FEW = 20_000
 _TRAINING_VECTORS = 256  # for each cell; faiss's k-means uses no more
 
 
-def _faiss() -> Any:
+def import_faiss() -> Any:
+    """Import faiss, or say which extra brings it."""
     try:
         import faiss
     except ImportError as error:
@@ -27,13 +28,13 @@ def id_selector(among: Selection, count: int) -> Any:
     """Return faiss's filter for some of `count` embeddings: one bit for each."""
     bits = np.zeros(count, dtype=bool)
     bits[among.positions] = True
-    return _faiss().IDSelectorBitmap(np.packbits(bits, bitorder="little"))
+    return import_faiss().IDSelectorBitmap(np.packbits(bits, bitorder="little"))
 
 
 def _compare(
     vectors: np.ndarray, queries: np.ndarray, top_k: int, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    scores, rows = _faiss().knn(queries, vectors, top_k, metric=_faiss().METRIC_INNER_PRODUCT)
+    scores, rows = import_faiss().knn(queries, vectors, top_k, metric=import_faiss().METRIC_INNER_PRODUCT)
     return scores, positions[rows]
 
 
@@ -87,7 +88,7 @@ class FaissIndex(VectorIndex):
         self.cells, self.probes = cells, probes
         self.neighbors, self.ef_construction, self.ef_search = neighbors, ef_construction, ef_search
         self._pending: list[np.ndarray] = []  # embeddings of an inverted file whose cells are not computed yet
-        faiss = _faiss()
+        faiss = import_faiss()
         self._index: Any = None
         if kind == "flat":
             self._index = faiss.IndexFlatIP(dim)
@@ -118,7 +119,7 @@ class FaissIndex(VectorIndex):
     def _compute_cells(self) -> None:
         if self._index is not None:
             return
-        faiss = _faiss()
+        faiss = import_faiss()
         count = len(self)
         cells = max(1, min(self.cells or min(round(4 * count**0.5), count // 39), count))
         sample = np.random.default_rng(0).permutation(count)[: cells * _TRAINING_VECTORS]
@@ -137,7 +138,7 @@ class FaissIndex(VectorIndex):
     def search(self, queries: np.ndarray, top_k: int, among: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the nearest embeddings; `"ivf"` and `"hnsw"` may miss some."""
         self._compute_cells()
-        faiss, queries = _faiss(), np.ascontiguousarray(queries, dtype=np.float32)
+        faiss, queries = import_faiss(), np.ascontiguousarray(queries, dtype=np.float32)
         if self.kind == "hnsw" and among is not None and len(among.positions) <= _FEW:
             return _compare(self._index.reconstruct_batch(among.positions), queries, top_k, among.positions)
         selector = None if among is None else id_selector(among, len(self))
@@ -153,12 +154,12 @@ class FaissIndex(VectorIndex):
     def save(self, folder: Path) -> None:
         """Write faiss's own file."""
         self._compute_cells()
-        _faiss().write_index(self._index, str(folder / _FILE))
+        import_faiss().write_index(self._index, str(folder / _FILE))
 
     @classmethod
     def load(cls, folder: Path, options: dict[str, Any]) -> "FaissIndex":
         """Read faiss's own file."""
-        faiss, path = _faiss(), folder / _FILE
+        faiss, path = import_faiss(), folder / _FILE
         try:
             stored = faiss.read_index(str(path))
         except RuntimeError as error:

@@ -21,7 +21,7 @@ _LAYOUT_VERSION = 2
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 #: The description before it gets its name, see `ops.files.write_atomically`.
 _TEMPORARY = re.compile(r"\.index\.json\.\d+\.partial")
-_DATA_FILES = ("sentences.arrow", "vectors.npy", "index.faiss")
+_DATA_FILES = ("sentences.arrow", "vectors.npy", "index.faiss", "lists.ivfdata")
 #: The keys of a description, and the types of their values.
 _KEYS: dict[str, type | tuple[type, ...]] = {
     "model": (str, type(None)),

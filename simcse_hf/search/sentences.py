@@ -79,7 +79,8 @@ class SentenceIndex:
             sentences (`str`, `os.PathLike` or `Sequence[str]`): The sentences; or the path of a txt, csv, tsv, json,
                 jsonl or parquet file (or one of these gzipped), which is streamed.
             backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding, in PyTorch;
-                `"flat"`, `"ivf"` and `"hnsw"` are faiss, `"qdrant"` is Qdrant and `"pgvector"` PostgreSQL.
+                `"flat"`, `"ivf"`, `"hnsw"` and `"ivf_disk"` are faiss, `"qdrant"` is Qdrant and `"pgvector"` is
+                PostgreSQL.
             column (`str`, *optional*): The column of sentences, if the file has several columns.
             keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep, so that searches
                 can be filtered by them.
@@ -87,9 +88,9 @@ class SentenceIndex:
             vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
                 arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
             show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`], [`QdrantIndex`] and
-                [`PgvectorIndex`]. With the option `resume`, sentences that an interrupted build has stored are
-                compared with those given and not encoded again.
+            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`], [`DiskIndex`],
+                [`QdrantIndex`] and [`PgvectorIndex`]. With the option `resume`, sentences that an interrupted build
+                has stored are compared with those given and not encoded again.
 
         Returns:
             `SentenceIndex`: The index.

@@ -11,9 +11,9 @@ from simcse_hf.search import SentenceIndex
 
 SENTENCES = [f"sentence number {number}" for number in range(90)]
 QUERY = "sentence number 7"
-LOCAL = ["exact", "flat", "ivf", "hnsw", "qdrant"]
-LIBRARY = {"flat": "faiss", "ivf": "faiss", "hnsw": "faiss", "qdrant": "qdrant_client"}
-OPTIONS = {"ivf": {"cells": 3, "probes": 3}}
+LOCAL = ["exact", "flat", "ivf", "hnsw", "ivf_disk", "qdrant"]
+LIBRARY = {"flat": "faiss", "ivf": "faiss", "hnsw": "faiss", "ivf_disk": "faiss", "qdrant": "qdrant_client"}
+OPTIONS = {"ivf": {"cells": 3, "probes": 3}, "ivf_disk": {"cells": 3, "probes": 3}}
 
 
 @pytest.fixture
@@ -64,8 +64,11 @@ def test_a_filter_leaves_exactly_the_sentences_with_its_values(backend, build, t
     for each in (index, loaded):
         for filters, numbers in cases:
             for top_k in (3, 90):
-                found = each.search(QUERY, top_k=top_k, filters=filters)
-                assert [text for text, _ in found] == expected(numbers, top_k)
+                found = [text for text, _ in each.search(QUERY, top_k=top_k, filters=filters)]
+                if backend == "ivf_disk":  # whose codes may rank close neighbours in another order
+                    assert len(found) == min(top_k, len(numbers)) and set(found) <= set(expected(numbers, 90))
+                else:
+                    assert found == expected(numbers, top_k)
         assert each.search(QUERY, filters={"source": "elsewhere"}) == []
         assert each.search([QUERY, QUERY], filters={"source": "elsewhere"}) == [[], []]
         each.close()

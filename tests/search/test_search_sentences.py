@@ -337,7 +337,11 @@ def test_an_index_that_cannot_be_replaced_stays_intact(model, tmp_path, monkeypa
     [
         ([], {}, "there are no sentences"),
         (["the cat", None], {}, "sentence 1 is not a text but NoneType"),
-        (["the cat"], {"backend": "annoy"}, "backend must be one of exact, flat, ivf, hnsw, qdrant, pgvector"),
+        (
+            ["the cat"],
+            {"backend": "annoy"},
+            "backend must be one of exact, flat, ivf, hnsw, ivf_disk, qdrant, pgvector",
+        ),
         (["the cat"], {"ef_search": 5}, "'exact' has no option ef_search; its options: device"),
         (["the cat"], {"truncate_dim": 99}, "truncate_dim must be between"),
         ("nowhere.txt", {}, "nowhere.txt: no such file"),
