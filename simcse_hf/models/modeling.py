@@ -27,7 +27,7 @@ from .output import ContrastiveOutput
 from .packed import PackedStep
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
 from .step_methods import StepMethods
-from .views import check_lengths, embed_views
+from .views import check_lengths, check_shapes, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
@@ -297,14 +297,7 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
             )
         if packing is not None:
             return self._run_packed_step(input_ids, packing)
-        if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
-            raise ValueError(
-                "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
-            )
-        if input_ids.dim() not in (2, 3):
-            raise ValueError(
-                f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
-            )
+        check_shapes(input_ids, mlm_input_ids, mlm_targets)
         lengths = check_lengths(lengths, input_ids)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)

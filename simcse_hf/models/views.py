@@ -1,4 +1,4 @@
-"""Embed the sentences of a training batch: which columns, with which encoder, in how many passes."""
+"""Check the inputs of a training batch and embed its sentences: which columns, with which encoder, in which passes."""
 
 from typing import Any
 
@@ -9,6 +9,29 @@ from ..objectives import Objective
 from ..ops.packing import send
 
 _TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def check_shapes(
+    input_ids: torch.Tensor, mlm_input_ids: torch.Tensor | None, mlm_targets: torch.Tensor | None
+) -> None:
+    """Refuse inputs of a model that have the wrong number of dimensions or belong to others that are missing.
+
+    Args:
+        input_ids (`torch.Tensor`): The token ids.
+        mlm_input_ids (`torch.Tensor`, *optional*): Token ids masked for the auxiliary loss.
+        mlm_targets (`torch.Tensor`, *optional*): Their original ids.
+
+    Raises:
+        ValueError: If the inputs do not fit together.
+    """
+    if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
+        raise ValueError(
+            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+        )
+    if input_ids.dim() not in (2, 3):
+        raise ValueError(
+            f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
+        )
 
 
 def check_lengths(lengths: np.ndarray | None, input_ids: torch.Tensor) -> np.ndarray | None:

@@ -146,7 +146,7 @@ def test_the_paper_scale_keeps_the_settings_of_the_recipe(tmp_path):
     changed = {name for name, value in run.settings.items() if recipe.get(name) != value}
     assert changed == {"learning_rate"}  # the first row of the grid: batch 64, learning rate 1e-5
     model_args, data_args, args = parse_arguments(
-        [word for name, value in run.settings.items() for word in (f"--{name}", str(value))] + ["--fp16", "false"]
+        [word for name, value in run.settings.items() for word in (f"--{name}", str(value))] + ["--bf16", "false"]
     )
     assert (model_args.model_name_or_path, args.learning_rate) == ("bert-base-uncased", 1e-5)
     assert data_args.train_file == "data/wiki1m_for_simcse.txt" and len(ARGUMENT_CLASSES) == 3
