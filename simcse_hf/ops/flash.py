@@ -75,12 +75,12 @@ def supports_flash(query: torch.Tensor) -> bool:
     size = query.shape[-1]
     if query.device.type != "cuda" or query.dtype not in HALF_PRECISION or size % 8 or size > _LARGEST_HEAD:
         return False
-    return torch.backends.cuda.flash_sdp_enabled() and _kernel_works(query.device.index, query.dtype, size)
+    return _kernel_works(query.device.index, query.dtype, size)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # torch.compile cannot trace what is asked here
 def _kernel_works(device: int | None, dtype: torch.dtype, size: int) -> bool:
-    return _probe(torch.device("cuda", device), dtype, size)
+    return torch.backends.cuda.flash_sdp_enabled() and _probe(torch.device("cuda", device), dtype, size)
 
 
 @lru_cache

@@ -21,6 +21,7 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.models.packed import PackedStep
+from simcse_hf.ops import static_packing
 from simcse_hf.ops.unpadded import counts_tokens
 from simcse_hf.training import packed as packed_module
 from simcse_hf.training.packed import plan_buckets
@@ -314,3 +315,17 @@ def test_the_operations_of_a_step_are_those_that_transformers_counts(tmp_path, t
     assert [trainer.floating_point_ops(inputs) for _ in range(2)] == [expected] * 2
     trainer.model = model_of(pooler_type="avg")
     assert trainer.floating_point_ops(inputs) == Trainer.floating_point_ops(trainer, inputs)
+
+
+def test_the_compiled_encoder_with_flash_attention_waits_for_no_value(tokenizer, monkeypatch):
+    """On the meta device, reading a value raises. The encoder is the one that a GPU compiles."""
+    monkeypatch.setattr(static_packing, "supports_flash", lambda query: True)
+    packed, _ = packed_and_padded(model_of(), tokenizer, texts(8))
+    model = model_of(dropout=0.1).to("meta", torch.bfloat16).train()
+    embed = torch.compile(PackedStep(model).embed, fullgraph=True, dynamic=False, backend="aot_eager")
+    packing = {name: x.to("meta") if isinstance(x, torch.Tensor) else x for name, x in packed["packing"].items()}
+    embeddings = embed(packed["input_ids"].to("meta"), **packing)
+    embeddings.sum().backward()
+    assert embeddings.shape == (8, 2, 32)
+    assert model.base_model.encoder.layer[0].attention.self.query.weight.grad.shape == (32, 32)
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
