@@ -22,6 +22,8 @@ def on_page_markdown(markdown, page, config, files):
             return match.group(0)
         return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"
 
+    if page.file.src_path == "contributing.md":  # a link to CONTRIBUTING.md, which is in the folder above
+        markdown = markdown.replace("](docs/", "](")
     return _LINK.sub(replace, markdown)
 
 

@@ -5,12 +5,13 @@ import re
 from latex2mathml.converter import convert
 
 _BLOCK = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.DOTALL | re.MULTILINE)
+_STYLE = 'class="equation" style="font-size: 120%; overflow-x: auto"'
 _INLINE = re.compile(r"\$`([^`\n]+)`\$")
 
 
 def on_page_markdown(markdown, page, config, files):
     """Replace `$$` blocks and inline `` $`x`$ ``, as GitHub draws them as well."""
-    markdown = _BLOCK.sub(lambda m: f'<div class="equation">{_mathml(m[1], "block")}</div>', markdown)
+    markdown = _BLOCK.sub(lambda m: f"<div {_STYLE}>{_mathml(m[1], 'block')}</div>", markdown)
     return _INLINE.sub(lambda m: _mathml(m[1], "inline"), markdown)
 
 
