@@ -5,7 +5,7 @@ import re
 from latex2mathml.converter import convert
 
 _BLOCK = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.DOTALL | re.MULTILINE)
-_STYLE = 'class="equation" style="font-size: 120%; overflow-x: auto"'
+_STYLE = 'class="equation" style="font-size: 120%; overflow: auto hidden; padding: 0.4em 0"'
 _INLINE = re.compile(r"\$`([^`\n]+)`\$")
 
 

@@ -82,7 +82,7 @@ def _reproduced(document):
 
 
 def _number(value):
-    return "" if value is None else f"{value:g}"
+    return "" if value is None else str(value)
 
 
 def _ours(cell):

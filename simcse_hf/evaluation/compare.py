@@ -126,8 +126,8 @@ def figure_intervals(
     found: dict[str, dict[str, float | None]] = {}
     drawn: dict[str, np.ndarray] = {}
     for task in filter(_is_task, evaluation.results):
-        found[task] = {"figure": _figure(evaluation, task, protocol), "low": None, "high": None}
-        samples = _samples({"": evaluation}, task, protocol, resamples, seed)
+        found[task] = {"figure": _figure([evaluation], task, protocol), "low": None, "high": None}
+        samples = _samples({"": [evaluation]}, task, protocol, resamples, seed)
         if samples is not None:
             drawn[task] = samples[0]
     for key in AVERAGES:

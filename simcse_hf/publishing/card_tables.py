@@ -49,7 +49,8 @@ def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None
     protocol += (saved if "arguments" in run else "") + f" {seed_note(run, of_all_seeds=True)}"
     if change := run.get("change"):
         start = f"{public_name(run.get('base_model')) or 'the model'} before training"
-        described = describe_difference(*(change[key] for key in ("difference", "low", "high", "confidence")), start)
+        interval = (change["difference"], change["low"], change["high"])
+        described = describe_difference(*interval, change["confidence"], start)
         drawn = f" and the {change['seeds']} seeds" if change["seeds"] > 1 else ""
         protocol += f" Change of `{change['metric']}`: {described} (paired bootstrap over the examples{drawn})."
         if best or len(seeds) > 1:

@@ -100,6 +100,6 @@ def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> 
         print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
         if change := results["change"]:
-            described = describe_difference(*(change[key] for key in ("difference", "low", "high", "confidence")))
+            described = describe_difference(change["difference"], change["low"], change["high"], change["confidence"])
             print(f"  change           {described}")
     print(f"The {'best' if best_is_saved else 'last'} model is saved in {path.parent}; its metrics are in {path}.")

@@ -178,7 +178,7 @@ def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunAr
         model_args.model_name_or_path = str(encoder)
         data_args.train_file = str(corpus.train_triplets if supervised else corpus.train_sentences)
         # The default output directory of the sample belongs to it: nothing else is lost there.
-        continues = data_args.seeds is not None and Path(training_args.output_dir, SEEDS).exists()
+        continues = data_args.seeds is not None and Path(str(training_args.output_dir), SEEDS).exists()
         data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"] and not continues
     if data_args.dev_file is None and not data_args.dev_task:
         logger.warning(

@@ -118,7 +118,7 @@ def format_summary(summary: dict[str, Any], change: dict[str, Any] | None, direc
             each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in summary["runs"])
             lines.append(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
         if change is not None:
-            described = describe_difference(*(change[key] for key in ("difference", "low", "high", "confidence")))
+            described = describe_difference(change["difference"], change["low"], change["high"], change["confidence"])
             lines.append(f"  {'change':<17} {described}")
         lines.append(f"Seed {summary['published']} is the best one on the dev set.")
     else:
