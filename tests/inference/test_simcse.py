@@ -213,6 +213,33 @@ def test_max_seq_length_of_training_does_not_truncate_in_inference(make):
     assert not torch.allclose(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat"), atol=1e-5)
 
 
+@pytest.mark.parametrize("max_length", [None, 2, 5])
+def test_tokenize_texts_gives_the_ids_of_the_tokenizer(tokenizer, max_length):
+    texts = [
+        "",
+        "a cat [MASK] sat",
+        "CAT  cat\n",
+        "\u732b \u00e9t\u00e9 e\u0301",
+        "the cat " * 40,
+        "[CLS] dog [SEP]",
+        " \x00dog",
+    ]
+    options = {"truncation": max_length is not None, "max_length": max_length}
+    expected = tokenizer(texts, **options)["input_ids"]
+    assert tokenize_texts(tokenizer, texts, max_length) == expected
+    assert tokenize_texts(tokenizer, texts[::-1], max_length) == expected[::-1]
+
+
+def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(tokenizer, monkeypatch):
+    class Shouting(type(tokenizer)):
+        def _encode_plus(self, text, **options):
+            return super()._encode_plus([f"{entry} dog" for entry in text], **options)
+
+    expected = tokenizer(["cat dog", "a cat dog"])["input_ids"]
+    monkeypatch.setattr(tokenizer, "__class__", Shouting)
+    assert tokenize_texts(tokenizer, ["cat", "a cat"]) == expected
+
+
 def test_tokenize_texts_adds_special_tokens_and_truncates(tokenizer):
     cat = VOCABULARY.index("cat")
     assert tokenize_texts(tokenizer, ["cat", "cat cat"]) == [[CLS, cat, SEP], [CLS, cat, cat, SEP]]
