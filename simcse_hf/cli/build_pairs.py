@@ -117,16 +117,6 @@ def _texts_of(path: Path) -> list[str]:
 
     if not path.is_dir():
         return [text for _, text in stream_texts(path)]
-    from ..evaluation.sts_data import read_sts_task
-    from ..evaluation.tasks import STS_TASKS, TaskNotFound
+    from ..evaluation.sts_data import read_sts_texts
 
-    texts: list[str] = []
-    for task in STS_TASKS:
-        try:
-            parts = read_sts_task(task, path, ("test", "dev"))
-        except TaskNotFound:
-            continue
-        texts += [text for pairs in parts.values() for text in (*pairs.sentences1, *pairs.sentences2)]
-    if not texts:
-        raise ValueError(f"--exclude {path}: the folder has no STS task. Name SentEval's `downstream` folder.")
-    return texts
+    return read_sts_texts(path)

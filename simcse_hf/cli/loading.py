@@ -1,9 +1,6 @@
 """Load what `--model` names in `evaluate` and `compare`: any object with a method `encode`."""
 
 import argparse
-import importlib
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +39,9 @@ def load_model(name: str, arguments: argparse.Namespace, *, device: str | None =
         return WordVectors(path)
     if ":" in name and not path.exists():
         _refuse_options(name, arguments)
-        return _call(name)
+        from ..evaluation.functions import call_function
+
+        return call_function(name)
     if _has_word_vector_suffix(name):
         raise ValueError(f"there is no file of word vectors {name}.")
     return load_encoder(name, arguments, device=device)
@@ -59,24 +58,3 @@ def _refuse_options(name: str, arguments: argparse.Namespace) -> None:
             f"{name} takes no {' and no '.join(f'--{option}' for option in options)}: only a transformer checkpoint "
             "has these options."
         )
-
-
-def _call(name: str) -> Any:
-    module_name, _, function_name = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # for the module, and for what its function imports
-    try:
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module_name.startswith(error.name):
-                raise  # the module is there, and something that it imports is not
-            raise ValueError(f"{name}: there is no module {module_name}.") from error
-        function = getattr(module, function_name, None)
-        if not callable(function):
-            raise ValueError(f"{name}: module {module_name} has no function {function_name!r}.")
-        model = function()
-    finally:
-        sys.path.remove(os.getcwd())
-    if not callable(getattr(model, "encode", None)):
-        raise ValueError(f"{name} returned a {type(model).__name__}, which has no method encode(list[str]).")
-    return model

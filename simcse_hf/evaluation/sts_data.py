@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from .pairs import ScoredPairs, find_columns, parse_score, parse_text, read_lines, read_scored_pairs
-from .tasks import STS_PAIRS, STS_SPLITS, STS_SUBSETS, TaskNotFound
+from .tasks import STS_PAIRS, STS_SPLITS, STS_SUBSETS, STS_TASKS, TaskNotFound
 
 logger = logging.get_logger(__name__)
 
@@ -94,6 +94,30 @@ def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair. Choose another split as name:split.")
     return pairs
+
+
+def read_sts_texts(data_dir: str | Path) -> list[str]:
+    """Read the sentences of all STS tasks that a folder has, for example to leave them out of training.
+
+    Args:
+        data_dir (`str | Path`): See [`read_sts_task`].
+
+    Returns:
+        `list[str]`: The sentences of test and dev splits, in the order of the tasks; they may be repeated.
+
+    Raises:
+        ValueError: If the folder has no STS task, or the data is malformed.
+    """
+    texts: list[str] = []
+    for task in STS_TASKS:
+        try:
+            parts = read_sts_task(task, data_dir, ("test", "dev"))
+        except TaskNotFound:
+            continue
+        texts += [text for pairs in parts.values() for text in (*pairs.sentences1, *pairs.sentences2)]
+    if not texts:
+        raise ValueError(f"{data_dir} has no STS task. Name SentEval's `downstream` folder.")
+    return texts
 
 
 def _read_hub(task: str, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:

@@ -24,6 +24,22 @@ PLACES = {
         "nli/nli_for_simcse.csv",
         "the file nli_for_simcse.csv of the data set princeton-nlp/datasets-for-simcse on the Hugging Face hub",
     ),
+    "snli_1.0_train.jsonl": ("nli/snli_1.0_train.jsonl", "SNLI 1.0, https://nlp.stanford.edu/projects/snli,"),
+    "multinli_1.0_train.jsonl": (
+        "nli/multinli_1.0_train.jsonl",
+        "MultiNLI 1.0, https://cims.nyu.edu/~sbowman/multinli,",
+    ),
+    "quora_duplicate_questions.tsv": (
+        "qqp/quora_duplicate_questions.tsv",
+        "Quora's question pairs, https://www.quora.com/q/quoradata,",
+    ),
+    "para-nmt-5m-processed.txt": (
+        "paranmt/para-nmt-5m-processed.txt",
+        "ParaNMT-5M, https://www.cs.cmu.edu/~jwieting,",
+    ),
+    "nli.csv": ("nli/nli.csv", "the pairs of SNLI and MultiNLI as a table of premise, hypothesis and label"),
+    "nli_sentences.txt": ("nli/nli_sentences.txt", "the sentences of SNLI and MultiNLI, one on each line,"),
+    "glove.840B.300d.txt": ("glove.840B.300d.txt", "GloVe, https://nlp.stanford.edu/projects/glove,"),
     "sts-dev.csv": (
         "senteval/downstream/STS/STSBenchmark/sts-dev.csv",
         "the STS Benchmark, https://ixa2.si.ehu.eus/stswiki/index.php/STSbenchmark",
@@ -51,7 +67,8 @@ def find_data(name: str, data_dir: Path) -> Path | None:
 
 def how_to_get(name: str, data_dir: Path) -> str:
     """Say in words where to get a missing file and where to put it."""
-    place, source = PLACES.get(name.removeprefix("data/"), (name.removeprefix("data/"), "this file"))
+    short = name.removeprefix("data/")
+    place, source = PLACES.get(short) or PLACES.get(Path(short).name) or (short, "this file")
     return f"put {source} at {data_dir / place}"
 
 
@@ -68,6 +85,12 @@ def find_model(name: str, data_dir: Path) -> str | None:
     for place in (Path(name), data_dir.resolve().parent / "models" / name):
         if (place / "config.json").is_file():
             return str(place)
+    if name.endswith(".txt"):  # word vectors
+        path = find_data(name, data_dir)
+        return None if path is None else str(path)
+    module, colon, _ = name.partition(":")
+    if colon:  # a function of a module in the current folder
+        return name if Path(f"{module}.py").is_file() else None
     return name if isinstance(try_to_load_from_cache(name, "config.json"), str) else None
 
 

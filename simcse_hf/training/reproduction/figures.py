@@ -1,6 +1,6 @@
 """Measure a trained model for a table, and read the figures of its columns from the results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,12 +10,16 @@ import numpy as np
 
 from ...evaluation.bootstrap import resampled_figures
 from ...evaluation.embeddings import Encoder, SentenceEmbeddings
+from ...evaluation.mteb import MTEB_TASKS, evaluate_mteb
 from ...evaluation.pairs import read_scored_pairs
+from ...evaluation.per_set import score_per_set
 from ...evaluation.report import Scores, headline
-from ...evaluation.run import Protocol, TaskData, read_tasks, score_tasks
-from ...evaluation.tasks import ALL_TASKS, STS_TASKS, TRANSFER_TASKS
+from ...evaluation.run import Evaluation, Protocol, TaskData, read_tasks, score_tasks
+from ...evaluation.tasks import ALL_TASKS, STS_SUBSETS, STS_TASKS, TRANSFER_TASKS
+from .variants import NLI_FILES, Variant, nli_sentences, split_variant, transformed
 
 DEV = "STS-B dev"
+_PLAIN = Variant()
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,30 @@ class Metric:
     tasks: tuple[str, ...]
 
 
+_TRANSFER_8 = (*TRANSFER_TASKS, "SST5")
 #: The tasks and the mode of each evaluation.
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "dev": ((), "test"),
     "sts": (STS_TASKS, "test"),
-    "transfer": (TRANSFER_TASKS, "test"),
+    "transfer": (_TRANSFER_8, "test"),
     "transfer_dev": (TRANSFER_TASKS, "dev"),
+    "geometry": ((), "test"),
+    "mteb": (tuple(task for tasks in MTEB_TASKS.values() for task in tasks), "test"),
 }
-#: The figures that a column may show: STS-B dev, an average, or one task.
+#: Evaluations that keep no scores of single examples, so that their figures are not resampled.
+_NOT_RESAMPLED = ("transfer_dev", "geometry", "mteb")
+#: The figures that a column may show: STS-B dev, an average, one task, or alignment or uniformity on STS-B.
 METRICS: dict[str, Metric] = {
     "dev": Metric("dev", (DEV,)),
-    **{group: Metric(group, tasks) for group, (tasks, _) in GROUPS.items() if tasks},
-    **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in ALL_TASKS if task != "SST5"},
+    "sts": Metric("sts", STS_TASKS),
+    "sts_12_16": Metric("sts", tuple(STS_SUBSETS)),
+    "transfer": Metric("transfer", TRANSFER_TASKS),
+    "transfer_8": Metric("transfer", _TRANSFER_8),
+    "transfer_dev": Metric("transfer_dev", TRANSFER_TASKS),
+    **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in ALL_TASKS},
+    "mteb": Metric("mteb", GROUPS["mteb"][0]),
+    **{f"mteb {category}": Metric("mteb", tasks) for category, tasks in MTEB_TASKS.items()},
+    **{name: Metric("geometry", (name,)) for name in ("alignment", "uniformity")},
 }
 
 
@@ -83,76 +99,134 @@ def _data(group: str, senteval: Path, dev_file: Path | None) -> TaskData:
     if group == "dev":
         assert dev_file is not None
         return read_tasks((), None, pairs=(read_scored_pairs(dev_file, DEV),))
-    return read_tasks(tasks, senteval, Protocol(mode=mode))
+    if group == "mteb":
+        return TaskData()
+    return read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
 
 
-def measure(model: Encoder, groups: Sequence[str], senteval: Path, dev_file: Path | None) -> Measured:
+def measure(
+    load: Callable[[str | None], Encoder],
+    groups: Sequence[str],
+    senteval: Path,
+    dev_file: Path | None,
+    nli: Path | None,
+) -> Measured:
     """Measure a model.
 
     Args:
-        model (`Encoder`): An object with `encode`.
-        groups (`Sequence[str]`): Keys of `GROUPS`.
+        load (`Callable[[str | None], Encoder]`): Returns the model with a pooler, or with its own for `None`.
+        groups (`Sequence[str]`): Keys of `GROUPS`, each possibly with a variant; see [`Variant.of`].
         senteval (`Path`): SentEval's `downstream` folder.
         dev_file (`Path`, *optional*): STS-B dev, for the group `dev`.
+        nli (`Path`, *optional*): The NLI sentences on which transforms are fitted.
 
     Returns:
         [`Measured`]: The results and scores.
+
+    Raises:
+        ValueError: If a transform is to be fitted on NLI sentences and there are none.
     """
-    data = {group: _data(group, senteval, dev_file) for group in groups}
-    embeddings = SentenceEmbeddings(model, (text for each in data.values() for text in each.texts()))
     measured = Measured()
-    for group, each in data.items():
-        tasks, mode = GROUPS[group]
-        evaluation = score_tasks(each, embeddings, tasks, Protocol(mode=mode))
-        measured.results[group] = {name: x for name, x in evaluation.results.items() if not name.startswith("average")}
-        measured.scores[group] = evaluation.scores
+    parts = {name: split_variant(name) for name in groups}
+    for pooler in dict.fromkeys(variant.pooler for _, variant in parts.values()):
+        named = {name: part for name, part in parts.items() if part[1].pooler == pooler}
+        model = load(pooler)
+        texts = [text for group, _ in named.values() for text in _data(group, senteval, dev_file).texts()]
+        if any(variant.on == "nli" for _, variant in named.values()):
+            if nli is None:
+                raise ValueError(
+                    f"a transform is fitted on NLI sentences: put {' or '.join(NLI_FILES)} into --data_dir"
+                )
+            texts += nli_sentences(nli)
+        embeddings = SentenceEmbeddings(model, texts)
+        for name, (group, variant) in named.items():
+            if group == "mteb":
+                scores = evaluate_mteb(model, list(GROUPS["mteb"][0]))
+                measured.results[name], measured.scores[name] = {task: {"score": x} for task, x in scores.items()}, {}
+                continue
+            evaluation = _score(_data(group, senteval, dev_file), embeddings, group, variant, nli)
+            results = evaluation.results
+            measured.results[name] = {task: x for task, x in results.items() if not task.startswith("average")}
+            measured.scores[name] = evaluation.scores
     return measured
 
 
-def figure(measured: Measured, name: str, aggregation: str, correlation: str) -> tuple[float, tuple[str, ...]]:
-    """Return the figure of a metric, x 100, and the tasks that it averages.
+def _score(
+    data: TaskData, embeddings: SentenceEmbeddings, group: str, variant: Variant, nli: Path | None
+) -> Evaluation:
+    tasks, mode = GROUPS[group]
+    if variant.on == "target":
+        assert variant.method is not None
+        return score_per_set(data, embeddings, tasks, Protocol(mode=mode), method=variant.method)
+    embed: Any = embeddings
+    if variant.on == "nli" and nli is not None:
+        embed = transformed(embeddings, variant, nli_sentences(nli))
+    return score_tasks(data, embed, tasks, Protocol(mode=mode))
+
+
+def figure(
+    measured: Measured, name: str, aggregation: str, correlation: str, variant: Variant = _PLAIN
+) -> tuple[float, tuple[str, ...]]:
+    """Return the figure of a metric, x 100 (alignment and uniformity as they are), and the tasks that it averages.
 
     Args:
         measured (`Measured`): The results of a run.
         name (`str`): One of `METRICS`.
         aggregation (`str`): How STS12 to STS16 make one figure.
         correlation (`str`): `"spearman"` or `"pearson"`.
+        variant ([`Variant`], *optional*): How embeddings were read from the model.
 
     Returns:
         `tuple[float, tuple[str, ...]]`: The figure, NaN if there is none, and the tasks that have data.
     """
     chosen = metric(name)
-    results, mode = measured.results.get(chosen.group, {}), GROUPS[chosen.group][1]
-    values = {
-        task: headline(results[task], mode, aggregation, correlation) for task in chosen.tasks if task in results
-    }
+    results, mode = measured.results.get(variant.of(chosen.group), {}), GROUPS[chosen.group][1]
+    values: dict[str, float | None]
+    if chosen.group == "geometry":
+        values = {task: results.get("geometry", {}).get(task) for task in chosen.tasks}
+    elif chosen.group == "mteb":
+        values = {task: results[task]["score"] for task in chosen.tasks if task in results}
+    else:
+        values = {
+            task: headline(results[task], mode, aggregation, correlation) for task in chosen.tasks if task in results
+        }
     present = {task: value for task, value in values.items() if value is not None}
     return (float(np.mean(list(present.values()))) if present else float("nan")), tuple(present)
 
 
-def resample(runs: Sequence[Measured], name: str, aggregation: str, correlation: str, resamples: int) -> np.ndarray:
+def resample(
+    runs: Sequence[Measured],
+    name: str,
+    aggregation: str,
+    correlation: str,
+    variant: Variant = _PLAIN,
+    *,
+    resamples: int,
+) -> np.ndarray:
     """Compute the figure of a metric for several runs on the same resamples of the test examples.
 
-    Accuracies on dev splits are folds of a cross-validation, of which no answers are kept. They are not resampled.
+    Accuracies on dev splits are folds of a cross-validation, of which no answers are kept, as are none of alignment,
+    uniformity and MTEB. They are not resampled.
 
     Args:
         runs (`Sequence[Measured]`): The results of the runs.
         name (`str`): One of `METRICS`.
         aggregation (`str`): How STS12 to STS16 make one figure.
         correlation (`str`): `"spearman"` or `"pearson"`.
+        variant ([`Variant`], *optional*): How embeddings were read from the models.
         resamples (`int`): Number of resamples.
 
     Returns:
         `numpy.ndarray`: Figures x 100 of shape `(runs, resamples)`.
     """
     chosen = metric(name)
-    if chosen.group == "transfer_dev":
-        figures = [figure(run, name, aggregation, correlation)[0] for run in runs]
-        return np.repeat(np.array(figures)[:, None], resamples, axis=1)
-    _, tasks = figure(runs[0], name, aggregation, correlation)
+    figures = [figure(run, name, aggregation, correlation, variant) for run in runs]
+    tasks = figures[0][1]
+    if chosen.group in _NOT_RESAMPLED or not tasks:
+        return np.repeat(np.array([value for value, _ in figures])[:, None], resamples, axis=1)
     drawn = [
         resampled_figures(
-            [run.scores[chosen.group][task] for run in runs],
+            [run.scores[variant.of(chosen.group)][task] for run in runs],
             aggregation,
             correlation,
             resamples,

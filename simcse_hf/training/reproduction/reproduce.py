@@ -3,11 +3,13 @@
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers.utils import logging
 
 from ... import __version__
@@ -75,7 +77,7 @@ def plan(table: Table, options: Options) -> list[Planned]:
     for row, column, run in runs_of(table, options.scale, options.seeds, options.sources):
         planned.append(Planned(row, column, run, ()))
         needed = groups.setdefault(run.key(options.sources), {"dev": None})
-        needed[metric(table.columns[column].metric).group] = None
+        needed[row.variant.of(metric(table.columns[column].metric).group)] = None
     return [replace(each, groups=tuple(groups[each.run.key(options.sources)])) for each in planned]
 
 
@@ -139,18 +141,8 @@ def summarise(
     """Compare the figures of the finished runs with the paper's, and judge the claims."""
     store = RunStore(options.sources)
     finished = [each for each in planned if store.has(each.run, each.groups)]
-    rows, samples, averaged = [], {}, {}
-    for number, column in enumerate(table.columns):
-        cells = [each for each in finished if each.column == number]
-        measured = [store.measured(each.run) for each in cells]
-        how = (column.metric, table.aggregation, table.correlation)
-        resampled = resample(measured, *how, RESAMPLES) if cells else []
-        figures = [figure(each, *how) for each in measured]
-        averaged[column.name] = list(figures[0][1]) if figures else []
-        for each, (value, _), drawn in zip(cells, figures, resampled, strict=True):
-            sample = samples.setdefault((each.row.name, number), Sample({}, {}))
-            sample.figures[each.run.seed] = value
-            sample.resampled[each.run.seed] = drawn
+    rows = []
+    samples, averaged = _samples(table, planned, finished, store)
     for row in table.rows:
         cells_of_row = [
             _cell(table, row, number, samples.get((row.name, number))) for number in range(len(table.columns))
@@ -186,6 +178,38 @@ def summarise(
         "command": list(command),
         "version": __version__,
     }
+
+
+def _samples(
+    table: Table, planned: Sequence[Planned], finished: Sequence[Planned], store: RunStore
+) -> tuple[dict[tuple[str, int], Sample], dict[str, list[str]]]:
+    """Return the figures of each cell by row and column, and the tasks that each column averages.
+
+    A scan counts for a seed when all of its runs are finished. Its figure is the column's quantile over the runs.
+    """
+    samples: dict[tuple[str, int], Sample] = {}
+    averaged: dict[str, list[str]] = {column.name: [] for column in table.columns}
+    points = Counter((each.row.name, each.column, each.run.seed) for each in planned)
+    grouped: dict[tuple[int, tuple[Any, ...]], list[Planned]] = {}
+    for each in finished:
+        column = table.columns[each.column]
+        how = (column.metric, each.row.aggregation or table.aggregation, table.correlation, each.row.variant)
+        grouped.setdefault((each.column, how), []).append(each)
+    for (number, how), cells in grouped.items():
+        column = table.columns[number]
+        measured = [store.measured(each.run) for each in cells]
+        figures = [figure(each, *how) for each in measured]
+        averaged[column.name] = list(figures[0][1])
+        found: dict[tuple[str, int], list[tuple[float, Any]]] = {}
+        drawn = resample(measured, *how, resamples=RESAMPLES)
+        for each, (value, _), row_drawn in zip(cells, figures, drawn, strict=True):
+            found.setdefault((each.row.name, each.run.seed), []).append((value, row_drawn))
+        for (row, seed), runs in found.items():
+            if len(runs) == points[row, number, seed]:
+                sample = samples.setdefault((row, number), Sample({}, {}))
+                sample.figures[seed] = float(np.quantile([value for value, _ in runs], column.quantile))
+                sample.resampled[seed] = np.quantile([drawn for _, drawn in runs], column.quantile, axis=0)
+    return samples, averaged
 
 
 def _cell(table: Table, row: Row, column: int, sample: Sample | None) -> dict[str, Any]:

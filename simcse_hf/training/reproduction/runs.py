@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,10 @@ import yaml
 from filelock import FileLock
 from transformers import PrinterCallback
 
+from ...evaluation.embeddings import Encoder
+from ...evaluation.functions import call_function
 from ...evaluation.report import versions
+from ...evaluation.word_vectors import WordVectors
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically
 from ..checkpoints import checkpoints
@@ -25,6 +29,7 @@ from ..trainer import SimCSETrainer
 from .data import SENTEVAL
 from .figures import Measured, measure
 from .specs import Run, Sources
+from .variants import nli_file, split_variant
 
 _CURVE = {"stsb_spearman": "dev", "stsb_alignment": "alignment", "stsb_uniformity": "uniformity"}
 
@@ -119,25 +124,27 @@ class RunStore:
         started = time.perf_counter()
         folder = self._path(run).with_suffix("")
         settings = run.arguments(self.sources, folder)
-        trainer = _train(run, settings, folder)
-        model = folder / "model"
-        trainer.save_model(str(model))
-        bf16 = trainer.args.bf16
+        trainer = _train(run, settings, folder) if run.trained else None
+        model = settings["model_name_or_path"] if trainer is None else str(folder / "model")
+        if trainer is not None:
+            trainer.save_model(model)
+        bf16 = trainer is not None and trainer.args.bf16 and trainer.args.use_cpu
         dev_file = settings.get("dev_file")
-        with torch.autocast("cpu", torch.bfloat16) if bf16 and trainer.args.use_cpu else nullcontext():
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
             measured = measure(
-                _WithoutProgress(SimCSE(model)),
+                partial(_load, model),
                 groups,
                 find_senteval(self.sources.data_dir),
                 None if dev_file is None else Path(dev_file),
+                nli_file(self.sources.data_dir),
             )
         document = {
             "recipe": run.recipe,
             "settings": run.settings | {"seed": run.seed},
             "sample": run.sample,
-            "steps": trainer.state.global_step,
-            "best_step": _best_step(trainer),
-            "curve": _curve(trainer.state.log_history),
+            "steps": 0 if trainer is None else trainer.state.global_step,
+            "best_step": None if trainer is None else _best_step(trainer),
+            "curve": [] if trainer is None else _curve(trainer.state.log_history),
             "results": measured.results,
             "seconds": round(time.perf_counter() - started, 1),
             "versions": versions(),
@@ -157,7 +164,16 @@ class RunStore:
         with write_atomically(self._path(run)) as temporary:
             temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if not self.keep_models:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load(name: str, pooler: str | None) -> Encoder:
+    """Load a model to measure: a checkpoint, a file of word vectors, or what a function `module:function` returns."""
+    if name.removesuffix(".gz").endswith(".txt"):
+        return WordVectors(Path(name))
+    if ":" in name and not Path(name).exists():
+        return call_function(name)
+    return _WithoutProgress(SimCSE(name, pooler_type=pooler, postprocess=False))
 
 
 def find_senteval(data_dir: Path) -> Path:
@@ -200,7 +216,9 @@ def _best_step(trainer: SimCSETrainer) -> int:
 
 def estimate_seconds(run: Run, groups: Sequence[str]) -> float:
     """Estimate the time of a run from the rates that the scale states."""
-    evaluations = math.ceil(run.steps / run.settings.get("eval_steps", run.steps)) + 1
-    more = sum({"sts": 9, "transfer": 60, "transfer_dev": 60}.get(group, 0) for group in groups)
-    rows = run.steps * run.settings["per_device_train_batch_size"]
+    evaluations = 1 + (math.ceil(run.steps / run.settings.get("eval_steps", run.steps)) if run.steps else 0)
+    more = sum(
+        {"sts": 9, "transfer": 60, "transfer_dev": 60, "geometry": 5}.get(split_variant(name)[0], 0) for name in groups
+    )
+    rows = run.steps * run.settings.get("per_device_train_batch_size", 0)
     return rows * run.row_seconds + (evaluations + more) * run.evaluation_seconds

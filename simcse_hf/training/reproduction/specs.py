@@ -1,6 +1,7 @@
 """The runs of a table: the recipe's settings, those of the scale, and those of the cell, resolved to files."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, replace
@@ -15,7 +16,8 @@ from ...objectives import objective_class
 from ..parser import convert_values
 from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from ..script_arguments import ARGUMENT_CLASSES
-from .data import digest, draw_rows, find_data, find_model, how_to_get, model_digest
+from .data import draw_rows, find_data, find_model, how_to_get, model_digest
+from .prepared import content_digest, make_file, source_files
 from .table import Column, Row, Table
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -27,6 +29,9 @@ SEMANTICS = 1
 _NOT_LEARNT = ("output_dir", "overwrite_output_dir", "save_total_limit", "save_only_model", "save_steps", "use_cpu")
 _FILES = ("train_file", "dev_file")
 _NEED_WORDNET = ("synonyms", "eda")
+#: The recipe of rows that are measured without training.
+EVALUATION = "evaluation"
+_UNTRAINED = {"model_name_or_path": "bert-base-uncased", "dev_file": "data/sts-dev.csv"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class Run:
     evaluation_seconds: float
 
     @property
+    def trained(self) -> bool:
+        """Whether there is something to train: the recipe `evaluation` measures the start model."""
+        return self.recipe != EVALUATION
+
+    @property
     def supervised(self) -> bool:
         """Whether the run has the defaults of `simcse-hf train sup`."""
         rows = objective_class(self.settings.get("objective", "simcse")).rows
@@ -77,7 +87,8 @@ class Run:
         files = [name for kind in _FILES if (name := self.settings.get(kind)) is not None]
         absent = [
             f"{name}: {how_to_get(name, sources.data_dir)}"
-            for name in files
+            for file in files
+            for name in source_files(file)
             if find_data(name, sources.data_dir) is None
         ]
         if self.settings.get("view") in _NEED_WORDNET:
@@ -96,12 +107,13 @@ class Run:
         defaults = _defaults(self.supervised)
         settings = {k: v for k, v in self.settings.items() if k not in _NOT_LEARNT and v != defaults.get(k, MISSING)}
         for name in _FILES:
-            path = find_data(settings[name], sources.data_dir) if name in settings else None
-            settings[name] = digest(path) if path is not None else settings.get(name)
+            content = content_digest(settings[name], sources.data_dir) if settings.get(name) is not None else None
+            settings[name] = content if content is not None else settings.get(name)
         for name in ("model_name_or_path", "view_model"):
             model = find_model(settings[name], sources.data_dir) if name in settings else None
             settings[name] = model_digest(model) if model is not None else settings.get(name)
-        identity = [SEMANTICS, self.supervised, settings, self.seed, self.sample]
+        seed = self.seed if self.trained else None
+        identity = [SEMANTICS, self.supervised, settings, seed, self.sample]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def arguments(self, sources: Sources, output_dir: Path) -> dict[str, Any]:
@@ -122,7 +134,7 @@ class Run:
         settings = dict(self.settings)
         for name in _FILES:
             if settings.get(name) is not None:
-                settings[name] = find_data(settings[name], sources.data_dir)
+                settings[name] = make_file(settings[name], sources.data_dir, sources.output / "prepared")
         if self.sample is not None and settings.get("train_file") is not None:
             settings["train_file"] = draw_rows(
                 settings["train_file"], self.sample, self._unit(), sources.output / "samples"
@@ -171,38 +183,74 @@ def runs_of(table: Table, scale: str, seeds: int, sources: Sources) -> Iterator[
     Raises:
         ValueError: If a recipe is unknown or has no such scale, or a setting is unknown or of another type.
     """
-    cells = [(row, number, _run(table, row, column, scale, sources)) for number, row, column in table.cells(scale)]
+    cells = [
+        (row, number, run)
+        for number, row, column in table.cells(scale)
+        for run in _runs(table, row, column, scale, sources)
+    ]
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for row, number, run in cells:
             yield row, number, replace(run, seed=seed)
 
 
-def _run(table: Table, row: Row, column: Column, scale: str, sources: Sources) -> Run:
+def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) -> Iterator[Run]:
+    """Yield the run of a cell, or one for each point of the row's scan, with the first seed."""
     where = f"{table.name}: row {row.name}, column {column.name}"
     recipe = row.recipe or column.recipe or table.recipe
-    path = RECIPES / f"{recipe}.yaml"
-    if not path.is_file():
-        raise ValueError(f"{where}: there is no recipe {recipe}; use one of {', '.join(recipe_names())}")
     whole = _read(SCALE_FILES / f"{scale}.yaml")
-    part = whole["recipes"].get(recipe)
-    if part is None:
-        raise ValueError(f"{where}: scales/{scale}.yaml says nothing about the recipe {recipe}; add it")
-    merged = whole | part
-    layers = [_read(path), whole.get("settings", {}), part.get("settings", {})]
-    if scale == "small":
-        layers.append(table.small)
+    layers = _layers(where, recipe, whole, scale == "small", table)
     layers += [column.settings, row.settings]
     if scale == "small":
         layers += [column.small, row.small]
-    settings = convert_values(where, {k: v for layer in layers for k, v in layer.items()}, ARGUMENT_CLASSES)
-    if sources.model is not None:
-        settings["model_name_or_path"] = sources.model
-    if "eval_steps" in settings:
-        settings["save_steps"] = settings["eval_steps"]  # The step that is best on the dev set is measured.
-    batch = settings["per_device_train_batch_size"]
-    steps = settings["max_steps"] if settings.get("max_steps", -1) > 0 else merged["rows"] // batch
-    rates = merged["row_seconds"], merged["evaluation_seconds"]
-    return Run(recipe, settings, FIRST_SEED, merged.get("sample"), steps, *rates)
+    base = {name: value for layer in layers for name, value in layer.items()}
+    merged = whole | whole["recipes"].get(recipe, {})
+    sample = column.sample if scale == "paper" and column.sample is not None else merged.get("sample")
+    for point in scan_points(row.scan.get(scale, {})):
+        settings = convert_values(where, with_values(base, point), ARGUMENT_CLASSES)
+        if sources.model is not None:
+            settings["model_name_or_path"] = sources.model
+        rates = merged["row_seconds"], merged["evaluation_seconds"]
+        if recipe == EVALUATION:
+            yield Run(recipe, settings, FIRST_SEED, None, 0, *rates)
+            continue
+        if "eval_steps" in settings:
+            settings["save_steps"] = settings["eval_steps"]  # The step that is best on the dev set is measured.
+        batch = settings["per_device_train_batch_size"]
+        rows = merged["rows"] if "rows" in merged else 0
+        steps = settings["max_steps"] if settings.get("max_steps", -1) > 0 else min(rows, sample or rows) // batch
+        yield Run(recipe, settings, FIRST_SEED, sample, steps, *rates)
+
+
+def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: Table) -> list[dict[str, Any]]:
+    """Return the settings of the recipe, the table and the scale, each of which wins over the one before."""
+    if recipe == EVALUATION:
+        model = {"model_name_or_path": whole["settings"]["model_name_or_path"]} if small else {}
+        return [_UNTRAINED, {k: v for k, v in table.settings.items() if k == "model_name_or_path"}, model]
+    path = RECIPES / f"{recipe}.yaml"
+    if not path.is_file():
+        raise ValueError(
+            f"{where}: there is no recipe {recipe}; use {EVALUATION} or one of {', '.join(recipe_names())}"
+        )
+    part = whole["recipes"].get(recipe)
+    if part is None:
+        scale = "small" if small else "paper"
+        raise ValueError(f"{where}: scales/{scale}.yaml says nothing about the recipe {recipe}; add it")
+    layers = [_read(path), table.settings, whole.get("settings", {}), part.get("settings", {})]
+    return [*layers, table.small] if small else layers
+
+
+def scan_points(scan: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the combinations of the values of a scan; one empty combination without a scan."""
+    return [dict(zip(scan, values, strict=True)) for values in itertools.product(*scan.values())]
+
+
+def with_values(settings: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with the values of a point of a scan, in which `a.b` is the entry `b` of the table `a`."""
+    settings = dict(settings)
+    for name, value in point.items():
+        outer, _, inner = name.partition(".")
+        settings[outer] = {**settings.get(outer, {}), inner: value} if inner else value
+    return settings
 
 
 def recipe_names() -> list[str]:
@@ -216,5 +264,5 @@ def differences(table: Table, scale: str) -> list[str]:
         return []
     whole = _read(SCALE_FILES / "small.yaml")
     recipes = dict.fromkeys(row.recipe or column.recipe or table.recipe for _, row, column in table.cells(scale))
-    texts = [text for recipe in recipes for text in whole["recipes"][recipe].get("differs", [])]
+    texts = [text for recipe in recipes for text in whole["recipes"].get(recipe, {}).get("differs", [])]
     return [*whole["differs"], *dict.fromkeys(texts), *table.differs]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import yaml
 
 from ...publishing.papers import PAPERS
+from .variants import Variant, variant_of
 
 TABLES = Path(__file__).with_name("tables")
 SCALES = ("small", "paper")
@@ -24,6 +25,9 @@ class Column:
         settings (`dict`, *optional*): Arguments of `simcse-hf train` that its runs change.
         small (`dict`, *optional*): Arguments that they change at the small scale only.
         only (`str`, *optional*): The one scale at which the column is run; by default both.
+        sample (`int`, *optional*): Training rows to draw at the paper's scale; by default all.
+        quantile (`float`, *optional*, defaults to `1.0`): Of the runs of a row with a `scan`, the quantile to show: 1
+            for the best.
     """
 
     name: str
@@ -32,6 +36,8 @@ class Column:
     settings: dict[str, Any] = field(default_factory=dict)
     small: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
+    sample: int | None = None
+    quantile: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,12 @@ class Row:
         settings (`dict`, *optional*): Arguments of `simcse-hf train` that its runs change.
         small (`dict`, *optional*): Arguments that they change at the small scale only.
         only (`str`, *optional*): The one scale at which the row is run; by default both.
+        scan (`dict`, *optional*): By scale, the values of arguments to scan: the row has a run for each combination.
+            `objective_options.NAME` is one option of the objective.
+        pooler (`str`, *optional*): Pooler with which the trained model is measured.
+        postprocess (`dict`, *optional*): `method` (`whitening` or `flow`) and `on` (`nli` or `target`): the transform
+            after which it is measured.
+        aggregation (`str`, *optional*): How STS12 to STS16 make one figure, in place of the table's.
     """
 
     name: str
@@ -53,6 +65,15 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     small: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
+    scan: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    pooler: str | None = None
+    postprocess: dict[str, str] = field(default_factory=dict)
+    aggregation: str | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """How embeddings are read from the row's models."""
+        return variant_of(self.pooler, self.postprocess, f"row {self.name}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,7 @@ class Table:
         claims (`list[Claim]`, *optional*): Orderings that the paper states.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one figure.
         correlation (`str`, *optional*, defaults to `"spearman"`): Metric of the STS tasks.
+        settings (`dict`, *optional*): Arguments that all of its runs change, before the scale does.
         small (`dict`, *optional*): Arguments that its runs change at the small scale only.
         differs (`list[str]`, *optional*): What differs from the paper at the small scale, beyond what the scale says.
         name (`str`, *optional*): What the command calls it, such as `"simcse/3"`; from the file's name.
@@ -112,6 +134,7 @@ class Table:
     claims: list[Claim] = field(default_factory=list)
     aggregation: str = "all"
     correlation: str = "spearman"
+    settings: dict[str, Any] = field(default_factory=dict)
     small: dict[str, Any] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
     name: str = ""
@@ -229,6 +252,15 @@ def _check(table: Table, where: str) -> None:
                 f"{where}: row {row.name} has {len(row.paper)} figures of the paper, and the table has "
                 f"{len(table.columns)} columns; use null where the paper gives none"
             )
+    for row in table.rows:
+        variant_of(row.pooler, row.postprocess, f"{where}: row {row.name}")
+        if wrong := [
+            scale for scale, values in row.scan.items() if scale not in SCALES or not isinstance(values, dict)
+        ]:
+            raise ValueError(f"{where}: row {row.name}: scan must name scales and their arguments, not {wrong[0]}")
+    for column in table.columns:
+        if not 0 <= column.quantile <= 1:
+            raise ValueError(f"{where}: column {column.name}: quantile must be from 0 to 1, not {column.quantile}")
     rows, columns = {row.name for row in table.rows}, {column.name for column in table.columns}
     for claim in table.claims:
         here = f"{where}: claim {claim.says!r}"

@@ -14,7 +14,7 @@ from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_argument
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared"
-TEXTS = {"simcse": "simcse.txt", "liao": "supervised_contrastive.txt", "non-contrastive": "non_contrastive.txt"}
+TEXTS = {"simcse": "simcse.txt", "liao": "supervised_contrastive.txt", "non_contrastive": "non_contrastive.txt"}
 MINIMAL = {
     "paper": "simcse",
     "table": "3",
