@@ -132,7 +132,7 @@ def measure(
         named = {name: part for name, part in parts.items() if part[1].pooler == pooler}
         model = load(pooler)
         texts = [text for group, _ in named.values() for text in _data(group, senteval, dev_file).texts()]
-        if any(variant.on == "nli" for _, variant in named.values()):
+        if any(variant.fit_on == "nli" for _, variant in named.values()):
             if nli is None:
                 raise ValueError(
                     f"a transform is fitted on NLI sentences: put {' or '.join(NLI_FILES)} into --data_dir"
@@ -155,11 +155,11 @@ def _score(
     data: TaskData, embeddings: SentenceEmbeddings, group: str, variant: Variant, nli: Path | None
 ) -> Evaluation:
     tasks, mode = GROUPS[group]
-    if variant.on == "target":
+    if variant.fit_on == "target":
         assert variant.method is not None
         return score_per_set(data, embeddings, tasks, Protocol(mode=mode), method=variant.method)
     embed: Any = embeddings
-    if variant.on == "nli" and nli is not None:
+    if variant.fit_on == "nli" and nli is not None:
         embed = transformed(embeddings, variant, nli_sentences(nli))
     return score_tasks(data, embed, tasks, Protocol(mode=mode))
 

@@ -228,9 +228,7 @@ def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: 
         return [_UNTRAINED, {k: v for k, v in table.settings.items() if k == "model_name_or_path"}, model]
     path = RECIPES / f"{recipe}.yaml"
     if not path.is_file():
-        raise ValueError(
-            f"{where}: there is no recipe {recipe}; use {EVALUATION} or one of {', '.join(recipe_names())}"
-        )
+        raise ValueError(f"{where}: there is no recipe {recipe}; use one of {', '.join(recipe_names())}")
     part = whole["recipes"].get(recipe)
     if part is None:
         scale = "small" if small else "paper"

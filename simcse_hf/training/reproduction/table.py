@@ -54,8 +54,8 @@ class Row:
         scan (`dict`, *optional*): By scale, the values of arguments to scan: the row has a run for each combination.
             `objective_options.NAME` is one option of the objective.
         pooler (`str`, *optional*): Pooler with which the trained model is measured.
-        postprocess (`dict`, *optional*): `method` (`whitening` or `flow`) and `on` (`nli` or `target`): the transform
-            after which it is measured.
+        postprocess (`dict`, *optional*): `method` (`whitening` or `flow`) and `fit_on` (`nli` or `target`) of the
+            transform after which it is measured.
         aggregation (`str`, *optional*): How STS12 to STS16 make one figure, in place of the table's.
     """
 

@@ -14,7 +14,7 @@ from ...postprocessing.per_set import fit_per_set
 from .data import find_data
 
 METHODS = ("whitening", "flow")
-ON = ("nli", "target")
+FIT_ON = ("nli", "target")
 #: Where NLI sentences are: the paper's file, or a smaller one. A transform is fitted on a sample of them.
 NLI_FILES = ("data/nli_for_simcse.csv", "nli/nli_triplets.csv")
 NLI_SENTENCES = 10_000
@@ -27,12 +27,12 @@ class Variant:
     Args:
         pooler (`str`, *optional*): Pooler in place of the model's.
         method (`str`, *optional*): `"whitening"` or `"flow"`.
-        on (`str`, *optional*): What it is fitted on: `"nli"`, or `"target"` for the sentences of each test set.
+        fit_on (`str`, *optional*): What it is fitted on: `"nli"`, or `"target"` for the sentences of each test set.
     """
 
     pooler: str | None = None
     method: str | None = None
-    on: str | None = None
+    fit_on: str | None = None
 
     def of(self, group: str) -> str:
         """Name an evaluation with this variant, such as `"sts;avg;flow;nli"`; plain for the model itself."""
@@ -61,13 +61,13 @@ def variant_of(pooler: str | None, postprocess: dict[str, Any], where: str) -> V
     """
     if not postprocess:
         return Variant(pooler)
-    method, on = postprocess.get("method"), postprocess.get("on")
-    if set(postprocess) != {"method", "on"} or method not in METHODS or on not in ON:
+    method, fit_on = postprocess.get("method"), postprocess.get("fit_on")
+    if set(postprocess) != {"method", "fit_on"} or method not in METHODS or fit_on not in FIT_ON:
         raise ValueError(
-            f"{where}: postprocess must have a method ({', '.join(METHODS)}) and on ({', '.join(ON)}), "
+            f"{where}: postprocess must have method ({', '.join(METHODS)}) and fit_on ({', '.join(FIT_ON)}), "
             f"not {postprocess}"
         )
-    return Variant(pooler, method, on)
+    return Variant(pooler, method, fit_on)
 
 
 def transformed(
