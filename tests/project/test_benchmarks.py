@@ -46,10 +46,15 @@ def test_a_benchmark_runs_as_a_command_without_data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["scaling"], ["search", "--parts", "random", "--hnsw_count", "500", "--dim", "8"]]
+    "arguments",
+    [
+        ["scaling"],
+        ["search", "--parts", "random", "--hnsw_count", "500", "--dim", "8"],
+        ["billion", "--parts", "disk", "--count", "2000", "--codes", "sq8", "--probes", "1", "8"],
+    ],
 )
 def test_a_finished_benchmark_can_print_its_table_again(arguments, tmp_path, capsys):
-    if arguments[0] == "search":
+    if arguments[0] in ("search", "billion"):
         pytest.importorskip("faiss", reason="needs faiss")
     output = tmp_path / "results.json"
     assert main([*arguments, "--output", str(output)]) == 0

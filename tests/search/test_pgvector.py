@@ -10,6 +10,7 @@ from test_search_backends import DIM, numpy_search, unit_vectors
 from test_search_folder import CountingModel
 
 import simcse_hf.search.pgvector_index as module
+from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.search import SentenceIndex, postgres
 from simcse_hf.search.interface import Selection
 from simcse_hf.search.pgvector_index import PgvectorIndex
@@ -337,3 +338,21 @@ def test_rows_that_were_deleted_on_the_server_are_noticed(options, postgres, tmp
     postgres.execute(f'DROP TABLE "{options["collection"]}"')
     with pytest.raises(ValueError, match="has no table"):
         SentenceIndex.load(tmp_path / "index", CountingModel())
+
+
+def test_the_commands_build_resume_add_to_and_search_a_table(options, postgres, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("simcse_hf.cli.search.load_encoder", lambda *_, **__: CountingModel())
+    folder = str(tmp_path / "index")
+    words = ["--input", str(table), "--column", "text", "--output", folder, "--quiet"]
+    build = [*words, "--model", "m", "--backend", "pgvector", "--precision", "float16", "--keep", "parity"]
+    build += ["--url", options["url"], "--collection", options["collection"]]
+    assert index_main(build) == 0
+    with pytest.raises(ValueError, match="--resume"):
+        index_main([*build, "--overwrite"])
+    assert index_main([*build, "--overwrite", "--resume"]) == 0
+    assert index_main([*words, "--add"]) == 0
+    assert len(rows_of(postgres, options)) == 120
+    capsys.readouterr()
+    assert search_main(["--index", folder, SENTENCES[7], "--filter", "parity=odd", "--top_k", "4", "--json"]) == 0
+    found = [result["sentence"] for result in json.loads(capsys.readouterr().out)["results"]]
+    assert found[:2] == [SENTENCES[7]] * 2 and all(int(text.split()[-1]) % 2 for text in found)
