@@ -129,10 +129,10 @@ class PromptBERT(SimCSEObjective):
         first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
             0, group_of_text, texts, "amin"
         )
-        inputs = {
-            name: batch.inputs[name].flatten(0, 1)[first_text]
-            for name in ("input_ids", "token_type_ids")
-            if name in batch.inputs
-        }
-        embeddings = batch.model.embed(attention_mask=template_mask[first_text], **inputs)
+        types = batch.inputs.get("token_type_ids")
+        embeddings = batch.model.embed(
+            batch.inputs["input_ids"].flatten(0, 1)[first_text],
+            template_mask[first_text],
+            None if types is None else types.flatten(0, 1)[first_text],
+        )
         return embeddings[group_of_text].view_as(batch.embeddings)

@@ -75,11 +75,11 @@ def supports_flash(query: torch.Tensor) -> bool:
     size = query.shape[-1]
     if query.device.type != "cuda" or query.dtype not in HALF_PRECISION or size % 8 or size > _LARGEST_HEAD:
         return False
-    return _kernel_works(query.device.index, query.dtype, size)
+    return _kernel_works(query.device.index or 0, query.dtype, size)
 
 
 @torch.compiler.assume_constant_result  # torch.compile cannot trace what is asked here
-def _kernel_works(device: int | None, dtype: torch.dtype, size: int) -> bool:
+def _kernel_works(device: int, dtype: torch.dtype, size: int) -> bool:
     return torch.backends.cuda.flash_sdp_enabled() and _probe(torch.device("cuda", device), dtype, size)
 
 
@@ -92,12 +92,12 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     tensors = [torch.randn(sum(lengths), 2, size, generator=generator).to(device, dtype) for _ in range(3)]
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            leaves = [x.clone().requires_grad_() for x in tensors]
+            query, key, value = leaves = [x.clone().requires_grad_() for x in tensors]
             bounds = torch.tensor([0, 5, 8], dtype=torch.int32, device=device)
-            found = flash_attention(*leaves, (bounds, bounds), (5, 5), scaling=scaling)
+            found = flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=scaling)
             doubles = [x.double().requires_grad_() for x in tensors]
             sentences = zip(*(x.split(lengths) for x in doubles), strict=True)
-            expected = torch.cat([_formula(*sentence, scaling) for sentence in sentences])
+            expected = torch.cat([_formula(q, k, v, scaling) for q, k, v in sentences])
             pairs = [(found, expected)]
             pairs += zip(
                 torch.autograd.grad(found.square().sum(), leaves),

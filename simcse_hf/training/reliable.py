@@ -14,6 +14,7 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from ..ops.distributed import sum_over_processes, world
+from ..ops.flash import avoid_cudnn_attention
 from .checkpoints import (
     STAGING,
     check_checkpoint,
@@ -69,7 +70,7 @@ class ReliableTrainer(Trainer):
         checkpoint = None
         if resume_from_checkpoint:
             checkpoint = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
-        with self._stop_on_signal.catch(self.args):
+        with self._stop_on_signal.catch(self.args), avoid_cudnn_attention(self.args.device):
             return super().train(checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:

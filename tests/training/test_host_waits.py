@@ -17,13 +17,20 @@ from simcse_hf.training.gradcache import CachedBatch
 WAITS = {
     "supcon": "selects the premises of the batch that have a positive, and their positives: numbers that vary",
     "softmax+supcon": "contains supcon",
+    "simcse, do_mlm": "draws masks on the CPU, and selects the masked tokens",
+    "simcse, fixed_mask": "compares the views of a row, which must be the same text",
     "softmax, augment": "selects the pairs that it adds, whose number varies",
     "declutr": "draws the masks of its masked-LM loss on the CPU, and selects the masked tokens",
     "diffcse": "draws masks on the CPU, and its generator is a stock model that looks for padding",
     "promptbert": "checks that each text holds one mask token, and encodes each template once for each length",
 }
-EVALUATION_WAITS = {"supcon", "softmax+supcon", "promptbert"}
-OPTIONS = {"softmax, augment": SETTINGS["softmax"] | {"objective_options": {"augment": True}}}
+EVALUATION_WAITS = {"supcon", "softmax+supcon", "promptbert", "simcse, fixed_mask"}
+#: The settings of the model and the arguments of the run, where they are not those of the objective.
+OPTIONS = {
+    "simcse, do_mlm": {"settings": {"do_mlm": True}},
+    "simcse, fixed_mask": {"view": "fixed_mask"},
+    "softmax, augment": {"settings": SETTINGS["softmax"] | {"objective_options": {"augment": True}}},
+}
 CASES = [*SETTINGS, *OPTIONS]
 
 
@@ -65,7 +72,7 @@ def step(trainer, batch):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_training_step_waits_only_where_the_list_says_why(start, tmp_path, tokenizer, case):
-    trainer = trainer_of(start, tmp_path, tokenizer, case.split(",")[0], settings=OPTIONS.get(case))
+    trainer = trainer_of(start, tmp_path, tokenizer, case.split(",")[0], **OPTIONS.get(case, {}))
     batch = on_meta(trainer)
     if case not in WAITS:
         step(trainer, batch)
@@ -76,7 +83,7 @@ def test_a_training_step_waits_only_where_the_list_says_why(start, tmp_path, tok
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_evaluation_step_waits_only_where_the_list_says_why(start, tmp_path, tokenizer, case):
-    trainer = trainer_of(start, tmp_path, tokenizer, case.split(",")[0], settings=OPTIONS.get(case))
+    trainer = trainer_of(start, tmp_path, tokenizer, case.split(",")[0], **OPTIONS.get(case, {}))
     batch = on_meta(trainer)
     trainer.model.eval()
     waits = case in EVALUATION_WAITS

@@ -1,5 +1,7 @@
 """Broken weights never end a run quietly: they are not saved, and no good checkpoint is deleted for them."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from transformers import TrainerCallback
@@ -64,3 +66,16 @@ def test_resuming_a_finished_masked_lm_run_takes_no_further_step_and_keeps_its_v
     assert first["steps"] == again["steps"] == 2
     assert first["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"]
     assert tokenizer.read_text() == vocabulary
+
+
+def test_training_avoids_the_attention_of_cudnn(tmp_path, monkeypatch):
+    devices = []
+
+    def avoid(device):
+        devices.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr("simcse_hf.training.reliable.avoid_cudnn_attention", avoid)
+    trainer = make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no")
+    trainer.train()
+    assert devices == [trainer.args.device]
