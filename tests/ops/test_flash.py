@@ -78,7 +78,7 @@ def fake_query(device="cuda", dtype=torch.bfloat16, size=64):
 
 @pytest.fixture
 def working_kernel(monkeypatch):
-    monkeypatch.setattr(flash, "_kernel_works", lambda device, dtype, size: True)
+    monkeypatch.setattr(flash, "_probe", lambda device, dtype, size: True)
 
 
 @pytest.mark.usefixtures("working_kernel")
