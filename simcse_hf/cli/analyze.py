@@ -50,7 +50,13 @@ def _parser() -> argparse.ArgumentParser:
         "folder of a training run is also analysed as a run",
     )
     group.add_argument("--run", nargs="+", default=[], metavar="FOLDER", help="output folders of training runs")
-    group.add_argument("--grid", nargs="+", default=[], metavar="FILE", help="JSON files of searches, as heat maps")
+    group.add_argument(
+        "--grid",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="searches, drawn as heat maps: output folders of `simcse-hf reproduce`, or JSON files of runs",
+    )
     group.add_argument(
         "--names", nargs="+", metavar="NAME", help="names of the models, in their order; default: from their paths"
     )

@@ -202,6 +202,23 @@ def test_a_grid_is_drawn_with_the_mean_over_seeds_and_the_best_cell_framed(tmp_p
     assert frame.get_y() > 1  # batch 8 is the second row
 
 
+def test_the_runs_of_a_reproduction_are_a_grid_whose_seeds_are_averaged(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for number, (rate, batch, seed) in enumerate((r, b, s) for r in (1e-5, 3e-5) for b in (64, 128) for s in (1, 2)):
+        run = {
+            "recipe": "unsup",
+            "settings": {"learning_rate": rate, "per_device_train_batch_size": batch, "seed": seed},
+            "curve": [{"step": 5, "dev": 70.0 + seed}, {"step": 9, "dev": 1.0}],
+            "best_step": 5,
+        }
+        (tmp_path / f"runs/{number}.json").write_text(json.dumps(run))
+    grid = grids.read_grid(tmp_path)
+    assert [figures for _, figures in grid.runs] == [[71.0, 72.0]] * 4
+    assert grids.draw_grid(grid).columns == ("learning_rate", "per_device_train_batch_size", "mean", "seeds")
+    with pytest.raises(FileNotFoundError, match="holds no runs"):
+        grids.read_grid(tmp_path / "runs")
+
+
 def test_settings_that_always_change_together_are_one_setting():
     runs = [{"pooler": name, "pooler_type": name[0], "rate": rate} for name in ("cls", "avg") for rate in (1, 2)]
     assert grids.varied_settings(runs) == {"pooler": ["avg", "cls"], "rate": [1, 2]}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .drawing import CannotDraw, Picture, figure_text, is_number, new_figure, settle, shorten, style
+from .runs import read_object
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,28 +37,27 @@ class Grid:
 
 
 def read_grid(path: str | Path) -> Grid:
-    """Read the result file of a search.
+    """Read the results of a search.
 
     Args:
-        path (`str` or `Path`): A JSON file with `runs`: by name, the `settings` of a run, and its results by seed in
-            `seeds`. A result has a figure `dev`, or a `curve` of evaluations with `dev`, the last of which counts.
-            `python -m benchmarks evidence` writes such files.
+        path (`str` or `Path`): The output folder of `simcse-hf reproduce`, whose folder `runs` has a JSON file for
+            each run with its `settings`; or a JSON file with `runs`: by name, the `settings` of a run, and its results
+            by seed in `seeds`, as `python -m benchmarks evidence` writes it. A result has a figure `dev`, or a `curve` of
+            evaluations with `dev`. Of a curve, the evaluation at `best_step` counts, or else the last one.
 
     Returns:
         `Grid`: The runs that have a figure.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is not of this form. The message says what is missing.
+        FileNotFoundError: If there is no such file or folder, or the folder holds no run.
+        ValueError: If a file is not of this form. The message says what is missing.
     """
     path = Path(path)
+    if path.is_dir():
+        return _read_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: name the result file of a search")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
-    runs = document.get("runs") if isinstance(document, dict) else None
+    runs = read_object(path).get("runs")
     if not isinstance(runs, dict) or not all(isinstance(run, dict) and "settings" in run for run in runs.values()):
         raise ValueError(f'{path}: not the result file of a search: "runs" with "settings" is missing')
     found = []
@@ -66,6 +66,23 @@ def read_grid(path: str | Path) -> Grid:
         if figures:
             found.append((flatten(run["settings"]), figures))
     return Grid(path.stem, "dev figure", found)
+
+
+def _read_folder(path: Path) -> Grid:
+    """Read the runs of `simcse-hf reproduce`; those that differ in their seed only are one run."""
+    files = sorted((path / "runs").glob("*.json"))
+    if not files:
+        raise FileNotFoundError(f"{path} holds no runs (runs/*.json): name the output folder of simcse-hf reproduce")
+    found: dict[str, tuple[dict[str, Any], list[float]]] = {}
+    for file in files:
+        run = read_object(file)
+        if not isinstance(run.get("settings"), dict):
+            raise ValueError(f'{file}: not a run of simcse-hf reproduce: "settings" is missing')
+        settings = flatten({"recipe": run.get("recipe")} | run["settings"])
+        settings.pop("seed", None)
+        if is_number(figure := _dev(run)):
+            found.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(figure)
+    return Grid(path.resolve().name, "dev figure", list(found.values()))
 
 
 def draw_grid(grid: Grid) -> Picture:
@@ -206,7 +223,8 @@ def varied_settings(runs: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _dev(result: dict[str, Any]) -> Any:
     curve = result.get("curve") or [{}]
-    return result.get("dev", curve[-1].get("dev"))
+    best = [point for point in curve if "best_step" in result and point.get("step") == result["best_step"]]
+    return result.get("dev", (best or curve)[-1].get("dev"))
 
 
 def _order(value: Any) -> tuple[bool, Any]:
