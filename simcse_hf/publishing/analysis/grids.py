@@ -42,8 +42,8 @@ def read_grid(path: str | Path) -> Grid:
     Args:
         path (`str` or `Path`): The output folder of `simcse-hf reproduce`, whose folder `runs` has a JSON file for
             each run with its `settings`; or a JSON file with `runs`: by name, the `settings` of a run, and its results
-            by seed in `seeds`, as `python -m benchmarks evidence` writes it. A result has a figure `dev`, or a `curve` of
-            evaluations with `dev`. Of a curve, the evaluation at `best_step` counts, or else the last one.
+            by seed in `seeds`, as `python -m benchmarks evidence` writes it. A result has a figure `dev`, or a
+            `curve` of evaluations with `dev`. Of a curve, the evaluation at `best_step` counts, or else the last one.
 
     Returns:
         `Grid`: The runs that have a figure.
