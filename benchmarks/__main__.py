@@ -14,6 +14,7 @@ from .harness import Report
 
 BENCHMARKS = {
     "batch_invariance": "differing bits of encoding over random batchings, and the cost of having none",
+    "compiled_kernels": "the kernels of a compiled step over packed buckets",
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
     "gpu_kernels": "kernels that a training step launches on a GPU, counted without one",
