@@ -1,5 +1,6 @@
 """Measure a trained model for a table, and read the figures of its columns from the results."""
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -73,6 +74,27 @@ class Measured:
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     scores: dict[str, Scores] = field(default_factory=dict)
+    _resampled: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict, repr=False)
+
+    def resample_task(self, group: str, task: str, aggregation: str, correlation: str, resamples: int) -> np.ndarray:
+        """Compute the figure of a task on resamples of its examples, once; they are the same for every run.
+
+        Args:
+            group (`str`): The evaluation, with its variant.
+            task (`str`): A task of it.
+            aggregation (`str`): How STS12 to STS16 make one figure.
+            correlation (`str`): `"spearman"` or `"pearson"`.
+            resamples (`int`): Number of resamples.
+
+        Returns:
+            `numpy.ndarray`: Figures x 100 of shape `(resamples,)`.
+        """
+        kept = (group, task, aggregation, correlation, str(resamples))
+        if kept not in self._resampled:
+            random = np.random.default_rng(zlib.crc32(task.encode()))
+            parts = self.scores[group][task]
+            self._resampled[kept] = resampled_figures([parts], aggregation, correlation, resamples, random)[0]
+        return self._resampled[kept]
 
 
 def metric(name: str) -> Metric:
@@ -195,7 +217,7 @@ def figure(
 
 
 def resample(
-    runs: Sequence[Measured],
+    measured: Measured,
     name: str,
     aggregation: str,
     correlation: str,
@@ -203,35 +225,25 @@ def resample(
     *,
     resamples: int,
 ) -> np.ndarray:
-    """Compute the figure of a metric for several runs on the same resamples of the test examples.
+    """Compute the figure of a metric on resamples of the test examples, which are the same for every run.
 
     Accuracies on dev splits are folds of a cross-validation, of which no answers are kept, as are none of alignment,
     uniformity and MTEB. They are not resampled.
 
     Args:
-        runs (`Sequence[Measured]`): The results of the runs.
+        measured (`Measured`): The results of a run.
         name (`str`): One of `METRICS`.
         aggregation (`str`): How STS12 to STS16 make one figure.
         correlation (`str`): `"spearman"` or `"pearson"`.
-        variant ([`Variant`], *optional*): How embeddings were read from the models.
+        variant ([`Variant`], *optional*): How embeddings were read from the model.
         resamples (`int`): Number of resamples.
 
     Returns:
-        `numpy.ndarray`: Figures x 100 of shape `(runs, resamples)`.
+        `numpy.ndarray`: Figures x 100 of shape `(resamples,)`.
     """
-    chosen = metric(name)
-    figures = [figure(run, name, aggregation, correlation, variant) for run in runs]
-    tasks = figures[0][1]
-    if chosen.group in _NOT_RESAMPLED or not tasks:
-        return np.repeat(np.array([value for value, _ in figures])[:, None], resamples, axis=1)
-    drawn = [
-        resampled_figures(
-            [run.scores[variant.of(chosen.group)][task] for run in runs],
-            aggregation,
-            correlation,
-            resamples,
-            np.random.default_rng(number),
-        )
-        for number, task in enumerate(tasks)
-    ]
+    group = metric(name).group
+    value, tasks = figure(measured, name, aggregation, correlation, variant)
+    if group in _NOT_RESAMPLED or not tasks:
+        return np.full(resamples, value)
+    drawn = [measured.resample_task(variant.of(group), task, aggregation, correlation, resamples) for task in tasks]
     return np.mean(drawn, axis=0)

@@ -1,6 +1,5 @@
 """Write the results of a table as Markdown, and a dry run as text."""
 
-import math
 from typing import Any
 
 
@@ -59,13 +58,19 @@ def _figures(document: dict[str, Any]) -> list[str]:
         cells = [row["name"]]
         for cell in row["cells"]:
             cells += [
-                "" if cell["paper"] is None else f"{cell['paper']:g}",
+                "" if cell["paper"] is None else str(cell["paper"]),
                 _mean(cell),
                 "" if cell["difference"] is None else f"{cell['difference']:+.2f}",
-                str(len(cell["figures"]) or ""),
+                _seeds(cell),
             ]
         rows.append(cells)
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def _seeds(cell: dict[str, Any]) -> str:
+    if not cell["figures"]:
+        return ""
+    return str(len(cell["figures"])) if cell["trained"] else "not trained"
 
 
 def _mean(cell: dict[str, Any]) -> str:
@@ -77,11 +82,13 @@ def _mean(cell: dict[str, Any]) -> str:
 def _claim(claim: dict[str, Any]) -> list[str]:
     lines = [f"**{claim['verdict'].capitalize()}**: “{claim['says']}” ({claim['column']}; {claim['reason']})", ""]
     for each in claim["differences"]:
-        interval = (
-            f"[{each['low']:+.2f}, {each['high']:+.2f}]" if math.isfinite(each["low"]) else "no interval from one seed"
-        )
-        lines.append(f"- {each['first']} − {each['second']}: {each['value']:+.2f} {interval}, {each['seeds']} seeds")
+        interval = "no interval" if each["low"] is None else f"[{each['low']:+.2f}, {each['high']:+.2f}]"
+        lines.append(f"- {each['first']} − {each['second']}: {each['value']:+.2f} {interval}, {_count(each['seeds'])}")
     return lines
+
+
+def _count(seeds: int) -> str:
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def format_dry_run(document: dict[str, Any]) -> str:

@@ -120,9 +120,9 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
                 continue
             done = sum(store.has(run, groups) for run, groups in _distinct(planned, options))
             logger.info(f"{table.name}: {done} of {total} runs are finished.")
-            write_document(summarise(table, options, planned, failures, command), options)
+            write_document(summarise(table, store, options, planned, failures, command), options)
         pending = left
-    document = summarise(table, options, planned, failures, command)
+    document = summarise(table, store, options, planned, failures, command)
     write_document(document, options)
     return document
 
@@ -133,19 +133,33 @@ def _distinct(planned: Sequence[Planned], options: Options) -> list[tuple[Run, t
 
 def summarise(
     table: Table,
+    store: RunStore,
     options: Options,
     planned: Sequence[Planned],
     failures: dict[str, str],
     command: Sequence[str],
 ) -> dict[str, Any]:
-    """Compare the figures of the finished runs with the paper's, and judge the claims."""
-    store = RunStore(options.sources)
+    """Compare the figures of the finished runs with the paper's, and judge the claims.
+
+    Args:
+        table (`Table`): The table.
+        store (`RunStore`): The runs.
+        options (`Options`): What is asked for.
+        planned (`Sequence[Planned]`): What [`plan`] returns.
+        failures (`dict[str, str]`): Why runs failed, by their key.
+        command (`Sequence[str]`): The words of the command line.
+
+    Returns:
+        `dict[str, Any]`: The document of the table.
+    """
     finished = [each for each in planned if store.has(each.run, each.groups)]
     rows = []
     samples, averaged = _samples(table, planned, finished, store)
     for row in table.rows:
+        trained = {each.column for each in planned if each.row.name == row.name and each.run.trained}
         cells_of_row = [
-            _cell(table, row, number, samples.get((row.name, number))) for number in range(len(table.columns))
+            _cell(table.paper_figure(row, number), samples.get((row.name, number)), number in trained)
+            for number in range(len(table.columns))
         ]
         why = {
             failures[key]
@@ -190,40 +204,38 @@ def _samples(
     samples: dict[tuple[str, int], Sample] = {}
     averaged: dict[str, list[str]] = {column.name: [] for column in table.columns}
     points = Counter((each.row.name, each.column, each.run.seed) for each in planned)
-    grouped: dict[tuple[int, tuple[Any, ...]], list[Planned]] = {}
+    found: dict[tuple[str, int, int], list[tuple[float, np.ndarray]]] = {}
     for each in finished:
-        column = table.columns[each.column]
-        how = (column.metric, each.row.aggregation or table.aggregation, table.correlation, each.row.variant)
-        grouped.setdefault((each.column, how), []).append(each)
-    for (number, how), cells in grouped.items():
-        column = table.columns[number]
-        measured = [store.measured(each.run) for each in cells]
-        figures = [figure(each, *how) for each in measured]
-        averaged[column.name] = list(figures[0][1])
-        found: dict[tuple[str, int], list[tuple[float, Any]]] = {}
-        drawn = resample(measured, *how, resamples=RESAMPLES)
-        for each, (value, _), row_drawn in zip(cells, figures, drawn, strict=True):
-            found.setdefault((each.row.name, each.run.seed), []).append((value, row_drawn))
-        for (row, seed), runs in found.items():
-            if len(runs) == points[row, number, seed]:
-                sample = samples.setdefault((row, number), Sample({}, {}))
-                sample.figures[seed] = float(np.quantile([value for value, _ in runs], column.quantile))
-                sample.resampled[seed] = np.quantile([drawn for _, drawn in runs], column.quantile, axis=0)
+        column, aggregation = table.columns[each.column], each.row.aggregation or table.aggregation
+        measured = store.measured(each.run)
+        how = (measured, column.metric, aggregation, table.correlation, each.row.variant)
+        value, tasks = figure(*how)
+        if not tasks:  # the data of the column is missing
+            continue
+        averaged[column.name] = list(tasks)
+        cell = (each.row.name, each.column, each.run.seed)
+        found.setdefault(cell, []).append((value, resample(*how, resamples=RESAMPLES)))
+    for (row, number, seed), runs in found.items():
+        if len(runs) == points[row, number, seed]:
+            quantile = table.columns[number].quantile
+            sample = samples.setdefault((row, number), Sample({}, {}))
+            sample.figures[seed] = float(np.quantile([value for value, _ in runs], quantile))
+            sample.resampled[seed] = np.quantile([drawn for _, drawn in runs], quantile, axis=0)
     return samples, averaged
 
 
-def _cell(table: Table, row: Row, column: int, sample: Sample | None) -> dict[str, Any]:
-    paper = table.paper_figure(row, column)
+def _cell(paper: float | None, sample: Sample | None, trained: bool) -> dict[str, Any]:
     if sample is None:
-        return {"paper": paper, "figures": {}, "mean": None, "sd": None, "difference": None}
+        return {"paper": paper, "figures": {}, "mean": None, "sd": None, "difference": None, "trained": trained}
     values = list(sample.figures.values())
     mean = statistics.mean(values)
     return {
         "paper": paper,
         "figures": {str(seed): round(value, 4) for seed, value in sample.figures.items()},
         "mean": round(mean, 4),
-        "sd": round(statistics.stdev(values), 4) if len(values) > 1 else None,
+        "sd": round(statistics.stdev(values), 4) if len(values) > 1 and trained else None,
         "difference": None if paper is None else round(mean - paper, 4),
+        "trained": trained,  # without training, the figure does not depend on the seed
     }
 
 
@@ -241,7 +253,7 @@ def write_document(document: dict[str, Any], options: Options, folder: Path | No
     folder = folder or options.sources.output
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{document_name(document['table'], options)}.json"
-    text = json.dumps(document, indent=1, ensure_ascii=False, default=_finite) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     for target, content in ((path, text), (path.with_suffix(".md"), format_markdown(document))):
         with write_atomically(target) as temporary:
             temporary.write_text(content, encoding="utf-8")
@@ -254,10 +266,6 @@ def document_name(table: str, options: Options) -> str:
     parts += ["paper"] if options.scale == "paper" else []
     parts += [Path(options.sources.model).name] if options.sources.model is not None else []
     return "-".join(parts)
-
-
-def _finite(value: Any) -> Any:
-    raise TypeError(f"{value!r} is no JSON")
 
 
 def dry_run(table: Table, options: Options) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class RunStore:
         self.sources = sources
         self.keep_models = keep_models
         self.folder = sources.output / "runs"
+        self._measured: dict[str, Measured] = {}
 
     def read(self, run: Run) -> dict[str, Any] | None:
         """Return the document of a run, or `None` if it is not finished."""
@@ -71,15 +72,18 @@ class RunStore:
         return document is not None and set(groups) <= set(document["results"])
 
     def measured(self, run: Run) -> Measured:
-        """Read the results and scores of a finished run."""
-        document = self.read(run)
+        """Read the results and scores of a finished run; they stay in memory."""
+        document, key = self.read(run), run.key(self.sources)
         assert document is not None
+        if key in self._measured and self._measured[key].results.keys() == document["results"].keys():
+            return self._measured[key]
         result = Measured(document["results"])
         with np.load(self._path(run).with_suffix(".scores.npz"), allow_pickle=False) as arrays:
             for name in arrays.files:
                 group, task, part, kind = name.split("|")
                 parts = result.scores.setdefault(group, {}).setdefault(task, {})
                 parts.setdefault(part, {})[kind] = arrays[name]
+        self._measured[key] = result
         return result
 
     def finish(self, run: Run, groups: Sequence[str], wait: bool = True) -> bool:

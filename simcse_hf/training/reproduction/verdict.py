@@ -40,16 +40,16 @@ class Difference:
         first (`str`): The row above, according to the paper.
         second (`str`): The other row.
         value (`float`): `first - second`, averaged over the seeds of both.
-        low (`float`): Lower end of the interval.
-        high (`float`): Upper end of the interval.
+        low (`float`, *optional*): Lower end of the interval; `None` with fewer than two seeds.
+        high (`float`, *optional*): Upper end of the interval.
         seeds (`int`): Number of seeds that both have.
     """
 
     first: str
     second: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     seeds: int
 
 
@@ -120,7 +120,11 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     else:
         rows = [_best(entry, samples) for entry in claim.similar]
         pairs = [(a, b) for number, a in enumerate(rows) for b in rows[number + 1 :]]
-    found = [Difference(a, b, *difference(samples[a], samples[b])) for a, b in pairs]
+    measured = [difference(samples[a], samples[b]) for a, b in pairs]
+    found = [
+        Difference(a, b, value, low if seeds > 1 else None, high if seeds > 1 else None, seeds)
+        for (a, b), (value, low, high, seeds) in zip(pairs, measured, strict=True)
+    ]
     if min(each.seeds for each in found) < 2:
         return Verdict(
             claim.says, NOISE, "one seed says nothing about what another would give; use --seeds 2 or more", found
@@ -129,9 +133,9 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     wide = [difference(samples[a], samples[b], corrected) for a, b in pairs]
     margin = claim.within or 0.0
     if claim.better is not None:
-        passes, fails = [each.low > 0 for each in found], [high < 0 for _, _, high, _ in wide]
+        passes, fails = [low > 0 for _, low, _, _ in measured], [high < 0 for _, _, high, _ in wide]
     else:
-        passes = [-margin < each.low and each.high < margin for each in found]
+        passes = [-margin < low and high < margin for _, low, high, _ in measured]
         fails = [high < -margin or low > margin for _, low, high, _ in wide]
     holds = "differ by less than the margin" if claim.better is None else "are above 0"
     if all(passes):

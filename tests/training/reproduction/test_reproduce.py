@@ -92,7 +92,7 @@ def test_a_table_has_the_paper_s_figures_ours_and_a_verdict(finished):
     written = json.loads((options.sources.output / "test.json").read_text())
     assert written == json.loads(json.dumps(document))
     page = (options.sources.output / "test.md").read_text()
-    assert "| plain | 80 |" in page and "“plain is best”" in page and "    simcse-hf reproduce" in page
+    assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    simcse-hf reproduce" in page
 
 
 def test_a_run_keeps_its_curve_figures_and_scores_but_not_its_model(finished, table):
