@@ -280,9 +280,12 @@ def dry_run(table: Table, options: Options) -> dict[str, Any]:
         `pending_seconds`, and `rate`, what the estimate rests on.
     """
     store = RunStore(options.sources)
-    runs, missing, seen = [], {}, set()
-    measured = _measured_ratio(store, plan(table, options))
-    for each in plan(table, options):
+    planned = plan(table, options)
+    measured = _measured_ratio(store, planned)
+    runs: list[dict[str, Any]] = []
+    missing: dict[str, None] = {}
+    seen: set[str] = set()
+    for each in planned:
         if options.only and each.row.name not in options.only:
             continue
         key = each.run.key(options.sources)

@@ -135,8 +135,8 @@ def test_a_model_is_measured_with_each_transform(tmp_path, scored):
     data = read_tasks((), None, pairs=(read_scored_pairs(scored, DEV),))
     target = score_per_set(data, RandomVectors().encode, (), method="whitening")
     assert figures[1] == pytest.approx(target.results[DEV]["spearman"])
-    drawn = resample([measured], "dev", "all", "spearman", variants[1], resamples=20)
-    assert drawn.shape == (1, 20) and abs(drawn.mean() - figures[1]) < 30
+    drawn = resample(measured, "dev", "all", "spearman", variants[1], resamples=20)
+    assert drawn.shape == (20,) and abs(drawn.mean() - figures[1]) < 30
     with pytest.raises(ValueError, match="put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"):
         measure(load, [variants[2].of("dev")], tmp_path, scored, None)
 
