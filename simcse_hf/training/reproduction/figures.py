@@ -196,7 +196,7 @@ def figure(
         name (`str`): One of `METRICS`.
         aggregation (`str`): How STS12 to STS16 make one figure.
         correlation (`str`): `"spearman"` or `"pearson"`.
-        variant ([`Variant`], *optional*): How embeddings were read from the model.
+        variant (`Variant`, *optional*): How embeddings were read from the model.
 
     Returns:
         `tuple[float, tuple[str, ...]]`: The figure, NaN if there is none, and the tasks that have data.
@@ -235,7 +235,7 @@ def resample(
         name (`str`): One of `METRICS`.
         aggregation (`str`): How STS12 to STS16 make one figure.
         correlation (`str`): `"spearman"` or `"pearson"`.
-        variant ([`Variant`], *optional*): How embeddings were read from the model.
+        variant (`Variant`, *optional*): How embeddings were read from the model.
         resamples (`int`): Number of resamples.
 
     Returns:

@@ -77,7 +77,7 @@ def transformed(
 
     Args:
         embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
-        variant ([`Variant`]): Names the method.
+        variant (`Variant`): Names the method.
         sentences (`Sequence[str]`): The sentences of [`nli_sentences`].
 
     Returns:
