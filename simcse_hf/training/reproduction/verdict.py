@@ -121,6 +121,8 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
         rows = [_best(entry, samples) for entry in claim.similar]
         pairs = [(a, b) for number, a in enumerate(rows) for b in rows[number + 1 :]]
     measured = [difference(samples[a], samples[b]) for a, b in pairs]
+    if not all(seeds for *_, seeds in measured):
+        return Verdict(claim.says, NOT_RUN, "no seed is finished for both rows of a difference")
     found = [
         Difference(a, b, value, low if seeds > 1 else None, high if seeds > 1 else None, seeds)
         for (a, b), (value, low, high, seeds) in zip(pairs, measured, strict=True)

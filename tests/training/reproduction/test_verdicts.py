@@ -91,6 +91,12 @@ def test_a_claim_about_rows_that_were_not_run_is_not_judged():
     assert (judged.verdict, judged.reason) == (NOT_RUN, "not run: b, c")
 
 
+def test_rows_without_a_common_seed_are_not_judged():
+    first, second = sample(90, 2), sample(80, 2, shift=1)
+    later = Sample({7: second.figures[0]}, {7: second.resampled[0]})
+    assert judge(Claim("x", better="a", than=["b"]), {"a": first, "b": later}).verdict == NOT_RUN
+
+
 def test_chance_alone_seldom_gives_a_verdict():
     """Of cells without any difference, at most a few in a hundred get a verdict, whichever way."""
     random = np.random.default_rng(3)
