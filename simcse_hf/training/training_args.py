@@ -24,6 +24,8 @@ class SimCSETrainingArguments(TrainingArguments):
     `accelerator_config.non_blocking` on where memory is pinned, and `logging_nan_inf_filter=False` (the filter hides a
     broken loss, which ends a run here, and makes the host wait for the device in every step). With
     `load_best_model_at_end` and a dev set, `metric_for_best_model` is its Spearman correlation by default.
+    `torch_compile_mode` is `"reduce-overhead"`, which records CUDA graphs, on a GPU if all batches have one shape
+    (`pad_to_max_length`).
 
     Args:
         max_seq_length (`int`, *optional*, defaults to `32`):
@@ -85,9 +87,6 @@ class SimCSETrainingArguments(TrainingArguments):
         dataloader_num_workers (`int`, *optional*):
             Processes that make batches. By default 4 on a GPU if the machine has as many cores for each of its GPUs,
             so that a step never waits for the collator, and 0 on a CPU and for streams.
-        torch_compile_mode (`str`, *optional*):
-            See transformers. By default `"reduce-overhead"`, which records CUDA graphs, on a GPU if all batches have
-            one shape (`pad_to_max_length`).
     """
 
     max_seq_length: int = field(default=32, metadata={"help": "Longer texts are truncated to so many tokens."})
