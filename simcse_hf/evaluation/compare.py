@@ -60,12 +60,7 @@ def compare_evaluations(
     common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    users = {
-        task: f"{task} {each.results[task]['metrics'][0]}"
-        for each in everything
-        for task in common
-        if is_user_task(each.results[task])
-    }
+    users = _user_labels(everything, common)
     samples: dict[str, Any] = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
@@ -172,6 +167,16 @@ def _is_task(key: str) -> bool:
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
+
+
+def _user_labels(evaluations: Iterable[Evaluation], tasks: Sequence[str]) -> dict[str, str]:
+    """Return the headers of tasks from a user's own files, with their metric."""
+    return {
+        task: f"{task} {each.results[task]['metrics'][0]}"
+        for each in evaluations
+        for task in tasks
+        if is_user_task(each.results[task])
+    }
 
 
 def describe_difference(

@@ -106,17 +106,13 @@ def write_card(
     adaptation = read_adaptation(directory)
     trained = run or adaptation_seeds(adaptation)
     measured = _read_evaluations(directory, evaluations, repo_id, settings, transform, trained)
-    documents = [each.document for each in measured]
-    if baselines is None:
-        baselines = sorted(directory.glob("baseline*.json")) if measured else []
     emissions = read_emissions(directory / "emissions.csv")
-    figures = [figure for document in documents for figure in model_index(document)]
+    figures = [figure for each in measured for figure in model_index(each.document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     in_sentence_transformers = _is_sentence_transformers_model(directory)
     languages = language if language is None or isinstance(language, str) else list(language)
     optional: dict[str, Any] = _library(settings.objective, in_sentence_transformers, tags or ())
-    if emissions:
-        optional["co2_eq_emissions"] = {"emissions": emissions["grams"], "source": "CodeCarbon"}
+    optional |= {"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}
     data = ModelCardData(
         language=languages or previous.get("language"),
         license=license or previous.get("license"),
@@ -137,7 +133,7 @@ def write_card(
             *filter(None, [dev_table(run, method)]),
             *adaptation_tables(adaptation),
             *(table for each in measured for table in evaluation_tables(each, trained)),
-            *comparison_tables(measured, [Path(path) for path in baselines], trained, name),
+            *comparison_tables(measured, _baselines(directory, baselines, measured), trained, name),
         ],
         training_text=adaptation_text(adaptation),
         hyperparameters=hyperparameters(settings, config, run),
@@ -146,7 +142,7 @@ def write_card(
         **context,
     )
     path.write_text(content, encoding="utf-8")
-    _write_eval_results(directory / EVAL_RESULTS, [x for document in documents for x in eval_result_entries(document)])
+    _write_eval_results(directory / EVAL_RESULTS, [x for each in measured for x in eval_result_entries(each.document)])
     return path
 
 
@@ -282,6 +278,13 @@ def _read_evaluations(
         (settings.inference_pooler, None) if transform is None else (transform[1].pooler, transform[0].method)
     )
     return [read_measured(Path(path), directory, repo_id, run, pooler=pooler, transform=method) for path in paths]
+
+
+def _baselines(directory: Path, paths: Sequence[str | os.PathLike] | None, measured: Sequence[Measured]) -> list[Path]:
+    """Return the result files to compare with: by default those beside the model, if there is what to compare."""
+    if paths is None:
+        return sorted(directory.glob("baseline*.json")) if measured else []
+    return [Path(path) for path in paths]
 
 
 def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[str, Any]:
