@@ -28,6 +28,7 @@ LONG_SIGNATURES = {
     "models/modeling.py:ContrastiveModel.forward": "the inputs of a transformers model",
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
     "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
+    "publishing/card.py:write_card": "the front matter that transformers' Trainer.create_model_card takes",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
 
