@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def _draw(
         wanted["training curves"] = lambda: draw_training_curves(runs)
         wanted["alignment and uniformity during training"] = lambda: draw_trajectory(runs)
     for grid in grids:
-        wanted[f"search {grid.name}"] = lambda grid=grid: draw_grid(grid)
+        wanted[f"search {grid.name}"] = partial(draw_grid, grid)
     pictures = []
     for what, draw in wanted.items():
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -30,7 +30,7 @@ _DPI = 120
 #: Points that are closer than so many pixels share a label.
 _SAME_PLACE = 6
 _MARKER = 7  # half the width of a marker, in pixels
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.grid": True,
     "axes.labelcolor": INK,
@@ -233,7 +233,7 @@ def label_points(axes: "Axes", points: Sequence[tuple[float, float]], labels: Se
     adjust_text(texts, x=x, y=y, ax=axes, iter_lim=500, min_arrow_len=8, arrowprops=arrow)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 

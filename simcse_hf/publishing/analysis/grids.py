@@ -158,9 +158,9 @@ def heat_map(
     Returns:
         `matplotlib.collections.QuadMesh`: The cells, for a colour bar.
     """
-    values = [[float("nan") if not is_number(value) else value for value in line] for line in cells]
+    values: Any = [[value if is_number(value) else float("nan") for value in line] for line in cells]
     mesh = axes.pcolormesh(values, edgecolors="none", **({"cmap": "cividis"} | colours))
-    found = [(v, i, j) for i, line in enumerate(values) for j, v in enumerate(line) if is_number(v)]
+    found: list[Any] = [(v, i, j) for i, line in enumerate(values) for j, v in enumerate(line) if is_number(v)]
     for value, i, j in found:
         red, green, blue, _ = mesh.to_rgba(value)
         light = 0.299 * red + 0.587 * green + 0.114 * blue
