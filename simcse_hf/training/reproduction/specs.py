@@ -26,7 +26,16 @@ FIRST_SEED = 42
 #: Raise this number when a change of the package gives other figures for the same settings: runs are trained again.
 SEMANTICS = 1
 #: Settings that decide where a run writes, and not what it learns.
-_NOT_LEARNT = ("output_dir", "overwrite_output_dir", "save_total_limit", "save_only_model", "save_steps", "use_cpu")
+#: Settings that change how a run is stored or how fast it is, but not what it learns.
+_NOT_LEARNT = (
+    "output_dir",
+    "overwrite_output_dir",
+    "packed_buckets",
+    "save_only_model",
+    "save_steps",
+    "save_total_limit",
+    "use_cpu",
+)
 _FILES = ("train_file", "dev_file")
 _NEED_WORDNET = ("synonyms", "eda")
 #: The recipe of rows that are measured without training.
