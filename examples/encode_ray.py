@@ -14,6 +14,7 @@ prefer `simcse-hf encode`: it keeps the order and does not need Ray.
 import argparse
 import glob
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from simcse_hf.cli.common import (
     load_encoder,
     positive_int,
 )
-from simcse_hf.cli.errors import exit_status
+from simcse_hf.cli.errors import OK, WRONG_USAGE
 from simcse_hf.inference.batches import encode_token_ids, tokenize_texts
 from simcse_hf.inference.encoding import EncodingSettings, shape_embeddings
 from simcse_hf.inference.quantization import (
@@ -227,6 +228,31 @@ def start_run(output: str, description: dict[str, Any], resume: bool, overwrite:
     return folder
 
 
+def find_files(source: str) -> tuple[list[str] | str, str]:
+    """Find the input files, and their format by the name of the first one.
+
+    Args:
+        source (`str`): A path, a folder or a pattern; or a URL, which Ray resolves.
+
+    Returns:
+        `tuple[list[str] | str, str]`: The files or the URL, and `"parquet"`, `"csv"` or `"text"`.
+
+    Raises:
+        ValueError: If no file is there, or the name of a URL does not tell the format.
+    """
+    formats = {".parquet": "parquet", ".csv": "csv", ".txt": "text"}
+    pattern = os.path.join(source, "*") if os.path.isdir(source) else source
+    paths = [source] if "://" in source else sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+    if not paths:
+        raise ValueError(f"--input {source}: there is no such file.")
+    found = next((formats[suffix] for suffix in formats if suffix in os.path.basename(paths[0])), None)
+    if found is None:
+        raise ValueError(
+            f"--input {source}: no extension tells the format. Name files that end in {', '.join(formats)}."
+        )
+    return (source if "://" in source else paths), found
+
+
 def encode(arguments: argparse.Namespace) -> None:
     import ray
     from ray.data import ActorPoolStrategy
@@ -237,9 +263,10 @@ def encode(arguments: argparse.Namespace) -> None:
     ray.init(ignore_reinit_error=True)
     cpus = ray.cluster_resources()["CPU"]
     needed = arguments.tokenizers * arguments.cpus_per_tokenizer + arguments.encoders * arguments.cpus_per_encoder
-    if needed > cpus - 1:  # the tasks that read and write could never start
+    free = 2 if arguments.id_column else 1  # for the tasks that read and write, and to filter rows that are written
+    if needed > cpus - free:  # they could never start
         raise ValueError(
-            f"the workers would use {needed:g} of the {cpus:g} CPUs and leave none for reading and writing. Lower "
+            f"the workers would use {needed:g} of the {cpus:g} CPUs, and reading and writing need {free}. Lower "
             "--tokenizers, --encoders, --cpus_per_tokenizer or --cpus_per_encoder."
         )
     if arguments.id_column:
@@ -248,9 +275,7 @@ def encode(arguments: argparse.Namespace) -> None:
         context.checkpoint_config = CheckpointConfig(
             arguments.id_column, f"{output.rstrip('/')}/{CHECKPOINT}", delete_checkpoint_on_success=False
         )
-    paths = sorted(glob.glob(arguments.input)) or arguments.input
-    first = paths[0] if isinstance(paths, list) else paths
-    file_format = next((name for name in ("parquet", "csv") if f".{name}" in first), "text")
+    paths, file_format = find_files(arguments.input)
     read = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}[file_format]
     blocks = {"batch_size": arguments.batch_size, "batch_format": "pyarrow", "fn_constructor_args": (work,)}
     tokenized = read(paths).map_batches(
@@ -275,7 +300,13 @@ def main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    return exit_status(lambda: encode(parse_arguments(argv)), "encode_ray.py")
+    arguments = parse_arguments(argv)
+    try:
+        encode(arguments)
+    except ValueError as error:
+        print(f"encode_ray.py: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    return OK
 
 
 if __name__ == "__main__":

@@ -112,6 +112,19 @@ def test_a_run_is_resumed_with_the_same_model_and_settings_only(program, checkpo
     assert json.loads((tmp_path / "out" / "_run.json").read_text()) == other
 
 
+def test_the_format_is_that_of_the_files_in_a_folder(program, tmp_path):
+    for name in ("b.parquet", "a.parquet"):
+        (tmp_path / name).touch()
+    both = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
+    assert program.find_files(str(tmp_path)) == (both, "parquet")
+    assert program.find_files(str(tmp_path / "b*")) == (both[1:], "parquet")
+    assert program.find_files("s3://bucket/texts/*.csv.gz") == ("s3://bucket/texts/*.csv.gz", "csv")
+    with pytest.raises(ValueError, match="there is no such file"):
+        program.find_files(str(tmp_path / "c.txt"))
+    with pytest.raises(ValueError, match="no extension tells the format"):
+        program.find_files("s3://bucket/texts")
+
+
 @pytest.mark.slow
 def test_a_resumed_run_on_ray_writes_the_missing_rows_once(program, checkpoint, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
@@ -123,8 +136,11 @@ def test_a_resumed_run_on_ray_writes_the_missing_rows_once(program, checkpoint, 
     def run(*words):
         command = [sys.executable, str(PROGRAM), "--model", str(checkpoint), "--device", "cpu", "--batch_size", "8"]
         command += ["--input", str(tmp_path / "texts"), "--output", str(tmp_path / "out"), "--id_column", "id"]
-        command += ["--cpus_per_tokenizer", "0.5", "--cpus_per_encoder", "0.5"]
-        options = {"env": os.environ | {"RAY_ADDRESS": "local"}, "capture_output": True, "text": True}
+        options = {
+            "env": os.environ | {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}'},
+            "capture_output": True,
+            "text": True,
+        }
         return subprocess.run([*command, *words], timeout=600, **options)
 
     (tmp_path / "later.parquet").write_bytes((tmp_path / "texts" / "2.parquet").read_bytes())
