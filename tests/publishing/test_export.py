@@ -149,7 +149,13 @@ def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_tran
     agree(sentence_transformer_vectors(exported), ours)
 
 
-@pytest.mark.parametrize("name", POOLER_TYPES)
+#: An export to ONNX takes seconds, so only two poolers are exported in every run of the tests.
+ONNX_POOLERS = [
+    name if name in ("cls", "avg_first_last") else pytest.param(name, marks=pytest.mark.slow) for name in POOLER_TYPES
+]
+
+
+@pytest.mark.parametrize("name", ONNX_POOLERS)
 def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(trained(name))
@@ -157,7 +163,7 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, t
     agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
 
 
-@pytest.mark.parametrize("pooler", POOLER_TYPES)
+@pytest.mark.parametrize("pooler", ONNX_POOLERS)
 def test_a_published_model_gives_equal_embeddings_in_onnx_runtime(pooler, published, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(published, pooler_type=pooler)
