@@ -24,10 +24,11 @@ from simcse_hf.data.documents import next_sentence_pairs, read_documents
 from simcse_hf.data.nli_groups import build_nli_groups
 from simcse_hf.data.spans import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
+from simcse_hf.evaluation.report import spread
 from simcse_hf.training.sample_encoder import build_sample_encoder
 from simcse_hf.training.script_arguments import dropout_settings
 
-from .harness import Report, add_data_option, dev_pairs, markdown, sample_corpus, spread
+from .harness import Report, add_data_option, dev_pairs, markdown, sample_corpus
 
 STEPS, BATCH, LENGTH, SENTENCES = 500, 16, 24, 20_000
 MOST_WORDS = 14  # Wikipedia sentences as short as those of STS-B, cheap enough for many runs on a CPU

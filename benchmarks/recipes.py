@@ -15,7 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .harness import Report, add_data_option, markdown, spread
+from simcse_hf.evaluation.report import spread
+
+from .harness import Report, add_data_option, markdown
 
 #: What the plain loop reached: dev Spearman x 100 by step (seed 42), from the README of the encoder.
 PLAIN_LOOP = {

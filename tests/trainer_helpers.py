@@ -1,8 +1,12 @@
 """A trainer of each objective on a tiny encoder, with rows of the kind that it learns from."""
 
+from contextlib import contextmanager
+
 import torch
 from conftest import VOCABULARY
 from datasets import Dataset
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.spans import SpanDataset
@@ -30,6 +34,18 @@ SETTINGS = {
     "cosent": {"pooler_type": "cls_before_pooler"},
     "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
 }
+
+
+@contextmanager
+def registered_attention(name, function):
+    """Let models use an attention function by its name, with the masks of SDPA, until the block ends."""
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    try:
+        yield name
+    finally:
+        for interface in (AttentionInterface, AttentionMaskInterface):
+            del interface._global_mapping[name]
 
 
 def sentences(rows, seed=0, words=6):

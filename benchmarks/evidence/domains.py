@@ -21,11 +21,12 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf.data.files import open_table
+from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
 from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.postprocessing import VectorTransform, fit_whitening
 
-from ..harness import Report, markdown, spread
+from ..harness import Report, markdown
 from .training import Spec, continue_masked_lm, run_missing, train
 from .workbench import MINILM, WHITENING_SENTENCES, Workbench, load_for_inference, twitter_rows
 

@@ -13,9 +13,10 @@ import argparse
 import itertools
 from typing import Any
 
+from simcse_hf.evaluation.report import spread
 from simcse_hf.postprocessing import fit_whitening
 
-from ..harness import Report, markdown, spread
+from ..harness import Report, markdown
 from .contents import Contents
 from .training import Spec, run_missing, sts_table, train, train_and_test
 from .workbench import WHITENING_SENTENCES, Workbench, load_for_inference

@@ -10,9 +10,10 @@ import argparse
 import shutil
 from typing import Any
 
+from simcse_hf.evaluation.report import spread
 from simcse_hf.postprocessing import fit_whitening
 
-from ..harness import Report, markdown, spread
+from ..harness import Report, markdown
 from .training import Spec, continue_masked_lm, run_missing, sts_table, train_and_test
 from .workbench import MINILM, WHITENING_SENTENCES, Workbench, load_for_inference
 

@@ -8,11 +8,12 @@ from typing import Any
 from transformers import AutoConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.evaluation.report import spread
 from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, pretrain
 from simcse_hf.training.script_arguments import dropout_settings
 
-from ..harness import STS_TASKS, Report, markdown, spread
+from ..harness import STS_TASKS, Report, markdown
 from .workbench import Workbench
 
 CURVE = {"eval_stsb_spearman": "dev", "eval_stsb_alignment": "alignment", "eval_stsb_uniformity": "uniformity"}

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +23,7 @@ from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
-from ..ops.files import write_atomically
+from ..ops.files import digest, write_atomically
 from .builder import TextBuilder
 from .columns import check_column_count, output_columns, resolve_columns, resolve_dataset_columns
 from .files import SUFFIX, SUFFIXES, DelimitedFile, JsonFile, open_table
@@ -237,8 +236,7 @@ def _warn_of_missing_header(table: TextTable) -> None:
 def _identify(path: Path) -> tuple[str, str]:
     """Identify the rows of a file by its format and its bytes, wherever it stands."""
     suffix = SUFFIX.search(path.name)
-    with open(path, "rb") as stream:
-        return suffix[0].lower() if suffix else "", file_digest(stream, "blake2b").hexdigest()
+    return suffix[0].lower() if suffix else "", digest(path)
 
 
 def text_features(width: int) -> Features:

@@ -2,8 +2,10 @@
 
 import json
 import platform
+import statistics
 import zipfile
 import zlib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -275,3 +277,11 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
     scores_path = path.parent / Path(str(document.get("scores") or "none")).name
     has_scores = document.get("scores") and scores_path.is_file()
     return document, load_scores(scores_path) if has_scores else {}
+
+
+def spread(values: Iterable[float], digits: int = 2) -> str:
+    """Format figures of several seeds as mean ± standard deviation, or a single one as it is."""
+    values = list(values)
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"

@@ -2,7 +2,7 @@
 
 import json
 import time
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from ..data.lines import Place
 from ..data.table import FileTable
 from ..data.texts import placed_texts
+from ..ops.files import digest
 from .manifest import (
     LAYOUT_VERSION,
     MANIFEST,
@@ -29,18 +30,18 @@ _NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
 
 def describe_model(model: SimCSE) -> dict[str, Any]:
     """Return what decides a model's embeddings, with a digest of its weights, as the manifest holds it."""
-    digest = blake2b()
+    weights = blake2b()
     # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
     unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
     for name, tensor in sorted(model.model.named_parameters()):
         if id(tensor) in unused:
             continue
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     if model.postprocessing is not None:
         for name, tensor in model.postprocessing.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+            weights.update(name.encode())
+            weights.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,
@@ -48,7 +49,7 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
         "max_length": model.max_length,
         "batch_invariant": getattr(model, "batch_invariant", False) or None,  # absent in earlier manifests
         "dtype": str(model.model.dtype).removeprefix("torch."),
-        "weights": digest.hexdigest(),
+        "weights": weights.hexdigest(),
         "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
     }
 
@@ -83,11 +84,9 @@ def start_run(folder: Path, model: SimCSE, table: FileTable, settings: dict[str,
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     remove_leftovers(folder)
     source = Path(table.name)
-    with open(source, "rb") as stream:
-        digest = file_digest(stream, "blake2b").hexdigest()
     manifest: dict[str, Any] = {
         "layout": LAYOUT_VERSION,
-        "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest},
+        "input": {"file": source.name, "bytes": source.stat().st_size, "blake2b": digest(source)},
         "model": describe_model(model),
         "settings": settings,
     }
@@ -129,12 +128,12 @@ def _digest(folder: Path) -> str:
     return blake2b((folder / MANIFEST).read_bytes()).hexdigest()
 
 
-def await_manifest(folder: Path, digest: str) -> dict[str, Any]:
+def await_manifest(folder: Path, expected: str) -> dict[str, Any]:
     """Read the manifest that the first process wrote, as soon as this machine sees it in the shared folder.
 
     Args:
         folder (`Path`): The folder of the shards.
-        digest (`str`): What [`start_run`] returned in the first process.
+        expected (`str`): What [`start_run`] returned in the first process.
 
     Returns:
         `dict[str, Any]`: The manifest.
@@ -143,7 +142,7 @@ def await_manifest(folder: Path, digest: str) -> dict[str, Any]:
         ValueError: If another manifest, or none, is there after a minute.
     """
     deadline = time.monotonic() + _VISIBLE_SECONDS
-    while not (folder / MANIFEST).exists() or _digest(folder) != digest:
+    while not (folder / MANIFEST).exists() or _digest(folder) != expected:
         if time.monotonic() > deadline:
             raise ValueError(
                 f"{folder}: {MANIFEST} is not the one that the first process wrote, after {_VISIBLE_SECONDS:.0f} "

@@ -84,7 +84,7 @@ def embed_views(
     counts = None if lengths is None else lengths[:, chosen]
     ids = inputs["input_ids"]
     if model.settings.fixed_mask:
-        # Equal texts under an equal dropout mask have equal embeddings: one pass over the anchors is exact.
+        # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
         if not (ids == ids[:, :1]).all():
             raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
         anchors = {name: tensor[:, 0] for name, tensor in inputs.items()}

@@ -4,7 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ logger = logging.get_logger(__name__)
 
 _POLL_SECONDS, _SILENT_SECONDS = 0.5, 10.0
 _calls = itertools.count()
+T = TypeVar("T")
 
 
 def world() -> tuple[int, int]:
@@ -21,6 +22,35 @@ def world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def on_first_process(function: Callable[[], T]) -> T:
+    """Call a function in the first process, and return its result or raise its error in all of them.
+
+    The others wait in a collective, so this is for short work; see [`from_first_process`] for work of any length.
+
+    Args:
+        function (`Callable[[], T]`): What the first process calls. Its result must be picklable.
+
+    Returns:
+        `T`: What the function returned.
+
+    Raises:
+        ValueError: In all processes, if the function raised one.
+    """
+    rank, processes = world()
+    if processes == 1:
+        return function()
+    outcome: list[Any] = [None, None]
+    if rank == 0:
+        try:
+            outcome[0] = function()
+        except ValueError as error:  # The other processes have to learn of it, or they would wait for ever.
+            outcome[1] = str(error)
+    dist.broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise ValueError(outcome[1])
+    return outcome[0]
 
 
 def from_first_process(work: Callable[[], str], what: str) -> str:

@@ -5,6 +5,7 @@ import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(replaced)
     finally:
         _remove(temporary)
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as stream:
+        return file_digest(stream, "blake2b").hexdigest()
 
 
 def _remove(path: Path) -> None:

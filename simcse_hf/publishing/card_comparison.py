@@ -1,7 +1,6 @@
 """What a card says about seeds, and about the difference between the model and a baseline."""
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,14 +92,6 @@ def seed_note(run: dict[str, Any], of_all_seeds: bool = False) -> str:
         return f"Mean ± standard deviation over {len(seeds)} seeds ({listed}); the published seed is {published}."
     chosen = "the best on the dev set" if run["seeds"]["chosen_by"] else "the first"
     return f"All figures come from one seed ({published}), {chosen} of {len(seeds)}."
-
-
-def spread(values: Iterable[float], digits: int = 2) -> str:
-    """Format figures of several seeds as mean ± standard deviation, or a single one as it is."""
-    values = list(values)
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 def comparison_tables(

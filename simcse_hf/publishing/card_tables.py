@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.report import format_mteb_averages, format_number, headline, is_transfer, is_user_task
+from ..evaluation.report import format_mteb_averages, format_number, headline, is_transfer, is_user_task, spread
 from ..evaluation.run import Evaluation
-from .card_comparison import Measured, seed_note, seeds_of, spread
+from .card_comparison import Measured, seed_note, seeds_of
 from .card_results import SHORT_NAMES, Table, protocol_of
 from .card_training import public_name
 

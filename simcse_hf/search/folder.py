@@ -6,13 +6,12 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from ..ops.files import write_atomically
+from ..ops.files import digest, write_atomically
 
 DESCRIPTION = "index.json"
 _LOCK = ".lock"
@@ -98,14 +97,9 @@ def data_folder(folder: Path, described: dict[str, Any]) -> Path:
             raise ValueError(
                 f"{path} is missing or not {entry['bytes']} bytes long: the index is damaged, build it again."
             )
-        if "blake2b" in entry and _digest(path) != entry["blake2b"]:
+        if "blake2b" in entry and digest(path) != entry["blake2b"]:
             raise ValueError(f"{path} is damaged (its digest is not the saved one): build the index again.")
     return data
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return file_digest(stream, "blake2b").hexdigest()
 
 
 @contextmanager
@@ -198,7 +192,7 @@ def write_index(
                 temporary.mkdir()
                 description = {"layout": _LAYOUT_VERSION, **write(temporary), "data": data, "files": {}}
                 for path in sorted(temporary.iterdir()):
-                    description["files"][path.name] = {"bytes": path.stat().st_size, "blake2b": _digest(path)}
+                    description["files"][path.name] = {"bytes": path.stat().st_size, "blake2b": digest(path)}
             with write_atomically(target / DESCRIPTION) as temporary:
                 temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
             _remove_old(target, data, old)

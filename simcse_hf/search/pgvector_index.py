@@ -71,7 +71,6 @@ class PgvectorIndex(VectorIndex):
                 f"{largest}): choose precision float16 or binary, or a smaller truncate_dim."
             )
         try:
-            self._server.with_retries(self._install)
             self._create_or_resume(resume)
         except BaseException:
             self.close()
@@ -106,9 +105,6 @@ class PgvectorIndex(VectorIndex):
 
     # --- the table -------------------------------------------------------------------------------------------------
 
-    def _install(self, connection: "Connection") -> None:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-
     def _create_or_resume(self, resume: bool) -> None:
         stored = self._stored_type()
         if stored is None:
@@ -128,8 +124,12 @@ class PgvectorIndex(VectorIndex):
         self._count = self._stored_count()
 
     @property
+    def _kind(self) -> str:
+        return PRECISIONS[self.precision][0]
+
+    @property
     def _type(self) -> str:
-        return f"{PRECISIONS[self.precision][0]}({self.dim})"
+        return f"{self._kind}({self.dim})"
 
     def _stored_type(self) -> str | None:
         """Return the type of the table's embeddings, such as `vector(384)`; `None` without the table."""
@@ -193,13 +193,12 @@ class PgvectorIndex(VectorIndex):
         """
         from pgvector import HalfVector, Vector
 
-        kind = PRECISIONS[self.precision][0]
-        convert = Vector if kind == "vector" else HalfVector
+        convert = Vector if self._kind == "vector" else HalfVector
         with connection.transaction(), connection.cursor() as cursor:
             cursor.execute(self._sql("DELETE FROM {table} WHERE position >= %s"), [self._count])
             columns = "{table} (position, sentence, attributes, embedding)"
             with cursor.copy(self._sql(f"COPY {columns} FROM STDIN (FORMAT BINARY)")) as copy:
-                copy.set_types(["int8", "text", "jsonb", kind])
+                copy.set_types(["int8", "text", "jsonb", self._kind])
                 for position, (vector, record) in enumerate(zip(vectors, records, strict=True), self._count):
                     copy.write_row((position, *record, convert(vector)))
 
@@ -228,8 +227,7 @@ class PgvectorIndex(VectorIndex):
 
     def save(self, folder: Path) -> None:
         """Build the graph and the index for filters on the server, if they are missing. The folder gets no file."""
-        kind, suffix = PRECISIONS[self.precision][0], "ip_ops"
-        embedding = f"embedding {kind}_{suffix}"
+        embedding = f"embedding {self._kind}_ip_ops"
         if self.precision == "binary":
             embedding = f"(binary_quantize(embedding)::bit({self.dim})) bit_hamming_ops"
         graph = f"WITH (m = {self.neighbors}, ef_construction = {self.ef_construction})"
@@ -271,8 +269,7 @@ class PgvectorIndex(VectorIndex):
         from pgvector import HalfVector, Vector
         from psycopg.types.json import Jsonb
 
-        kind = PRECISIONS[self.precision][0]
-        vector = Vector(query) if kind == "vector" else HalfVector(query)
+        vector = Vector(query) if self._kind == "vector" else HalfVector(query)
         values: dict[str, Any] = {"query": vector, "top_k": top_k, "candidates": max(self.ef_search, top_k)}
         conditions = []
         if self._has_more:

@@ -42,7 +42,7 @@ class PostgresServer:
         if not is_this_machine(parts) and not is_encrypted(parts):
             self._settings["require_auth"] = "!password"  # the server may not ask for the password in clear
         self._connection: Connection | None = None
-        self._lock: tuple[str, ...] | None = None  # the table that this process writes to
+        self._locked = False  # whether no other process can write to the table
 
     def __str__(self) -> str:
         return without_password(self._url)

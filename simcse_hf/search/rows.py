@@ -31,11 +31,19 @@ class SentenceRows:
         names = [_SENTENCE, *(_KEPT + name for name in self.kept)]
         self._schema = pa.schema([(name, pa.large_string()) for name in names])
         self._batches: list[pa.RecordBatch] = []
-        self._in_memory = 0  # the last batches, which no file holds
-        self._table = self._schema.empty_table()
+        self._in_memory, self._bytes = 0, 0  # of the last batches, which no file holds
+        self._count = 0
+        self._whole: pa.Table | None = None
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._count
+
+    @property
+    def _table(self) -> pa.Table:
+        """All batches as one table, which is put together again when batches were appended."""
+        if self._whole is None:
+            self._whole = pa.Table.from_batches(self._batches, self._schema)
+        return self._whole
 
     def __getitem__(self, position: int) -> str:
         """Return the sentence at a position."""
@@ -50,10 +58,12 @@ class SentenceRows:
     def append(self, batch: pa.RecordBatch) -> None:
         """Append rows that `batch` made."""
         self._batches.append(batch)
+        self._count += len(batch)
         self._in_memory += 1
-        if sum(batch.nbytes for batch in self._batches[-self._in_memory :]) > _MEMORY_BYTES:
+        self._bytes += batch.nbytes
+        self._whole = None
+        if self._bytes > _MEMORY_BYTES:
             self._move_to_file()
-        self._table = pa.Table.from_batches(self._batches, self._schema)
 
     def _move_to_file(self) -> None:
         """Write the batches in memory to a temporary file and map it. The file is removed at once; the map stays."""
@@ -65,7 +75,7 @@ class SentenceRows:
             self._batches[-self._in_memory :] = _read(Path(name)).to_batches()
         finally:
             os.unlink(name)
-        self._in_memory = 0
+        self._in_memory, self._bytes = 0, 0
 
     def select(self, filters: Mapping[str, str]) -> Selection:
         """Find the rows in which every named column holds the given value.
@@ -122,7 +132,7 @@ class SentenceRows:
                 f"{path}: damaged (holds the columns {table.schema.to_string()!r} with {nulls} nulls, not sentences); "
                 "build the index again."
             )
-        rows._table, rows._batches = table, table.to_batches()
+        rows._whole, rows._batches, rows._count = table, table.to_batches(), len(table)
         return rows
 
 

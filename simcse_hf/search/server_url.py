@@ -1,4 +1,4 @@
-"""The URLs of database servers: which forms are accepted, what is saved, and which ones the user has to name."""
+"""Check the URLs of database servers, decide what of them is saved, and when the user has to give them."""
 
 import os
 from collections.abc import Mapping

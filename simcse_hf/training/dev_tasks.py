@@ -5,13 +5,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
 from datasets import Dataset, Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..ops.distributed import world
+from ..ops.distributed import on_first_process
 from .callbacks import DevSetCallback, SimilarityEvalCallback
 
 if TYPE_CHECKING:
@@ -53,17 +52,7 @@ class TasksEvalCallback(DevSetCallback):
             ValueError: If embeddings are not finite, or all equal.
         """
         embeddings = self._encode(model, tokenizer).numpy()
-        outcome: list[Any] = [None]
-        if world()[0] == 0:
-            try:
-                outcome = [self._score(lambda texts: embeddings[[self._row[text] for text in texts]])]
-            except ValueError as error:  # The other processes have to learn of it, or they would wait for ever.
-                outcome = [str(error)]
-        if world()[1] > 1:
-            dist.broadcast_object_list(outcome, src=0)
-        if isinstance(outcome[0], str):
-            raise ValueError(outcome[0])
-        return outcome[0]
+        return on_first_process(lambda: self._score(lambda texts: embeddings[[self._row[text] for text in texts]]))
 
     def _score(self, encode: Any) -> dict[str, float]:
         results = {name: task.evaluate(encode) for name, task in self.tasks.items()}

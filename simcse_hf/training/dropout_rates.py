@@ -58,7 +58,7 @@ def measure_dropout(model: ContrastiveModel, attention_mask: torch.Tensor) -> It
 
         softmax(0) I = [[1/2, 1/2], [1/2, 1/2]], and with dropout of rate 1/4 perhaps [[2/3, 2/3], [0, 2/3]]
 
-    Functions of eager attention are not measured, because each architecture has its own.
+    Eager attention is not measured, because each architecture implements its own.
 
     Args:
         model (`ContrastiveModel`): A model in training mode.

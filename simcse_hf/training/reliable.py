@@ -13,7 +13,7 @@ from torch import nn
 from transformers import Trainer
 from transformers.utils import logging
 
-from ..ops.distributed import sum_over_processes, world
+from ..ops.distributed import on_first_process, sum_over_processes, world
 from ..ops.flash import avoid_cudnn_attention
 from .checkpoints import (
     STAGING,
@@ -176,19 +176,7 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     Raises:
         ValueError: If there is no whole checkpoint, in all processes.
     """
-    path, problem = "", ""
-    if world()[0] == 0:
-        try:
-            path = _checked(resume, output_dir)
-        except ValueError as error:
-            problem = str(error)
-    if world()[1] > 1:
-        outcome = [path, problem]
-        dist.broadcast_object_list(outcome)
-        path, problem = outcome
-    if problem:
-        raise ValueError(problem)
-    return path
+    return on_first_process(lambda: _checked(resume, output_dir))
 
 
 def _checked(resume: CheckpointName, output_dir: str) -> str:

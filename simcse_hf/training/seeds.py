@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from transformers.utils import logging
 
-from ..ops.distributed import world
+from ..ops.distributed import on_first_process
 from ..ops.files import write_atomically
 from .checkpoints import newest_whole_checkpoint
 from .output_dir import RESULTS, SEEDS, prepare_output_dir
@@ -58,7 +57,7 @@ def runs_by_seed(
     seeds = seed_list(data_args.seeds, training_args.seed)
     directory = Path(str(training_args.output_dir))
     settings = _settings(model_args, data_args, training_args)
-    states = _on_first_process(lambda: _prepare(directory, seeds, settings, data_args, training_args))
+    states = on_first_process(lambda: _prepare(directory, seeds, settings, data_args, training_args))
     for seed in seeds:
         if states[seed] == "finished":
             logger.info(f"{seed_folder(directory, seed)} is finished and not repeated.")
@@ -67,7 +66,7 @@ def runs_by_seed(
         run = _arguments_of_seed(training_args, seed, resume=states[seed] == "interrupted")
         yield copy.deepcopy(model_args), copy.deepcopy(data_args), run
         _release(run)
-    _on_first_process(lambda: publish_best(directory, seeds))
+    on_first_process(lambda: publish_best(directory, seeds))
     if training_args.push_to_hub and training_args.process_index == 0:
         _push(directory, training_args)
 
@@ -176,21 +175,6 @@ def _prepare_seed(args: SimCSETrainingArguments, seed: int) -> str:
         logger.warning(f"Seed {seed} starts again: {error}")
     prepare_output_dir(_arguments_of_seed(args, seed, resume=False), overwrite=True)
     return "new"
-
-
-def _on_first_process(function: Callable[[], Any]) -> Any:
-    """Call a function in the first process, and return its result or raise its error in all of them."""
-    outcome: list[Any] = [None, None]
-    if world()[0] == 0:
-        try:
-            outcome[0] = function()
-        except ValueError as error:  # The other processes have to learn of it, or they would wait for ever.
-            outcome[1] = str(error)
-    if world()[1] > 1:
-        dist.broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise ValueError(outcome[1])
-    return outcome[0]
 
 
 def _release(args: SimCSETrainingArguments) -> None:

@@ -1,4 +1,4 @@
-"""The rate at which dropout drops is measured before unsupervised training, and a wrong one is refused."""
+"""The realised dropout rate is measured before unsupervised training, and a wrong rate is refused."""
 
 import re
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import FAMILIES, random_batch, tiny_config
-from transformers import AttentionInterface, AttentionMaskInterface
+from trainer_helpers import registered_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
@@ -71,12 +70,8 @@ def _rounding(module, query, key, value, attention_mask, **kwargs):
 
 @pytest.fixture
 def rounds_the_rate():
-    name = "rounds_the_rate"
-    AttentionInterface.register(name, _rounding)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    yield name
-    for interface in (AttentionInterface, AttentionMaskInterface):
-        del interface._global_mapping[name]
+    with registered_attention("rounds_the_rate", _rounding) as name:
+        yield name
 
 
 def trainer_of(model, tmp_path, tokenizer):

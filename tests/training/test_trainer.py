@@ -12,16 +12,14 @@ from conftest import FAMILIES, VOCABULARY, tiny_config
 from datasets import Dataset
 from process_helpers import start_processes
 from torch._dynamo.utils import counters
+from trainer_helpers import registered_attention
 from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
     BertForMaskedLM,
     BertTokenizer,
     EarlyStoppingCallback,
     TrainerCallback,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.evaluation.pairs import ScoredPairs
@@ -323,12 +321,8 @@ def _attention_without_dropout(module, query, key, value, attention_mask, **kwar
 @pytest.fixture
 def drops_no_weights():
     """Register an attention function that, like some kernels, accepts a dropout rate but ignores it."""
-    name = "drops_no_weights"
-    AttentionInterface.register(name, _attention_without_dropout)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    yield name
-    for interface in (AttentionInterface, AttentionMaskInterface):
-        del interface._global_mapping[name]
+    with registered_attention("drops_no_weights", _attention_without_dropout) as name:
+        yield name
 
 
 @pytest.mark.parametrize("changes", [{}, {"bf16": True}])

@@ -12,7 +12,7 @@ BANDS = 5
 #: Points at which a density is computed.
 POINTS = 201
 _MOST_COLUMNS = 3
-#: Fewer different cosines than this give no density; they are drawn as single lines.
+#: A band with fewer distinct cosines than this has no density estimate; only its mean is drawn.
 _FEWEST = 3
 
 

@@ -155,7 +155,7 @@ def draw_rows(source: Path, rows: int, unit: str, folder: Path) -> Path:
 
 
 def _draw(units: list[list[Any]], rows: int) -> list[list[Any]]:
-    """Draw units at random until they hold so many rows, and return them in their first order."""
+    """Draw units at random until they hold `rows` rows, and return them in their original order."""
     order = random.Random(0).sample(range(len(units)), len(units))
     held = list(itertools.accumulate(len(units[number]) for number in order))
     count = next((position + 1 for position, total in enumerate(held) if total >= rows), len(units))

@@ -102,7 +102,7 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
     planned = plan(table, options)
     failures: dict[str, str] = {}
     pending = [each for each in planned if not options.only or each.row.name in options.only]
-    total = len({each.run.key(options.sources) for each in pending})
+    wanted = _distinct(pending, options)
     for wait in (False, True):  # first what no other process trains, then wait for what one does
         left = []
         for each in pending:
@@ -118,8 +118,8 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
                 failures[key] = str(error)
                 logger.warning(f"{table.name}: {each.row.name} could not be run: {error}")
                 continue
-            done = sum(store.has(run, groups) for run, groups in _distinct(planned, options))
-            logger.info(f"{table.name}: {done} of {total} runs are finished.")
+            done = sum(store.has(run, groups) for run, groups in wanted)
+            logger.info(f"{table.name}: {done} of {len(wanted)} runs are finished.")
             write_document(summarise(table, store, options, planned, failures, command), options)
         pending = left
     document = summarise(table, store, options, planned, failures, command)

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 import yaml
 from filelock import FileLock
@@ -18,7 +17,7 @@ from transformers import PrinterCallback
 
 from ...evaluation.embeddings import Encoder
 from ...evaluation.functions import call_function
-from ...evaluation.report import versions
+from ...evaluation.report import load_scores, save_scores, versions
 from ...evaluation.word_vectors import WordVectors
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically
@@ -78,11 +77,9 @@ class RunStore:
         if key in self._measured and self._measured[key].results.keys() == document["results"].keys():
             return self._measured[key]
         result = Measured(document["results"])
-        with np.load(self._path(run).with_suffix(".scores.npz"), allow_pickle=False) as arrays:
-            for name in arrays.files:
-                group, task, part, kind = name.split("|")
-                parts = result.scores.setdefault(group, {}).setdefault(task, {})
-                parts.setdefault(part, {})[kind] = arrays[name]
+        for name, parts in load_scores(self._path(run).with_suffix(".scores.npz")).items():
+            group, task = name.split("|")
+            result.scores.setdefault(group, {})[task] = parts
         self._measured[key] = result
         return result
 
@@ -153,18 +150,11 @@ class RunStore:
             "seconds": round(time.perf_counter() - started, 1),
             "versions": versions(),
         }
-        arrays = {
-            f"{group}|{task}|{part}|{kind}": array
-            for group, tasks in measured.scores.items()
-            for task, parts in tasks.items()
-            for part, kinds in parts.items()
-            for kind, array in kinds.items()
+        scores = {
+            f"{group}|{task}": parts for group, tasks in measured.scores.items() for task, parts in tasks.items()
         }
-        with (
-            write_atomically(self._path(run).with_suffix(".scores.npz")) as temporary,
-            open(temporary, "wb") as stream,
-        ):
-            np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy's stub takes no file object
+        with write_atomically(self._path(run).with_suffix(".scores.npz")) as temporary:
+            save_scores(temporary, scores)
         with write_atomically(self._path(run)) as temporary:
             temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if not self.keep_models:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ SCALE_FILES = Path(__file__).with_name("scales")
 FIRST_SEED = 42
 #: Raise this number when a change of the package gives other figures for the same settings: runs are trained again.
 SEMANTICS = 1
-#: Settings that decide where a run writes, and not what it learns.
 #: Settings that change how a run is stored or how fast it is, but not what it learns.
 _NOT_LEARNT = (
     "output_dir",
@@ -79,6 +78,7 @@ class Run:
     steps: int
     row_seconds: float
     evaluation_seconds: float
+    _keys: dict[Sources, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def trained(self) -> bool:
@@ -113,6 +113,11 @@ class Run:
 
     def key(self, sources: Sources) -> str:
         """Return the name under which the run is kept: equal for equal settings, seed, files and start model."""
+        if sources not in self._keys:  # a plan asks often, and the files of a run are looked up every time
+            self._keys[sources] = self._compute_key(sources)
+        return self._keys[sources]
+
+    def _compute_key(self, sources: Sources) -> str:
         defaults = _defaults(self.supervised)
         settings = {k: v for k, v in self.settings.items() if k not in _NOT_LEARNT and v != defaults.get(k, MISSING)}
         for name in _FILES:
