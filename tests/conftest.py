@@ -6,6 +6,7 @@
 The padding id is 1 and not 0, so that code which takes 0 for padding fails.
 """
 
+import gc
 import logging
 import os
 
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Keep imported modules out of garbage collection: a Trainer collects at every start, which would take 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

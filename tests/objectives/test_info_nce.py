@@ -61,7 +61,7 @@ def gradients(loss, inputs):
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
 @pytest.mark.parametrize("k", [0, 1, 3])
-@pytest.mark.parametrize("n", [2, 3, 17])
+@pytest.mark.parametrize("n", [2, 3, 9])
 def test_equals_the_equations(n, k, temperature, similarity, form):
     weight = 0.7 if k else 0.0
     inputs = draw(n, k)
@@ -76,7 +76,7 @@ def test_equals_the_equations(n, k, temperature, similarity, form):
 @pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
 def test_float32_equals_the_equations(temperature, k, form):
     """In float32, loss and gradient differ only by the rounding of a logit, which is 1e-7 / temperature."""
-    inputs = draw(17, k, dtype=torch.float32)
+    inputs = draw(9, k, dtype=torch.float32)
     exact_inputs = [None if x is None else x.detach().double().requires_grad_() for x in inputs]
     fast = InfoNCE(temperature)(*inputs)
     slow = slow_loss(*exact_inputs, temperature, 1.0, "cosine")
