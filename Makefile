@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 CODE := simcse_hf tests examples benchmarks model_cards
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test quality docs clean
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+PIP := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: quickstart test test-all types suite quality docs clean
 
 quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
@@ -13,8 +16,16 @@ quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show
 test: $(INSTALLED)  ## lint, format, types and the test suite
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+types: $(INSTALLED)
 	$(BIN)/mypy
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+suite: $(INSTALLED)
+	$(PYTEST)
+
+test-all: $(INSTALLED)  ## the test suite with the tests marked slow, which takes half an hour
+	$(PYTEST) --run_slow
 
 quality: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix $(CODE)
@@ -26,8 +37,8 @@ docs: $(INSTALLED)  ## build the documentation site into site/, with warnings as
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(PIP) torch
+	$(PIP) --editable '.[test]'
 	touch $@
 
 clean:

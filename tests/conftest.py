@@ -11,6 +11,8 @@ import logging
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
+# Some tests fork this process, and a process forked from one with several OpenMP threads waits for ever.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -91,6 +93,12 @@ def with_masked_inputs(batch, probability=0.3, seed=0):
 def flat(batch):
     """(batch, num_sentences, length) -> (batch * num_sentences, length), as a stock encoder takes it."""
     return {name: x.flatten(0, 1) for name, x in batch.items()}
+
+
+def fast_first(*values):
+    """Parametrize a test with values of which every run takes the first, and `--run_slow` all."""
+    more = [value if isinstance(value, tuple) else (value,) for value in values[1:]]
+    return [values[0], *(pytest.param(*value, marks=pytest.mark.slow) for value in more)]
 
 
 def pytest_addoption(parser):

@@ -92,6 +92,7 @@ def test_invalid_input_is_refused_with_file_and_line(tmp_path):
         build_nli_groups([], sampling="pairs")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the shared NLI data is not beside the repository")
 def test_real_pairs_are_grouped_in_seconds():
     start = time.process_time()  # others may use the machine

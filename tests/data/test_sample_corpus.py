@@ -54,6 +54,7 @@ def test_equal_seeds_give_equal_items_and_all_are_distinct(make):
     assert len(set(items)) == 300
 
 
+@pytest.mark.slow
 def test_the_grammar_has_over_a_hundred_thousand_sentences():
     assert len(set(sentences(101_000, seed=0))) == 101_000
 

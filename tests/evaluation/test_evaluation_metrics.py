@@ -83,6 +83,7 @@ def test_the_metric_works_alone_in_batches_and_combined():
     )
 
 
+@pytest.mark.slow
 def test_the_packages_evaluate_and_mteb_are_imported_only_when_they_are_used():
     program = (
         "import sys, simcse_hf.evaluation, simcse_hf.evaluation.mteb; "

@@ -53,9 +53,9 @@ def test_a_shard_that_is_written_in_place_is_noticed(tmp_path, monkeypatch):
             with write_atomically(path) as temporary:
                 yield temporary
             return
+        path.write_bytes(b"half")
         sign = path.with_name(f".{path.name}.1.partial")  # every second kill waits for it
         sign.touch()
-        path.write_bytes(b"half")
         time.sleep(0.02)
         yield path
         sign.unlink()

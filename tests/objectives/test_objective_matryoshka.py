@@ -10,6 +10,7 @@ from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_ob
 from simcse_hf.objectives.matryoshka import Matryoshka, make_matryoshka, matryoshka_dims
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
+NARROW = {name: {"projector_dim": 16} for name in ("barlow_twins", "vicreg")}  # the default width is 8,192
 
 
 def slow_info_nce(vectors, width, temperature):
@@ -43,7 +44,7 @@ def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
 
 @pytest.mark.parametrize("name", WITH_OWN_PARAMETERS)
 def test_any_objective_gets_each_width_and_its_own_parameters(name):
-    objective = make_matryoshka(name, 8, [4], {}, {}).double()
+    objective = make_matryoshka(name, 8, [4], {}, NARROW.get(name, {})).double()
     vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
     inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
     parts = objective(EncodedBatch(vectors, inputs, None, states))
@@ -58,7 +59,8 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
 def test_the_requirements_of_the_wrapped_objective_are_kept(name):
-    plain, wrapped = make_objective(name, 8, {}, {}), make_matryoshka(name, 8, [2], {}, {})
+    options = NARROW.get(name, {})
+    plain, wrapped = make_objective(name, 8, {}, options), make_matryoshka(name, 8, [2], {}, options)
     for asked in ("encoders", "num_views", "needs_hidden_states", "needs_text_ids"):
         assert getattr(wrapped, asked) == getattr(plain, asked)
 

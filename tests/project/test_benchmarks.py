@@ -37,6 +37,7 @@ def test_every_benchmark_is_registered():
     assert BENCHMARKS.keys() == {path.parent.name if path.stem == "__init__" else path.stem for path in paths}
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs_as_a_command_without_data(tmp_path):
     output = tmp_path / "results.json"
     completed = run("info_nce", "--rows", "64", "--threads", "1", "--output", str(output))
@@ -134,6 +135,7 @@ def test_the_gpu_benchmark_measures_training_and_encoding(gpu_benchmark, capsys)
     assert "| MiniLM, file to vectors | ours |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_records_failures_and_writes_each_row_at_once(gpu_benchmark, monkeypatch):
     from benchmarks.gpu import training
 

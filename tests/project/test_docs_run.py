@@ -25,6 +25,8 @@ NOT_RUN = {
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }
+#: Their commands take more than five seconds.
+SLOW = ("docs/training.md", "docs/publishing.md", "docs/reproducing.md", "docs/analysis.md")
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.
@@ -54,7 +56,10 @@ def workspace(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if blocks(name)])
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in DOCUMENTS if blocks(name)],
+)
 def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(workspace, tmp_path / "here", symlinks=True))
     names = {}

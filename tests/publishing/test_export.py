@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, tiny_config
+from conftest import FAMILIES, fast_first, tiny_config
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertModel
@@ -149,10 +149,7 @@ def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_tran
     agree(sentence_transformer_vectors(exported), ours)
 
 
-#: An export to ONNX takes seconds, so only two poolers are exported in every run of the tests.
-ONNX_POOLERS = [
-    name if name in ("cls", "avg_first_last") else pytest.param(name, marks=pytest.mark.slow) for name in POOLER_TYPES
-]
+ONNX_POOLERS = fast_first("cls", *(name for name in POOLER_TYPES if name != "cls"))
 
 
 @pytest.mark.parametrize("name", ONNX_POOLERS)
@@ -163,7 +160,8 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, t
     agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
 
 
-@pytest.mark.parametrize("pooler", ONNX_POOLERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("pooler", POOLER_TYPES)
 def test_a_published_model_gives_equal_embeddings_in_onnx_runtime(pooler, published, tmp_path):
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(published, pooler_type=pooler)
@@ -268,6 +266,7 @@ def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_with_wrong_embeddings_is_deleted(published, tmp_path, monkeypatch):
     needs("onnxruntime"), needs("onnxscript")
     monkeypatch.setattr("simcse_hf.publishing.export.ONNX_TOLERANCE", -1.0)

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 import torch
 import transformers.utils.hub
-from conftest import tiny_config
+from conftest import fast_first, tiny_config
 from datasets import Dataset
 from hub_server import HubServer
 from huggingface_hub import constants
@@ -93,7 +93,7 @@ torch.save(found, sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", fast_first(*FAMILIES))
 def test_a_pushed_model_gives_bit_identical_embeddings_on_another_machine(family, hub, saved, tmp_path):
     directory = saved(family)
     push_model(directory, "org/name")
@@ -399,7 +399,7 @@ def train(tokenizer, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", fast_first(*FAMILIES))
 @pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
 def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, train):
     trainer, directory = train(family, strategy)

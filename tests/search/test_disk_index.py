@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import fast_first
 from test_search_backends import DIM, numpy_search, unit_vectors
 from test_search_folder import SENTENCES, CountingModel
 
@@ -73,7 +74,7 @@ def test_a_loaded_index_grows_and_the_saved_one_does_not_change(small_blocks, tm
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
 
 
-@pytest.mark.parametrize("codes, bytes_per_vector, least", [("sq8", 16, 0.95), ("pq8", 8, 0.3)])
+@pytest.mark.parametrize("codes, bytes_per_vector, least", fast_first(("sq8", 16, 0.95), ("pq8", 8, 0.3)))
 def test_codes_take_few_bytes_and_still_find_neighbours(codes, bytes_per_vector, least, tmp_path):
     vectors, queries = unit_vectors(4000), unit_vectors(50, seed=1)
     index = DiskIndex(DIM, codes, cells=10, probes=10, training=vectors)

@@ -263,6 +263,7 @@ def test_a_run_with_gradcache_equals_a_run_without(run, tmp_path):
     assert_same_runs(plain, cached, 2e-3 if run == "bf16" else 2e-5)
 
 
+@pytest.mark.slow
 def test_unsupervised_training_with_dropout_lowers_the_loss(tmp_path):
     _, logs = train(tmp_path, 1, 0.1, max_steps=60, gradcache_chunk_size=2, learning_rate=0.05)
     losses = [entry["loss"] for entry in logs]

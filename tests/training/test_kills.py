@@ -22,6 +22,7 @@ def test_killed_runs_of_every_configuration_resume_with_equal_bits(tmp_path, nam
     assert counts["kills"] == 6 and counts["differing"] == 0, counts
 
 
+@pytest.mark.slow
 def test_the_kill_benchmark_notices_a_run_that_differs(tmp_path, monkeypatch):
     """Not even the seed of the data may change unnoticed."""
     from benchmarks import kills

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, fast_first, tiny_config
 from datasets import Dataset
 from transformers import TrainerCallback
 
@@ -113,7 +113,7 @@ def test_negatives_are_replaced_every_n_steps_and_a_batch_that_was_fetched_befor
         assert rows <= mined[step // 2], f"step {step}"
 
 
-@pytest.mark.parametrize("changes", [{}, {"dataloader_num_workers": 1}, {"gradcache_chunk_size": 3}])
+@pytest.mark.parametrize("changes", fast_first({"dataloader_num_workers": 1}, {}, {"gradcache_chunk_size": 3}))
 def test_workers_and_gradcache_see_the_same_negatives(tmp_path, tokenizer, changes):
     plain, first = trainer_of(tmp_path, tokenizer)
     plain.train()
@@ -128,8 +128,13 @@ def test_workers_and_gradcache_see_the_same_negatives(tmp_path, tokenizer, chang
 
 @pytest.mark.parametrize(
     ("changes", "stop"),
-    [({"mine_every": 2}, 3), ({"mine_every": 2}, 4), ({"mine_every": None, "mine_every_epochs": 1}, 3)]
-    + [({"mine_every": None, "mine_every_epochs": 1}, 5), ({"mine_relative_margin": 0.5, "mine_negatives": 2}, 3)],
+    fast_first(
+        ({"mine_every": 2}, 3),
+        ({"mine_every": 2}, 4),
+        ({"mine_every": None, "mine_every_epochs": 1}, 3),
+        ({"mine_every": None, "mine_every_epochs": 1}, 5),
+        ({"mine_relative_margin": 0.5, "mine_negatives": 2}, 3),
+    ),
 )
 def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, changes, stop):
     every = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7}

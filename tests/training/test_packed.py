@@ -138,6 +138,7 @@ def uncompiled(monkeypatch):
     monkeypatch.setattr(packed_module, "COMPILE_ON_CPU", {})
 
 
+@pytest.mark.slow
 def test_an_epoch_compiles_one_graph_for_each_bucket_and_reaches_the_same_weights(tmp_path, tokenizer):
     """Evaluation in between and an incomplete last batch compile nothing."""
     data = texts(60)  # 7 batches of 8 and an incomplete one of 4

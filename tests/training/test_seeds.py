@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, fast_first, tiny_config
 from process_helpers import start_processes
 from safetensors.torch import load_file
 from transformers import AutoModel, BertForMaskedLM
@@ -64,7 +64,7 @@ def _same_weights(one, two, name="model.safetensors"):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-@pytest.mark.parametrize("objective", ["simcse", "esimcse"])
+@pytest.mark.parametrize("objective", fast_first("simcse", "esimcse"))
 def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(tmp_path, words, objective, capsys):
     """The objective esimcse keeps a queue and a second encoder, and draws the words that it repeats."""
     words = [*words, "--objective", objective]
@@ -206,6 +206,7 @@ def test_contradictions_are_refused(tmp_path, words, more, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_output_directory_with_another_run_or_other_settings_is_refused(tmp_path, words):
     out = tmp_path / "out"
     words = [*words, "--max_steps", "1", "--output_dir", str(out)]
@@ -247,6 +248,7 @@ def _train_in_process(rank, processes, port, words):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, words):
     rows = zip(*(_sentences(32, seed) for seed in range(3)), strict=True)
     lines = "".join(",".join(row) + "\n" for row in rows)

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from conftest import fast_first
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -46,7 +47,7 @@ def uninterrupted(tmp_path_factory):
     return fingerprint(folder)
 
 
-@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("number, status", fast_first((signal.SIGTERM, 143), (signal.SIGINT, 130)))
 def test_a_signal_saves_the_current_step_and_the_exit_status_names_it(tmp_path, number, status, uninterrupted):
     trainer = make_trainer(NAME, tmp_path, (Signal(number, 3),), max_steps=10, logging_steps=1)
     if number == signal.SIGTERM:
@@ -61,7 +62,7 @@ def test_a_signal_saves_the_current_step_and_the_exit_status_names_it(tmp_path, 
     assert fingerprint(tmp_path) == uninterrupted
 
 
-@pytest.mark.parametrize("step", [5, 6])
+@pytest.mark.parametrize("step", fast_first(5, 6))
 @pytest.mark.parametrize("name", [NAME, "best of the dev set, one checkpoint kept"])
 def test_a_run_stopped_around_the_end_of_an_epoch_resumes_with_equal_results(tmp_path, step, name):
     changes = {"max_steps": 10, "logging_steps": 1, "save_strategy": "epoch"}

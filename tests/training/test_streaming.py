@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, fast_first, tiny_config
 from datasets import IterableDataset
 from transformers import TrainerCallback
 
@@ -60,12 +60,12 @@ class Kill(TrainerCallback):
 
 @pytest.mark.parametrize(
     ("columns", "name", "changes"),
-    [
+    fast_first(
         (1, "texts.csv", {}),
         (1, "texts.csv.gz", {"view": "crop", "view_rate": 0.4}),
         (2, "pairs.csv", {"gradient_accumulation_steps": 2, "max_steps": 8}),
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
-    ],
+    ),
 )
 def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
     tmp_path, tokenizer, columns, name, changes

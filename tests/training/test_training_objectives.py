@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import fast_first, tiny_config
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from trainer_helpers import SETTINGS, rows_for, sentences, trainer_of
@@ -72,7 +72,7 @@ def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
     assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (4, 2, tokens)
 
 
-@pytest.mark.parametrize("objective", ["simcse", "vicreg", "contrastive_tension", "softmax"])
+@pytest.mark.parametrize("objective", fast_first("simcse", "vicreg", "contrastive_tension", "softmax"))
 def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer, objective):
     settings = SETTINGS[objective] | {"encoders": 2}
     whole = trainer_of(start, tmp_path, tokenizer, objective, settings=settings)
@@ -90,7 +90,7 @@ def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(star
 
 
 @pytest.mark.parametrize("view", [v for v in DATASET_VIEWS if v not in ("synonyms", "eda")])
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("both", fast_first(False, True))
 def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
     changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
     whole = trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, view_model=str(start), **changes)

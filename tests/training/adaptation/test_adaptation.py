@@ -163,6 +163,7 @@ def test_if_nothing_beats_the_start_model_on_dev_nothing_is_judged(settings, fix
     assert "Nothing that was tried did better" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_adaptation_killed_in_every_run_ends_with_the_figures_and_the_model_of_one_that_was_not(
     settings, fixed_plan, monkeypatch, tmp_path
 ):
@@ -298,6 +299,7 @@ def test_the_command_refuses_other_arguments_and_starts_again_on_request(setting
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["corpus"]["texts"] == 100
 
 
+@pytest.mark.slow
 def test_adapts_the_sample_encoder_to_the_sample_corpus_within_its_budget(tmp_path, capsys):
     """All of it is real here: methods, speed measurements, the search and the verdict."""
     corpus = write_sample_corpus(tmp_path / "corpus", num_sentences=1500, num_triplets=20, num_pairs=300)

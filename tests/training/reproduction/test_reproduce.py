@@ -138,6 +138,7 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     assert figures(continued) == figures(document)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_after_a_checkpoint_continues_there(data_dir, tmp_path, monkeypatch):
     """At the paper's scale a run takes hours and saves whole checkpoints."""
     small = SMALL | {"max_steps": 4, "save_only_model": False}
@@ -242,6 +243,7 @@ def test_the_command_lists_tables_and_plans_a_table_offline(data_dir, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_table_of_one_s_own_and_writes_it_for_the_documents(data_dir, tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(TABLE))
     words = ["--data_dir", str(data_dir), "--output", str(tmp_path / "out"), "--seeds", "1", "--quiet"]
