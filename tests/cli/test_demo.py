@@ -182,11 +182,13 @@ def downloaded(browser, selector):
     return list(csv.reader(io.StringIO(base64.b64decode(address.partition("base64,")[2]).decode())))
 
 
+@pytest.mark.slow
 def test_the_page_names_the_model_and_the_index(browser, folders):
     text = element(browser, ".gradio-container").text
     assert str(folders / "model") in text and "6 sentences, embeddings of 32 dimensions" in text
 
 
+@pytest.mark.slow
 def test_search_shows_the_ranked_sentences_of_the_index_and_offers_them_as_csv(browser, index):
     enter(browser, "query", QUERY)
     element(browser, "#search").click()
@@ -199,17 +201,20 @@ def test_search_shows_the_ranked_sentences_of_the_index_and_offers_them_as_csv(b
     assert [(row[3], float(row[2])) for row in table] == [(text, pytest.approx(score)) for text, score in expected]
 
 
+@pytest.mark.slow
 def test_an_example_fills_in_the_query(browser):
     enter(browser, "query", "")
     element(browser, "#examples button, #examples td").click()
     until(browser, lambda: element(browser, "#query textarea, #query input").get_attribute("value") == SENTENCES[0])
 
 
+@pytest.mark.slow
 def test_enter_searches_and_markup_in_a_sentence_is_shown_as_text(browser, index):
     enter(browser, "query", SENTENCES[3] + "\n")
     until(browser, lambda: rows(browser) and rows(browser)[0] == ["1", "1.0000", SENTENCES[3]])
 
 
+@pytest.mark.slow
 def test_an_empty_query_gets_a_message_and_no_results(browser):
     enter(browser, "query", "the cat")
     element(browser, "#search").click()
@@ -220,6 +225,7 @@ def test_an_empty_query_gets_a_message_and_no_results(browser):
     assert rows(browser) == []
 
 
+@pytest.mark.slow
 def test_a_threshold_that_hides_everything_gets_a_message_with_the_best_score(browser, index):
     box = element(browser, "input[type=number][aria-label*='Lowest cosine similarity']")
     enter(browser, "query", QUERY)
@@ -234,6 +240,7 @@ def test_a_threshold_that_hides_everything_gets_a_message_with_the_best_score(br
     assert rows(browser) == []
 
 
+@pytest.mark.slow
 def test_two_sentences_are_compared(browser, model):
     element(browser, "#compare-tab-button").click()
     enter(browser, "first", SENTENCES[0])
@@ -246,6 +253,7 @@ def test_two_sentences_are_compared(browser, model):
     until(browser, lambda: element(browser, "#cosine").text == f"Cosine: {score:.4f}")
 
 
+@pytest.mark.slow
 def test_the_heat_map_shows_all_similarities_and_offers_them_as_csv(browser, model):
     element(browser, "#heat-tab-button").click()
     enter(browser, "lines", SENTENCES[0])
@@ -264,6 +272,7 @@ def test_the_heat_map_shows_all_similarities_and_offers_them_as_csv(browser, mod
     )
 
 
+@pytest.mark.slow
 def test_geometry_measures_the_sentences_of_the_index_and_the_positive_pairs(browser, model):
     element(browser, "#geometry-tab-button").click()
     element(browser, "#measure").click()
@@ -273,6 +282,7 @@ def test_geometry_measures_the_sentences_of_the_index_and_the_positive_pairs(bro
     assert [cell.text for cell in cells][1:] == expected
 
 
+@pytest.mark.slow
 def test_the_browser_loads_nothing_from_other_hosts(browser, demo):
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

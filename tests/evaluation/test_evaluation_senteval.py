@@ -69,8 +69,8 @@ def test_figures_of_tasks_with_subsets_equal_sentevals(evaluated, task):
     assert result == pytest.approx(SUBSET_FIGURES[task], abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("task", fast_first("STSBenchmark", "SICKRelatedness"))
-@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.slow
+@pytest.mark.parametrize("task, split", SPLIT_FIGURES)
 def test_figures_of_tasks_with_splits_equal_sentevals(evaluated, task, split):
     result = [evaluated(task)["splits"][split][metric] for metric in ("spearman", "pearson")]
     assert result == pytest.approx(SPLIT_FIGURES[task, split], abs=TOLERANCE)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import WORDS, fast_first, tiny_config
+from conftest import WORDS, tiny_config
 
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.texts import placed_texts, stream_texts
@@ -248,7 +248,8 @@ encode_main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("file_format, precision", fast_first(("npy", "int8"), ("parquet", "float32")))
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format, precision", [("npy", "int8"), ("parquet", "float32")])
 def test_a_resumed_run_writes_the_same_bytes_as_an_uninterrupted_run(
     checkpoint, source, tmp_path, monkeypatch, file_format, precision
 ):

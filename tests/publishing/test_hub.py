@@ -93,7 +93,8 @@ torch.save(found, sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("family", fast_first(*FAMILIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_pushed_model_gives_bit_identical_embeddings_on_another_machine(family, hub, saved, tmp_path):
     directory = saved(family)
     push_model(directory, "org/name")
