@@ -122,7 +122,7 @@ def generate() -> dict[str, str]:
     """Return the content of each file by its name."""
     paper = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))
     recipes = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.yaml"))}
-    recipes = {name: recipe for name, recipe in recipes.items() if name.startswith(("sup-", "unsup-"))}
+    recipes = {name: recipe for name, recipe in recipes.items() if name.startswith(("sup-simcse-", "unsup-simcse-"))}
     return {"README.md": index_of(recipes, paper)} | {
         f"{name}.md": card_of(name, recipe, paper) for name, recipe in recipes.items()
     }

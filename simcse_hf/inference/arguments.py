@@ -82,7 +82,7 @@ def inference_settings(config: PreTrainedConfig, pooler_type: str | None, head: 
         return settings
     if pooler_type not in POOLER_TYPES:
         raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-    settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
+    settings |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
     if section_pooler(config) not in (None, pooler_type):
         settings["dense_layers"] = []  # they were trained on the embeddings of the other pooler
     return settings

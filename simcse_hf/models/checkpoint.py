@@ -10,19 +10,20 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..objectives.is_bert import NGRAM_POOLER
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
 from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
 from .head import (
+    POOLER_FOLDERS,
     WEIGHTS,
     DenseLayer,
     NGramHead,
     SentenceHead,
+    TemplateHead,
     load_dense,
     load_head,
-    load_ngram_head,
-    save_ngram_head,
+    load_pooler_layer,
+    save_pooler_layers,
 )
 from .objective import (
     AUXILIARY_MODULES,
@@ -44,8 +45,8 @@ logger = logging.get_logger(__name__)
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
 #: Layers of the embedding that the stock encoder lacks. They are saved in files of their own: as `Dense` modules of
-#: sentence-transformers, and `ngram_head` in the folder `ngrams`.
-OWN_LAYERS = ("sentence_head", "dense_layers", "ngram_head")
+#: sentence-transformers, and the layers of our own poolers in folders of their own.
+OWN_LAYERS = ("sentence_head", "dense_layers", *POOLER_FOLDERS)
 
 #: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
 _PRETRAINING_HEADS = (
@@ -62,6 +63,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
     sentence_head: SentenceHead
     dense_layers: nn.ModuleList
     ngram_head: NGramHead | None
+    template_head: TemplateHead | None
     _explained_keys: tuple[set[str], set[str]] = (set(), set())
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
@@ -89,10 +91,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if kwargs.get("is_main_process", True):
             _remove_transform(save_directory)
             save_auxiliary_state(save_directory, state_dict)
-            prefix = "ngram_head."
-            ngrams = {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
-            if ngrams:
-                save_ngram_head(save_directory, ngrams)
+            save_pooler_layers(save_directory, state_dict)
             save_sentence_transformers_files(save_directory, self.config, self.settings, head, dense_layers)
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
         if kwargs.get("is_main_process", True):
@@ -177,7 +176,9 @@ class ContrastiveCheckpoint(ModelWithObjective):
             model, info = load(key_mapping=renames)
         has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
         model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
-        model._load_ngram_head(name_or_path, kwargs)
+        section = model._saved_section or {}
+        pooling = [section.get(name, "none") == getattr(model.settings, name) for name in _POOLING_SETTINGS]
+        model._load_pooler_layers(name_or_path, kwargs, has_them=all(pooling))
         keeps = head in ("keep", "pooler", "dense") or (
             head == "auto" and has_head and (has_reference_head or model._is_trained(info))
         )
@@ -287,15 +288,17 @@ class ContrastiveCheckpoint(ModelWithObjective):
                     f"{name_or_path} lacks the weights of its dense layer {folder}. Download or save the model again."
                 )
 
-    def _load_ngram_head(self, name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> None:
-        if self.ngram_head is None or load_ngram_head(self.ngram_head, name_or_path, kwargs):
-            return
-        if (self._saved_section or {}).get("pooler_type") == NGRAM_POOLER:
-            raise ValueError(
-                f"{name_or_path} lacks the weights of its pooler {NGRAM_POOLER!r} ({NGRAM_POOLER}/{WEIGHTS}). "
-                "Download or save the model again."
-            )
-        self.ngram_head.reset_parameters()
+    def _load_pooler_layers(self, name_or_path: str | os.PathLike, kwargs: dict[str, Any], has_them: bool) -> None:
+        """Load the layers of our own poolers from a checkpoint that has them, or give them their first weights."""
+        for attribute, folder in POOLER_FOLDERS.items():
+            layer = getattr(self, attribute)
+            if layer is not None and not has_them:
+                layer.start(name_or_path, **select_hub_arguments(kwargs))
+            elif layer is not None and not load_pooler_layer(layer, name_or_path, folder, kwargs):
+                raise ValueError(
+                    f"{name_or_path} lacks the weights of its pooler {self.settings.pooler_type!r} "
+                    f"({folder}/{WEIGHTS}). Download or save the model again."
+                )
 
     def load_own_files(self, directory: str | os.PathLike) -> None:
         """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
@@ -306,7 +309,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if not self.has_own_pooler:
             load_head(self.sentence_head, directory, {})
         self._load_dense_layers(directory, [], {})
-        self._load_ngram_head(directory, {})
+        self._load_pooler_layers(directory, {}, has_them=True)
         load_auxiliary_state(self, directory)
 
     def _is_trained(self, info: dict) -> bool:
@@ -320,6 +323,8 @@ class ContrastiveCheckpoint(ModelWithObjective):
         return not unexpected and mlm_missing
 
 
+#: Settings that decide which layers of our own poolers there are.
+_POOLING_SETTINGS = ("pooler_type", "denoising")
 #: Settings that decide which modules sentence-transformers' files list.
 _LAYOUT_SETTINGS = ("pooler_type", "mlp_only_train", "dense_layers")
 

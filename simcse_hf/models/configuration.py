@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives.info_nce import SIMILARITIES, resolve_temperature
 from ..objectives.is_bert import NGRAM_POOLER
+from ..objectives.promptbert import DENOISINGS
 from .poolers import POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -45,6 +46,9 @@ class ContrastiveSettings:
             A single sentence becomes one column per template.
         mask_token_id (`int`): The tokenizer's id of `[MASK]`. The Trainer sets it together with `template_edges`.
         template_edges (`list`): For each template, the numbers of tokens before and after the text.
+        denoising (`str`): With a single template, `"transform"` or `"tanh"` subtracts the template's own embedding,
+            in training and at inference, and names the layer that belongs to the embedding (see [`TemplateHead`]).
+            With `"none"`, the embedding is the state at the mask token.
         max_length (`int`, *optional*): The number of tokens that texts are truncated to in inference. `None` stands
             for the limit of the tokenizer and the encoder.
         prompts (`dict[str, str]`): Texts that are put before a sentence, by name, as in sentence-transformers.
@@ -74,6 +78,7 @@ class ContrastiveSettings:
     templates: list = field(default_factory=list)
     mask_token_id: int = -1
     template_edges: list = field(default_factory=list)
+    denoising: str = "none"
     max_length: int | None = None
     prompts: dict = field(default_factory=dict)
     default_prompt_name: str | None = None
@@ -106,6 +111,12 @@ class ContrastiveSettings:
                 f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
                 "templates need each other. Set both, for example pooler_type='mask' and "
                 "templates=['This sentence : \"{text}\" means [MASK].'], or neither."
+            )
+        _require(self.denoising in DENOISINGS, "denoising", f"one of {', '.join(DENOISINGS)}", self.denoising)
+        if self.denoising != "none" and len(self.templates) != 1:
+            raise ValueError(
+                f"denoising is {self.denoising!r} and templates is {self.templates!r}, but the embedding of one "
+                "template only can be subtracted at inference. Give exactly one template, or set denoising to 'none'."
             )
         _require(self.similarity in SIMILARITIES, "similarity", f"one of {', '.join(SIMILARITIES)}", self.similarity)
         _require(0 < self.temperature < math.inf, "temperature", "a number above 0", self.temperature)

@@ -1,4 +1,4 @@
-"""The layers after the pooler, the dense + tanh head and sentence-transformers' `Dense`, and their files."""
+"""The layers of embeddings that the stock encoder lacks, and their files."""
 
 import json
 import os
@@ -9,8 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
+from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import find_file, select_hub_arguments
 
 # sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
@@ -19,6 +21,8 @@ FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
 OLD_WEIGHTS = "pytorch_model.bin"  # of sentence-transformers before version 2.3
 TANH = "torch.nn.modules.activation.Tanh"
+#: Layers of our own poolers by their attribute of the model, and the folder of a checkpoint that holds their weights.
+POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 
 
 class SentenceHead(nn.Module):
@@ -49,10 +53,63 @@ class NGramHead(nn.Module):
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
-    def reset_parameters(self) -> None:
-        """Draw new weights."""
+    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+        """Draw the weights that training starts from; nothing of the checkpoint is used."""
         for convolution in self.ngrams.convolutions:
             cast(nn.Conv1d, convolution).reset_parameters()
+
+
+class TemplateHead(nn.Module):
+    """The layer of supervised PromptBERT models, and the subtraction of the template's own embedding.
+
+    Jiang et al. 2022 (arXiv:2201.04337), section 4.3, with h the state at the mask token and h' that of the template
+    without the text. As in the authors' code, there are two layers:
+
+        transform    T(h) - T(h')             T is BERT's masked-LM head without its last layer: dense, GELU, LayerNorm
+        tanh         tanh(W (h - h') + b)     for other encoders, such as RoBERTa
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+        denoising (`str`): `"transform"` or `"tanh"`.
+
+    Raises:
+        ValueError: If the encoder is not BERT, and `denoising` is `"transform"`.
+    """
+
+    def __init__(self, config: PreTrainedConfig, denoising: str) -> None:
+        super().__init__()
+        if denoising == "transform" and config.model_type != "bert":
+            raise ValueError(
+                f"denoising 'transform' needs the masked-LM head of BERT, and this encoder is {config.model_type!r}: "
+                "use denoising 'tanh', as PromptBERT's authors do for RoBERTa."
+            )
+        self.transforms = denoising == "transform"
+        self.layer = BertPredictionHeadTransform(config) if self.transforms else SentenceHead(config)
+
+    def forward(self, states: torch.Tensor, template_states: torch.Tensor) -> torch.Tensor:
+        """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
+        if self.transforms:
+            return self.layer(states) - self.layer(template_states)
+        return self.layer(states - template_states)
+
+    @torch.no_grad()
+    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+        """Set the weights that training starts from: those of the checkpoint's masked-LM head, or random ones.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): The checkpoint.
+            **hub_arguments (`Any`): `revision`, `token`, `cache_dir` and the like, as in `from_pretrained`.
+
+        Raises:
+            ValueError: If the checkpoint has no trained masked-LM head.
+        """
+        if self.transforms:
+            masked_lm = cast(Any, load_masked_lm(name_or_path, **hub_arguments))
+            self.layer.load_state_dict(masked_lm.cls.predictions.transform.state_dict())
+        else:
+            dense = cast(SentenceHead, self.layer).dense
+            nn.init.normal_(dense.weight, std=0.02)
+            nn.init.zeros_(dense.bias)
 
 
 class DenseLayer(nn.Module):
@@ -125,34 +182,38 @@ def load_head(head: SentenceHead, name_or_path: str | os.PathLike, kwargs: dict[
     return load_dense(head.dense, name_or_path, FOLDER, kwargs)
 
 
-def save_ngram_head(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
-    """Write the weights of an [`NGramHead`] to the folder `ngrams` of a checkpoint.
+def save_pooler_layers(directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
+    """Write the layers of our own poolers to their folders of a checkpoint (see `POOLER_FOLDERS`).
 
     Args:
         directory (`str` or `os.PathLike`): The checkpoint.
-        state_dict (`dict[str, torch.Tensor]`): The weights of the head.
+        state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
     """
-    folder = Path(directory) / NGRAM_POOLER
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.contiguous() for name, tensor in state_dict.items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    for attribute, name in POOLER_FOLDERS.items():
+        prefix = f"{attribute}."
+        tensors = {key.removeprefix(prefix): x.contiguous() for key, x in state_dict.items() if key.startswith(prefix)}
+        if tensors:
+            folder = Path(directory) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def load_ngram_head(head: NGramHead, name_or_path: str | os.PathLike, kwargs: dict[str, Any]) -> bool:
-    """Load the weights of an [`NGramHead`], if the checkpoint has one.
+def load_pooler_layer(layer: nn.Module, name_or_path: str | os.PathLike, folder: str, kwargs: dict[str, Any]) -> bool:
+    """Load the layer of one of our own poolers, if the checkpoint has its folder.
 
     Args:
-        head (`NGramHead`): The head. It is changed in place.
+        layer (`nn.Module`): The layer. It is changed in place.
         name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        folder (`str`): The folder.
         kwargs (`dict`): The arguments of `from_pretrained`. Only those that locate files are used.
 
     Returns:
-        `bool`: Whether the checkpoint has such a head.
+        `bool`: Whether the checkpoint has such a folder.
     """
-    path = find_file(name_or_path, f"{NGRAM_POOLER}/{WEIGHTS}", **select_hub_arguments(kwargs))
+    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **select_hub_arguments(kwargs))
     if path is None:
         return False
-    _load_weights(head, path)
+    _load_weights(layer, path)
     return True
 
 

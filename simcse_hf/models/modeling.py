@@ -15,13 +15,14 @@ from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
+from ..objectives.promptbert import embed_templates
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.flash import avoid_cudnn_attention
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
 from .configuration import SECTION, ContrastiveSettings
-from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead
+from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead, TemplateHead
 from .objective import AUXILIARY_MODULES
 from .output import ContrastiveOutput
 from .packed import PackedStep
@@ -92,6 +93,8 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         if not self.has_own_pooler:
             self.sentence_head = SentenceHead(config)
         self.ngram_head = NGramHead(config) if self.settings.pooler_type == NGRAM_POOLER else None
+        denoising = self.settings.denoising
+        self.template_head = None if denoising == "none" else TemplateHead(config, denoising)
         self.dense_layers = nn.ModuleList(DenseLayer(**layer) for layer in self.settings.dense_layers)
         if self.settings.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
@@ -113,7 +116,7 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         Raises:
             ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
         """
-        fixed = {"pooler_type", "do_mlm", "dense_layers"} & settings.keys()
+        fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
             raise ValueError(
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
@@ -187,7 +190,7 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         outputs = self.encode_tokens(input_ids, attention_mask, token_type_ids, lengths, self.active_pooler)
-        return self.pool(outputs, input_ids, attention_mask)
+        return self.pool(outputs, input_ids, attention_mask, token_type_ids)
 
     def encode_tokens(
         self,
@@ -216,13 +219,22 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         """The pooler of the current mode, training or evaluation."""
         return self.settings.pooler_type if self.training else self.settings.inference_pooler
 
-    def pool(self, outputs: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def pool(
+        self,
+        outputs: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Turn the outputs of [`encode_tokens`] into embeddings of shape `(batch, dim)`."""
         pooler_type = self.active_pooler
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
         elif pooler_type == TEMPLATE_POOLER:
             embeddings = at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+            if self.template_head is not None:
+                alone = self._template_states(input_ids, attention_mask, token_type_ids)
+                embeddings = self.template_head(embeddings, alone)
         elif self.ngram_head is not None:
             embeddings = masked_mean(self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask)
         else:
@@ -232,6 +244,19 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
         return embeddings
+
+    def _template_states(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
+
+        def embed(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
+            outputs = self.encode_tokens(ids, mask, types, pooler_type=TEMPLATE_POOLER)
+            return at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
+
+        only = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
+        edges = self.settings.template_edges
+        return embed_templates(embed, (input_ids, attention_mask, token_type_ids), only, edges)
 
     def forward(
         self,

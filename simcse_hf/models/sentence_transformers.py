@@ -16,15 +16,15 @@ from ..objectives.is_bert import NGRAM_POOLER
 from ..ops.files import find_file
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
 from .configuration import ContrastiveSettings, max_positions
-from .head import FOLDER, WEIGHTS, save_dense, save_head
+from .head import FOLDER, POOLER_FOLDERS, WEIGHTS, save_dense, save_head
 from .poolers import SECOND_LAYER, TEMPLATE_POOLER, needs_hidden_states
 
 logger = logging.get_logger(__name__)
 
 DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
 
-#: Everything that may be written at the top of a checkpoint, with folders. The folder of IS-BERT's pooler is no module
-#: of sentence-transformers, but it is needed wherever the weights are.
+#: Everything that may be written at the top of a checkpoint, with folders. The folders of our own poolers are no
+#: modules of sentence-transformers, but they are needed wherever the weights are.
 NAMES = (
     "modules.json",
     "sentence_bert_config.json",
@@ -34,7 +34,7 @@ NAMES = (
     "2_Pooling",
     FOLDER,
     DENSE_FOLDER,
-    NGRAM_POOLER,
+    *POOLER_FOLDERS.values(),
 )
 
 _ADVICE = "Download or export the model again."
@@ -313,7 +313,7 @@ def _transformer_config(config: PreTrainedConfig, settings: ContrastiveSettings)
 
 
 def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copy what [`save_sentence_transformers_files`] and `save_ngram_head` have written.
+    """Copy what [`save_sentence_transformers_files`] and `save_pooler_layers` have written.
 
     Args:
         source (`str` or `os.PathLike`): The checkpoint to copy from.

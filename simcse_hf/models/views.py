@@ -95,7 +95,7 @@ def embed_views(
         outputs = model.encode_tokens(
             **flat, lengths=flat_counts, pooler_type=model.active_pooler, whole_last_layer=True
         )
-        embeddings = model.pool(outputs, flat["input_ids"], flat["attention_mask"])
+        embeddings = model.pool(outputs, **flat)
         return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
     encoders = [(model, slice(None))]
     if objective is not None and model.second_encoder is not None:

@@ -134,6 +134,7 @@ class Objective(nn.Module):
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
       YAML file sets the argument, and log which ones they used. They override the script's own defaults. Options of
       the objective do not belong here: their defaults stand in the constructor.
+    - `supervised_defaults` replaces some of these values in supervised runs, where the paper has two kinds of runs.
     - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
@@ -157,6 +158,7 @@ class Objective(nn.Module):
     summary: ClassVar[str] = ""
     papers: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
+    supervised_defaults: ClassVar[dict[str, Any]] = {}
     supports_gradcache: bool = True
     encoders: int = 1
     num_views: int = 2

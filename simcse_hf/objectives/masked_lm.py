@@ -80,11 +80,12 @@ def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         ) from None
 
 
-def load_masked_lm(source: str | os.PathLike) -> PreTrainedModel:
+def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTrainedModel:
     """Load a masked-LM, frozen, in float32 and in evaluation mode.
 
     Args:
         source (`str` or `os.PathLike`): A directory or a name on the hub.
+        **hub_arguments (`Any`): `revision`, `token`, `cache_dir` and the like, as in `from_pretrained`.
 
     Returns:
         `PreTrainedModel`: The masked-LM.
@@ -93,7 +94,9 @@ def load_masked_lm(source: str | os.PathLike) -> PreTrainedModel:
         ValueError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
     """
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True, dtype=torch.float32)
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            source, output_loading_info=True, dtype=torch.float32, **hub_arguments
+        )
     except OSError as error:
         raise ValueError(f"{source} cannot be loaded as a masked-LM: {error}") from error
     if info["missing_keys"]:

@@ -1,6 +1,6 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -9,26 +9,70 @@ from torch import nn
 from .base import EncodedBatch, Encoder, TrainingRows
 from .simcse import ContrastiveInputs, SimCSEObjective
 
+#: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
+DENOISINGS = ("none", "transform", "tanh")
+
+#: Token ids, attention mask and, perhaps, token types of texts, each of shape `(n, length)`.
+Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+def embed_templates(
+    embed: Callable[..., torch.Tensor], tokens: Tokens, template: torch.Tensor, edges: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """Embed the templates around some texts without the texts, whose places stay empty.
+
+    We hide the text's tokens from attention, which is equivalent for every encoder. A text of 2 tokens in a template
+    of 3 + 3 (`[CLS] This :`, `means [MASK] [SEP]`) is then encoded with this attention mask:
+
+        tokens      [CLS]  This  :  two  words  means  [MASK]  [SEP]
+        mask          1     1    1   0     0      1      1       1
+
+    Two rows with the same template and length have the same embedding, so one pass over one row of each kind is
+    enough.
+
+    Args:
+        embed (`Callable`): Maps token ids, attention mask and token types to embeddings `(n, dim)`.
+        tokens (`tuple`): The texts in their templates, see `Tokens`.
+        template (`torch.Tensor`): The number of each text's template, of shape `(n,)`.
+        edges (`Sequence[Sequence[int]]`): The numbers of tokens before and after the text in each template.
+
+    Returns:
+        `torch.Tensor`: Embeddings of shape `(n, dim)`.
+    """
+    ids, mask, types = tokens
+    lengths = mask.sum(-1)
+    before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
+    position = mask.cumsum(-1) - 1
+    in_text = (position >= before[:, None]) & (position < (lengths - after)[:, None])
+    template_mask = mask * ~in_text
+    # Texts with the same template and length differ only in tokens that nothing attends to: encode one of each.
+    # For (template, length) = (0, 7), (1, 9), (0, 7): distinct is [(0, 7), (1, 9)], group_of_text is [0, 1, 0],
+    # and first_text, the first text of each group, is [0, 1].
+    groups = torch.stack([template, lengths], dim=-1)
+    distinct, group_of_text = groups.unique(dim=0, return_inverse=True)
+    texts = torch.arange(len(groups), device=groups.device)
+    first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
+        0, group_of_text, texts, "amin"
+    )
+    alone = embed(ids[first_text], template_mask[first_text], None if types is None else types[first_text])
+    return alone[group_of_text]
+
 
 class PromptBERT(SimCSEObjective):
     """InfoNCE between a text in one template and the same text in another, with template denoising.
 
     Jiang et al. 2022 (arXiv:2201.04337), Eq. 5. An embedding is h_[MASK] - h'_[MASK], where h' comes from the template
-    without the text, whose tokens keep the positions that they have around the text. A dense layer with tanh follows,
-    in training only, as in the authors' unsupervised runs.
+    without the text, whose tokens keep the positions that they have around the text (see [`embed_templates`]). The
+    pass for h' uses training's dropout and carries gradient.
 
-    We get h' by hiding the text's tokens from attention, which is equivalent for every encoder. A text of 2 tokens in
-    a template of 3 + 3 (`[CLS] This :`, `means [MASK] [SEP]`) is then encoded with this attention mask:
+    The model's pooler is `mask`, and its setting `templates` holds the templates. As in the authors' code, there are
+    two kinds of models:
 
-        tokens      [CLS]  This  :  two  words  means  [MASK]  [SEP]
-        mask          1     1    1   0     0      1      1       1
-
-    Two rows with the same template and length have the same h', so one pass over one row of each kind is enough. The
-    pass uses training's dropout and carries gradient.
-
-    The model's pooler is `mask`, and its setting `templates` holds the two templates. A trained model encodes with the
-    first template and subtracts nothing, as the authors' unsupervised models do. Their supervised ones subtract at
-    inference, too, which is not implemented (see "Deviations" in docs/methods.md).
+    - Without labels, a sentence is put into two templates. The subtraction, and a dense layer with tanh after it, are
+      for training only. A trained model encodes with the first template and subtracts nothing.
+    - With labels (pairs or triplets), there is one template. The model's setting `denoising` makes the subtraction and
+      its layer a part of the embedding, in training and at inference (see [`~models.head.TemplateHead`]). This
+      objective then adds nothing to InfoNCE, and GradCache can be used.
 
     Args:
         dim (`int`): Embedding size.
@@ -38,6 +82,8 @@ class PromptBERT(SimCSEObjective):
         template_edges (`Sequence[Sequence[int]]`, *optional*, defaults to `()`): A setting of the model: the numbers
             of tokens before and after the text in each template, including special tokens. Columns beyond the last
             template use the last one.
+        denoising (`str`, *optional*, defaults to `"none"`): A setting of the model: one of `DENOISINGS`. With any but
+            `"none"`, the embeddings are denoised already, and the two options below have no effect.
         denoise (`bool`, *optional*, defaults to `True`): Subtract the template's own embedding in training.
         head (`bool`, *optional*, defaults to `True`): Use the dense + tanh layer in training.
 
@@ -60,6 +106,15 @@ class PromptBERT(SimCSEObjective):
         "learning_rate": 1e-5,
         "num_train_epochs": 1,
     }
+    #: Their run "sup-bert", whose batch of 128 on each of 4 GPUs we count as one. "sup-roberta" has a dense + tanh
+    #: layer instead (denoising tanh).
+    supervised_defaults: ClassVar[dict[str, Any]] = {
+        "templates": ['This sentence of "{text}" means [MASK].'],
+        "denoising": "transform",
+        "per_device_train_batch_size": 512,
+        "learning_rate": 5e-5,
+        "num_train_epochs": 3,
+    }
 
     def __init__(
         self,
@@ -68,6 +123,7 @@ class PromptBERT(SimCSEObjective):
         similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         template_edges: Sequence[Sequence[int]] = (),
+        denoising: str = "none",
         denoise: bool = True,
         head: bool = True,
     ) -> None:
@@ -78,9 +134,11 @@ class PromptBERT(SimCSEObjective):
                 f"{' and '.join(map(repr, self.defaults['templates']))}"
             )
         self.template_edges = [list(edges) for edges in template_edges]
-        self.denoise = denoise
+        # The embeddings of such a model need no further pass, which is what GradCache cannot do.
+        self.supports_gradcache = denoising != "none"
+        self.denoise = denoise and denoising == "none"
         self.head: nn.Sequential | None = None
-        if head:
+        if head and denoising == "none":
             dense = nn.Linear(dim, dim)
             nn.init.normal_(dense.weight, std=0.02)  # as BERT draws its layers
             nn.init.zeros_(dense.bias)
@@ -113,26 +171,9 @@ class PromptBERT(SimCSEObjective):
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.embeddings.shape[:2]
-        mask = batch.inputs["attention_mask"]
-        lengths = mask.sum(-1)
+        ids, mask, types = (batch.inputs.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
+        assert ids is not None and mask is not None
+        tokens = (ids.flatten(0, 1), mask.flatten(0, 1), None if types is None else types.flatten(0, 1))
         template = torch.arange(columns, device=mask.device).clamp(max=len(self.template_edges) - 1)
-        before, after = torch.tensor(self.template_edges, device=mask.device)[template].unbind(1)
-        position = torch.arange(mask.shape[-1], device=mask.device)
-        in_text = (position >= before[:, None]) & (position < (lengths - after)[..., None])
-        template_mask = (mask * ~in_text).flatten(0, 1)
-        # Texts with the same template and length differ only in tokens that nothing attends to: encode one of each.
-        # For (template, length) = (0, 7), (1, 9), (0, 7): distinct is [(0, 7), (1, 9)], group_of_text is [0, 1, 0],
-        # and first_text, the first text of each group, is [0, 1].
-        groups = torch.stack([template.expand(rows, -1), lengths], dim=-1).flatten(0, 1)
-        distinct, group_of_text = groups.unique(dim=0, return_inverse=True)
-        texts = torch.arange(len(groups), device=groups.device)
-        first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
-            0, group_of_text, texts, "amin"
-        )
-        types = batch.inputs.get("token_type_ids")
-        embeddings = batch.model.embed(
-            batch.inputs["input_ids"].flatten(0, 1)[first_text],
-            template_mask[first_text],
-            None if types is None else types.flatten(0, 1)[first_text],
-        )
-        return embeddings[group_of_text].view_as(batch.embeddings)
+        template = template.expand(rows, -1).flatten()
+        return embed_templates(batch.model.embed, tokens, template, self.template_edges).view_as(batch.embeddings)

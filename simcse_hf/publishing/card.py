@@ -202,7 +202,8 @@ def model_context(
     if transform is not None:
         vector_transform, fit = transform
         if fit.pooler != settings.inference_pooler:
-            settings = replace(settings, pooler_type=fit.pooler, mlp_only_train=False, templates=[], dense_layers=[])
+            plain = {"mlp_only_train": False, "templates": [], "denoising": "none", "dense_layers": []}
+            settings = replace(settings, pooler_type=fit.pooler, **plain)
         max_length = min((x for x in (max_length, fit.max_length) if x is not None), default=None)
         context["transform"] = {
             "method": method,
@@ -226,6 +227,8 @@ def model_context(
         "widths": [width for width in context["matryoshka_dims"] if width < encoder_dim],
         "max_length": max_length,
         "template": settings.templates[0] if settings.templates else None,
+        "denoising": settings.denoising,
+        "template_edges": settings.template_edges,
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "citation": citation,

@@ -172,7 +172,7 @@ def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunAr
     set_up_logging()
     defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
     argv = sys.argv[1:] if argv is None else argv
-    model_args, data_args, training_args = parse_arguments(argv, defaults, sample)
+    model_args, data_args, training_args = parse_arguments(argv, defaults, sample, supervised)
     if not (model_args.model_name_or_path or data_args.train_file or data_args.dataset_name):
         corpus, encoder = prepare_sample(data_args.sample_dir, training_args)
         model_args.model_name_or_path = str(encoder)

@@ -17,6 +17,7 @@ from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
 from ..objectives.is_bert import NGRAM_POOLER
+from ..objectives.promptbert import DENOISINGS
 from .parser import explicit_arguments, parse_over, split_config
 from .training_args import SimCSETrainingArguments
 
@@ -53,6 +54,14 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Templates with {text} and [MASK] for the pooler mask: one for anchors, one for other texts."
+        },
+    )
+    denoising: str = field(
+        default="none",
+        metadata={
+            "help": "Subtract the template's own embedding in training and at inference (pooler mask, one template): "
+            "transform passes both through the layer before BERT's vocabulary, tanh the difference through a new one.",
+            "choices": DENOISINGS,
         },
     )
     mlp_only_train: bool = field(
@@ -119,6 +128,7 @@ class ModelArguments:
             "encoders": self.encoders,
             "unpadded": self.unpadded,
             "templates": self.templates or [],
+            "denoising": self.denoising,
         }
 
     def _options(self) -> dict[str, Any]:
@@ -241,7 +251,10 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
 
 
 def parse_arguments(
-    argv: Sequence[str], defaults: dict[str, Any] | None = None, sample: dict[str, Any] | None = None
+    argv: Sequence[str],
+    defaults: dict[str, Any] | None = None,
+    sample: dict[str, Any] | None = None,
+    supervised: bool = False,
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
     """Parse the arguments of a contrastive training run.
 
@@ -254,6 +267,7 @@ def parse_arguments(
         defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
         sample (`dict[str, Any]`, *optional*): Defaults that win over the objective's when neither a model nor texts
             are named.
+        supervised (`bool`, *optional*, defaults to `False`): Whether the objective's `supervised_defaults` apply.
 
     Returns:
         `tuple[ModelArguments, DataArguments, SimCSETrainingArguments]`: The parsed arguments.
@@ -266,7 +280,7 @@ def parse_arguments(
     explicit = from_file | typed
     values = dict(defaults or {})
     objective = explicit.get("objective", values.get("objective", "simcse"))
-    papers = _objective_defaults(objective, explicit, values)
+    papers = _objective_defaults(objective, supervised, explicit, values)
     values |= papers
     if sample is not None and not names_a_model_or_texts(explicit):
         directory = explicit.get("sample_dir", DataArguments.sample_dir)
@@ -335,12 +349,15 @@ def _config(name: str, hub: dict[str, Any]) -> PreTrainedConfig:
         raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
 
 
-def _objective_defaults(objective: str, explicit: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _objective_defaults(
+    objective: str, supervised: bool, explicit: dict[str, Any], defaults: dict[str, Any]
+) -> dict[str, Any]:
     """Return the settings of the objective's paper, and log those that take effect and change something."""
-    papers = dict(objective_class(objective).defaults)
+    chosen = objective_class(objective)
+    papers = chosen.defaults | (chosen.supervised_defaults if supervised else {})
     unknown = sorted(set(papers) - {f.name for cls in ARGUMENT_CLASSES for f in fields(cls) if f.init})
     if unknown:
-        raise ValueError(f"{objective_class(objective).__name__}.defaults: unknown argument(s) {', '.join(unknown)}")
+        raise ValueError(f"{chosen.__name__}.defaults: unknown argument(s) {', '.join(unknown)}")
     applied = {name: value for name, value in papers.items() if name not in explicit and defaults.get(name) != value}
     if applied:
         listed = ", ".join(f"{name}={value!r}" for name, value in applied.items())

@@ -27,6 +27,7 @@ OTHER_VALUES = {
     "templates": [],
     "mask_token_id": 9,
     "template_edges": [[1, 3]],
+    "denoising": "none",
     "max_length": 20,
     "prompts": {"query": "query: "},
     "default_prompt_name": "query",
@@ -40,7 +41,12 @@ OTHER_VALUES = {
     ],
     "normalize": True,
 }
-IN_A_TEMPLATE = {"pooler_type": "mask", "mlp_only_train": False, "templates": ["{text} is [MASK] ."]}
+IN_A_TEMPLATE = {
+    "pooler_type": "mask",
+    "mlp_only_train": False,
+    "templates": ["{text} is [MASK] ."],
+    "denoising": "tanh",
+}
 
 
 def test_the_defaults_are_the_papers():
@@ -61,6 +67,7 @@ def test_the_defaults_are_the_papers():
         "templates": [],
         "mask_token_id": -1,
         "template_edges": [],
+        "denoising": "none",
         "max_length": None,
         "prompts": {},
         "default_prompt_name": None,

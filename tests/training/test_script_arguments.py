@@ -45,6 +45,7 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
         "encoders": 1,
         "unpadded": True,
         "templates": [],
+        "denoising": "none",
     }
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
@@ -275,7 +276,8 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_
     objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
     settings = {name: value for name, value in settings.items() if name in SETTING_NAMES}
     assert ContrastiveSettings(**settings).objective == objective.name
-    defaults = {name: value for name, value in type(objective).defaults.items() if name in values}
+    papers = type(objective).defaults | (type(objective).supervised_defaults if path.stem.startswith("sup-") else {})
+    defaults = {name: value for name, value in papers.items() if name in values}
     if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
         defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
         assert settings["objective_options"] == {"layers": 1}
@@ -292,6 +294,15 @@ def test_selecting_an_objective_applies_its_papers_settings(name, tmp_path):
         assert value in (parsed, getattr(training, argument, None)) or not hasattr(training, argument), argument
     settings = {key: value for key, value in model_args.settings().items() if key in SETTING_NAMES}
     assert ContrastiveSettings(**settings).pooler_type == OBJECTIVES[name].defaults["pooler_type"]
+
+
+def test_supervised_runs_of_promptbert_have_the_settings_of_its_supervised_paper_runs(tmp_path):
+    line = ["--objective", "promptbert", "--use_cpu", "--output_dir", str(tmp_path)]
+    for supervised, expected in ((False, ("none", 2, 256, 1e-5)), (True, ("transform", 1, 512, 5e-5))):
+        model, _, args = parse_arguments(line, supervised=supervised)
+        actual = (model.denoising, len(model.templates), args.per_device_train_batch_size, args.learning_rate)
+        assert actual == expected
+        assert model.settings()["denoising"] == expected[0]
 
 
 def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
