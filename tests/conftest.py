@@ -9,10 +9,13 @@ The padding id is 1 and not 0, so that code which takes 0 for padding fails.
 import gc
 import logging
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 # Some tests fork this process, and a process forked from one with several OpenMP threads waits for ever.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Without it, gloo takes the network interface of the host's name, and waits for ever where that stops answering.
+os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
 
 import pytest
 import torch

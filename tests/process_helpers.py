@@ -2,7 +2,6 @@
 
 import datetime
 import multiprocessing
-import os
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,6 @@ from simcse_hf.objectives import EncodedBatch
 
 def _worker(rank, function, processes, folder):
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     timeout = datetime.timedelta(seconds=120)  # a hang becomes an error
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=processes, timeout=timeout

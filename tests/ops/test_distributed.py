@@ -1,7 +1,6 @@
 """Several processes have the loss and the gradient that one process has with the whole batch."""
 
 import datetime
-import os
 
 import pytest
 import torch
@@ -100,7 +99,6 @@ def checks(rank, processes):
 
 def worker(rank, folder):
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     for processes in WORLDS:
         if rank >= processes:
             continue

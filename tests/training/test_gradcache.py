@@ -280,7 +280,6 @@ def _train_in_process(rank, port, folder):
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
     }
     torch.set_num_threads(1)
     values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}

@@ -241,7 +241,7 @@ def _train_in_process(rank, processes, port, words):
     import os
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"ACCELERATE_USE_CPU": "true"}
     torch.set_num_threads(1)
     train_sup(words)

@@ -98,7 +98,6 @@ def _train_in_process(rank, port, folder, step):
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
     }
     AcceleratorState._reset_state(reset_partial_state=True)  # that of the test process
     torch.set_num_threads(1)
