@@ -27,6 +27,8 @@ class RowReport:
         first_empty (`list[int]`, *optional*): The line or row numbers of the first rows with such texts.
         longer (`int`, *optional*, defaults to `0`): Rows that list more hard negatives than are taken.
         width (`int`, *optional*, defaults to `0`): Texts in each row that is kept.
+        logged (`int`, *optional*, defaults to `0`): Dropped rows and empty texts at the last message of
+            [`log_so_far`].
     """
 
     rows: int = 0
@@ -37,6 +39,7 @@ class RowReport:
     first_empty: list[int] = field(default_factory=list)
     longer: int = 0
     width: int = 0
+    logged: int = 0
 
     def drop(self, number: int) -> None:
         """Count a row that is dropped.
@@ -87,6 +90,18 @@ class RowReport:
                 name, self.longer, self.width - 2, self.width - 2,
             )  # fmt: skip
 
+    def log_so_far(self, name: str, unit: str) -> None:
+        """Log as [`log`] does, for a stream, which may have no end: whenever there is twice as much to tell.
+
+        Args:
+            name (`str`): The stream's name.
+            unit (`str`): What numbers count, `"line"` or `"row"`.
+        """
+        found = self.dropped + self.empty_texts + self.longer
+        if found >= max(1, 2 * self.logged):
+            self.logged = found
+            self.log(f"{name}, so far", unit)
+
 
 def is_list(cell: Any) -> bool:
     """Say whether a cell lists several texts.
@@ -108,14 +123,14 @@ def row_width(rows: Iterable[Sequence[Any]]) -> int:
 
     Returns:
         `int`: Two more than the fewest hard negatives of any row that has some, or the number of cells if no cell is a
-        list.
+        list. Empty texts do not count, so a row with one of them is narrower, and not dropped.
     """
     width, counts = 0, set()
     lists = False
     for cells in rows:
         width = len(cells)
         lists = lists or any(map(is_list, cells))
-        counts.add(len(_flatten(cells[2:])))
+        counts.add(sum(not isinstance(text, str | None) or _has_text(text) for text in _flatten(cells[2:])))
     return 2 + min(counts - {0}, default=0) if lists else width
 
 

@@ -108,12 +108,17 @@ def resolve_stream_columns(
     table, report = _StreamedTable(name), RowReport(width=width)
 
     def clean(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
+        nonlocal report
+        if numbers[0] == 0:  # another pass over the stream begins
+            report = RowReport(width=width, logged=report.logged)
         cells = zip(*(batch[column] for column in resolved), strict=True)
         rows = [
             row
             for number, row_cells in zip(numbers, cells, strict=True)
             for row in clean_row(table, number + 1, row_cells, resolved, width, report)
         ]
+        report.rows += len(rows)
+        report.log_so_far(name, table.unit)
         return {column: [row[i] for row in rows] for i, column in enumerate(output_columns(width))}
 
     return stream.select_columns(resolved).map(

@@ -108,6 +108,19 @@ def test_reads_the_json_lines_of_sentence_transformers(tmp_path, load, caplog):
     assert load(pairs).to_list() == [{"sent0": "q1", "sent1": "p1"}, {"sent0": "q2", "sent1": "p2"}]
 
 
+def test_an_empty_hard_negative_narrows_all_rows_instead_of_losing_its_own(tmp_path, load, caplog):
+    rows = [
+        {"query": "q1", "pos": ["p1"], "neg": ["n1", "n2"]},
+        {"query": "q2", "pos": ["p2"], "neg": ["", "n3"]},
+        {"query": "q3", "pos": ["p3"], "neg": ["  "]},
+    ]
+    path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
+    for source in (path, rows, Dataset.from_list(rows)):
+        caplog.clear()
+        assert [list(row.values()) for row in load(source)] == [["q1", "p1", "n1"], ["q2", "p2", "n3"]]
+        assert "dropped 1 of 3 rows for an empty cell" in caplog.text and "left 1 empty text" in caplog.text
+
+
 def test_a_label_column_is_never_taken_as_the_positive(tmp_path, load, caplog):
     path = write(tmp_path / "x.csv", "text,category\nA dog runs.,animals\n")
     with caplog.at_level(logging.INFO, logger="simcse_hf"):

@@ -74,6 +74,17 @@ def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
         list(resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))))
 
 
+def test_rows_that_a_stream_drops_are_logged_while_it_is_read(caplog):
+    rows = [{"query": "a", "pos": "b"}, {"query": "", "pos": "b"}, {"query": "c", "pos": " "}] * 700
+    stream = resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows)), name="org/name")
+    for _ in range(2):  # a second pass drops the same rows, which is no news
+        assert len(list(stream)) == 700
+    assert [record.message for record in caplog.records if "dropped" in record.message] == [
+        "org/name, so far: dropped 666 of 1000 rows for an empty cell: row 2, 3, 5, 6, 8, ....",
+        "org/name, so far: dropped 1333 of 2000 rows for an empty cell: row 2, 3, 5, 6, 8, ....",
+    ]
+
+
 def test_each_pass_has_every_row_once_in_an_order_of_its_own(tmp_path):
     path = lines(tmp_path / "a.txt", 40)
     rows = [row["input_ids"] for batch in batches(streamed(path), 20) for row in batch]
