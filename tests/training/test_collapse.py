@@ -1,6 +1,7 @@
 """A collapse of the embeddings is noticed, and can end the run; repeated training rows are counted."""
 
 import logging
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -96,6 +97,13 @@ def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
     rows = Dataset.from_dict({"input_ids": [[[2, 5, 3]], [[2, 5, 3]], [[2, 5], [3]], [[2, 6, 3]], [[2, 5, 3]]]})
     assert count_repeated_rows(rows) == 2
     assert count_repeated_rows(rows.select([0, 2, 3])) == 0
+    assert count_repeated_rows(rows.select([])) == 0
+    generator = random.Random(0)
+    many = [[[generator.randrange(3) for _ in range(length)] for length in (1, 2)] for _ in range(300)]
+    repeated = len(many) - len({str(row) for row in many})
+    assert count_repeated_rows(Dataset.from_dict({"input_ids": many})) == repeated > 100
+    longer = Dataset.from_dict({"input_ids": rows["input_ids"][:] + many})
+    assert count_repeated_rows(longer.select(range(5, 305))) == repeated
     with caplog.at_level(logging.WARNING):
         check_duplicates(SimpleNamespace(process_index=0), rows)
         check_duplicates(SimpleNamespace(process_index=0), rows.select([0, 2, 3]))
