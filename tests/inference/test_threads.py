@@ -1,6 +1,10 @@
 """`encode` in several threads, and beside a training: the same embeddings as alone, and no side effect."""
 
+import copy
+import gc
+import pickle
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
 
@@ -97,6 +101,42 @@ def test_a_view_computes_what_the_model_computes_in_evaluation_mode(family):
     assert model.training and not any(module.training for module in view.modules())
     pairs = zip(view.named_parameters(), model.named_parameters(), strict=True)
     assert all(ours is theirs for (_, ours), (_, theirs) in pairs)
+
+
+def test_a_view_is_kept_until_the_model_changes():
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls")
+    view = evaluation_view(model)
+    assert evaluation_view(model) is view
+    layer = model.base_model.encoder.layer[1]
+
+    def put_a_layer():
+        model.base_model.encoder.layer[0] = layer
+
+    changes = [
+        lambda: setattr(model, "unpadded", False),
+        lambda: setattr(layer, "a_new_attribute", 1),
+        lambda: model.update_settings(temperature=0.3),
+        put_a_layer,
+        model.eval,
+    ]
+    for change in changes:
+        change()
+        view, earlier = evaluation_view(model), view
+        assert view is not earlier and evaluation_view(model) is view
+    assert not view.unpadded and view.settings.temperature == 0.3
+    assert view.base_model.encoder.layer[0].attention.self.query.weight is layer.attention.self.query.weight
+
+
+def test_a_kept_view_is_not_copied_and_does_not_keep_its_model_alive():
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls")
+    view = evaluation_view(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.base_model))):
+        kept = vars(other).get("_kept_evaluation_view")
+        assert kept is None or kept._kept is None
+    gone = weakref.ref(model)
+    del model, view
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_forward_that_accelerate_has_wrapped_runs_in_the_mode_of_the_view():
