@@ -202,7 +202,7 @@ def model_context(
     if transform is not None:
         vector_transform, fit = transform
         if fit.pooler != settings.inference_pooler:
-            plain = {"mlp_only_train": False, "templates": [], "denoising": "none", "dense_layers": []}
+            plain: dict[str, Any] = {"mlp_only_train": False, "templates": [], "denoising": "none", "dense_layers": []}
             settings = replace(settings, pooler_type=fit.pooler, **plain)
         max_length = min((x for x in (max_length, fit.max_length) if x is not None), default=None)
         context["transform"] = {
