@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset
 from datasets.fingerprint import Hasher
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from .scored_pairs import SCORE
@@ -98,9 +98,7 @@ def row_tokenizer(
         plan = [(column, parsed[0 if i == 0 else -1] if parsed else None) for i, column in enumerate(columns)]
 
     def tokenize_texts(texts: Sequence[str]) -> list[list[int]]:
-        return tokenizer(list(texts), truncation=True, max_length=max_seq_length, return_attention_mask=False)[
-            "input_ids"
-        ]
+        return to_token_ids(tokenizer, list(texts), truncation=True, max_length=max_seq_length) if texts else []
 
     def tokenize(rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         if is_grouped:
@@ -117,6 +115,29 @@ def row_tokenizer(
         return {"input_ids": sentences, "length": [max(map(len, row)) for row in sentences]}
 
     return tokenize
+
+
+def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
+    """Return `tokenizer(texts, **options)["input_ids"]`, without the objects around them where that is possible.
+
+    A fast tokenizer also computes offsets, and wraps each text in Python objects under the interpreter's lock, for
+    which a thread that feeds a device has to wait. The call for the first text sets up its backend, which then
+    tokenizes all texts directly.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        texts (`list[str]`): At least one text.
+        **options (`Any`): Further arguments of the tokenizer's call, without padding.
+
+    Returns:
+        `list[list[int]]`: The token ids of each text.
+    """
+    first = tokenizer(texts[:1], return_attention_mask=False, **options)["input_ids"]
+    if getattr(type(tokenizer), "_encode_plus", None) is PreTrainedTokenizerFast._encode_plus:
+        ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
+        if ids[:1] == first:
+            return ids
+    return tokenizer(texts, return_attention_mask=False, **options)["input_ids"]
 
 
 def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import pad
 from ..data.templates import read_template
+from ..data.tokenize import to_token_ids
 from ..ops.distributed import world
 from ..ops.invariance import is_batch_invariant, padded_width
 from ..ops.memory import keep_freed_memory
@@ -50,22 +50,7 @@ def tokenize_texts(
             return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
         if not texts:
             return []
-        return _token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
-    """Return `tokenizer(texts, **options)["input_ids"]`, without the objects around them where that is possible.
-
-    A fast tokenizer also computes offsets, and wraps each text in Python objects under the interpreter's lock, for
-    which the thread that feeds the device has to wait. The call for the first text sets up its backend, which then
-    tokenizes all texts directly.
-    """
-    first = tokenizer(texts[:1], return_attention_mask=False, **options)["input_ids"]
-    if getattr(type(tokenizer), "_encode_plus", None) is PreTrainedTokenizerFast._encode_plus:
-        ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
-        if ids[:1] == first:
-            return ids
-    return tokenizer(texts, return_attention_mask=False, **options)["input_ids"]
+        return to_token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,19 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertTokenizer,
-    DataCollatorForTokenClassification,
     PreTrainedTokenizerBase,
     TrainingArguments,
     set_seed,
 )
 
+from ..data.collator import pad
 from ..data.readers import load_text_dataset
 from ..data.sample import sample_files, write_sample_corpus
+from ..data.tokenize import to_token_ids
 from ..models.auto import contrastive_class
 from ..models.configuration import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
+from ..objectives.masked_lm import IGNORED
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir
 from .parser import explicit_arguments, parse_over, split_config
@@ -118,6 +120,15 @@ def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveMo
     return type(name, (model_class,), {"forward": forward})
 
 
+def _collate(pad_token_id: int, rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """Pad the `input_ids` of a batch and, of rows that are masked already, the `labels`."""
+    input_ids, attention_mask = pad([row["input_ids"] for row in rows], pad_token_id)
+    batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if "labels" in rows[0]:
+        batch["labels"], _ = pad([row["labels"] for row in rows], IGNORED)
+    return batch
+
+
 class MaskedLMTrainer(ReliableTrainer):
     """Train an encoder with the masked-LM loss alone, on rows of `input_ids`.
 
@@ -139,7 +150,7 @@ class MaskedLMTrainer(ReliableTrainer):
         masker: TokenMasker,
         **kwargs: Any,
     ):
-        super().__init__(model=model, args=args, data_collator=DataCollatorForTokenClassification(tokenizer), **kwargs)
+        super().__init__(model=model, args=args, data_collator=partial(_collate, tokenizer.pad_token_id), **kwargs)
         self.masker = masker
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -291,7 +302,7 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
 
 def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
     """Tokenise sentences into the columns `input_ids` and `length`."""
-    ids = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+    ids = to_token_ids(tokenizer, texts, truncation=True, max_length=max_length)
     return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
 
 

@@ -146,10 +146,11 @@ def _make_tokenizer(texts: list[str]) -> BertTokenizer:
     """Make an uncased WordPiece tokenizer whose vocabulary is the words of the texts, and letters for other words."""
     # The trainer of the tokenizers library breaks ties differently from one run to the next.
     blank = BertTokenizer()
-    words: set[str] = set()
-    for text in texts:
-        normalized = blank.backend_tokenizer.normalizer.normalize_str(text)
-        words.update(word for word, _ in blank.backend_tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
+    backend = blank.backend_tokenizer
+    normalized = backend.normalizer.normalize_str("\n".join(texts))
+    # White space and punctuation end a word, so most words are split off once, not once for each text.
+    chunks = dict.fromkeys(normalized.split())
+    words = {word for chunk in chunks for word, _ in backend.pre_tokenizer.pre_tokenize_str(chunk)}
     special = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
     letters = sorted(set("".join(words)))
     tokens = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words)])

@@ -1,7 +1,8 @@
 """A small English grammar: a meaning is a choice of concepts, and a sentence is one of its many wordings."""
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 
 from .lexicon import ACTIONS, ATTRIBUTES, DOMAINS, DOUBLING, IRREGULAR, TIMES
 
@@ -32,6 +33,12 @@ VALUES = {
     "place": tuple(name for domain in DOMAINS for name in _names(domain.places)),
     "time": _names(TIMES),
 }
+# What a slot may hold: its values and their hypernyms, and nothing in the optional slots.
+_ALLOWED: dict[str, set[str | None]] = {
+    slot: {*values, *(PARENT[value] for value in values if value in PARENT)} for slot, values in VALUES.items()
+}
+for _slot in ("attribute", "place", "time"):
+    _ALLOWED[_slot].add(None)
 #: Action or attribute -> its opposite, which is its neighbour in the lexicon.
 OPPOSITE = {
     value: values[index ^ 1]
@@ -57,14 +64,18 @@ class Meaning:
 
     def __post_init__(self) -> None:
         for slot, value in self.slots().items():
-            if value is None and slot in ("attribute", "place", "time"):
-                continue
-            if value is None or (value not in VALUES[slot] and value not in map(PARENT.get, VALUES[slot])):
+            if value not in _ALLOWED[slot]:
                 raise ValueError(f"Meaning: {slot}={value!r} is not a concept of that slot; see VALUES[{slot!r}].")
 
     def slots(self) -> dict[str, str | None]:
         """Return the slots and their concepts, in the order of the fields."""
-        return asdict(self)
+        return dict(vars(self))
+
+
+@cache
+def _favourites(slot: str, start: int, stride: int) -> tuple[str, ...]:
+    # The strides visit every value and keep opposites apart.
+    return tuple(VALUES[slot][(start + stride * k) % len(VALUES[slot])] for k in range(3))
 
 
 def sample_meaning(rng: random.Random, domain: int | None = None) -> Meaning:
@@ -87,20 +98,16 @@ def sample_meaning(rng: random.Random, domain: int | None = None) -> Meaning:
             return rng.choice(VALUES[slot])
         return rng.choice(favourites if rng.random() < 0.75 else usual)
 
-    def favourites(slot: str, start: int, stride: int) -> tuple[str, ...]:
-        # The strides visit every value and keep opposites apart.
-        return tuple(VALUES[slot][(start + stride * k) % len(VALUES[slot])] for k in range(3))
-
     domain = rng.randrange(len(DOMAINS)) if domain is None else domain
     objects, places = VALUES["object"][4 * domain :][:4], VALUES["place"][2 * domain :][:2]
     agent = rng.choice(VALUES["agent"][3 * domain :][:3])
     agent_index = VALUES["agent"].index(agent)
     thing = choose(objects[agent_index % 3 :][:2], objects, "object")
     object_index = VALUES["object"].index(thing)
-    action = choose(favourites("action", 5 * object_index, 9), VALUES["action"], "action")
-    attribute = choose(favourites("attribute", 3 * agent_index, 5), VALUES["attribute"], "attribute")
+    action = choose(_favourites("action", 5 * object_index, 9), VALUES["action"], "action")
+    attribute = choose(_favourites("attribute", 3 * agent_index, 5), VALUES["attribute"], "attribute")
     place = choose((places[object_index % 2],), places, "place")
-    time = choose(favourites("time", 3 * VALUES["place"].index(place), 1), VALUES["time"], "time")
+    time = choose(_favourites("time", 3 * VALUES["place"].index(place), 1), VALUES["time"], "time")
     return Meaning(
         agent=PARENT[agent] if rng.random() < 0.04 else agent,
         action=action,
