@@ -287,7 +287,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
 
     protocol, tasks = chosen_protocol(arguments), chosen_tasks(arguments)
     pairs = tuple(read_pairs_argument(argument) for argument in arguments.pairs)
-    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry, extra_tasks(arguments))
+    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, geometry, extra_tasks(arguments)).prompted_for(model)
     vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None

@@ -1,7 +1,7 @@
 """Run an evaluation: read the tasks, encode their texts once, and score them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -91,6 +91,17 @@ class TaskData:
                 yield from examples.texts2 or ()
         for task in self.user_tasks.values():
             yield from task.texts
+
+    def prompted_for(self, model: Any) -> "TaskData":
+        """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
+
+        A model with a default prompt puts that one before every text, and gets no others.
+        """
+        prompts = getattr(model, "prompts", {})
+        query, document = prompts.get("query", ""), prompts.get("document", "")
+        if not (query or document) or getattr(model, "default_prompt_name", None) is not None:
+            return self
+        return replace(self, user_tasks={k: task.with_prompts(query, document) for k, task in self.user_tasks.items()})
 
 
 @dataclass

@@ -92,6 +92,20 @@ class UserTask(ABC):
         """
         return self.score(SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)(self.texts))
 
+    def with_prompts(self, query: str, document: str) -> Self:
+        """Return the task with a prompt before each query and each document, as a model was trained with them.
+
+        Only retrieval and reranking tell queries from documents; other tasks are returned as they are.
+
+        Args:
+            query (`str`): What stands before each query, `""` for nothing.
+            document (`str`): What stands before each document.
+
+        Returns:
+            [`UserTask`]: The task.
+        """
+        return self
+
     def split(self, share: float, seed: int = 0) -> tuple[Self, Self]:
         """Split the scored units into two tasks, for example to choose a model on one and to judge it on the other.
 
@@ -149,3 +163,8 @@ def unit_length(embeddings: np.ndarray) -> np.ndarray:
     """Scale embeddings to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
+
+
+def prompts_of(query: str, document: str) -> dict[str, dict[str, str]]:
+    """Return the entry of prompts in the details of a result; empty without prompts."""
+    return {"prompts": {"query": query, "document": document}} if query or document else {}

@@ -101,6 +101,7 @@ def measure_model(
     Raises:
         ValueError: If embeddings are not finite or all the same, or a task cannot be scored.
     """
-    embeddings = SentenceEmbeddings(model, chain(data.data.texts(), data.sentences))
-    evaluation = score_tasks(data.data, embeddings, data.tasks, protocol)
+    task_data = data.data.prompted_for(model)
+    embeddings = SentenceEmbeddings(model, chain(task_data.texts(), data.sentences))
+    evaluation = score_tasks(task_data, embeddings, data.tasks, protocol)
     return MeasuredModel(evaluation, description, find_neighbours(embeddings, data.sentences))

@@ -8,6 +8,8 @@ import torch
 from evaluation_helpers import random_texts
 from task_files import encode, write_rows
 
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.run import TaskData, score_tasks
 from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 
 
@@ -351,3 +353,35 @@ def test_twitter_paraphrases_of_useb_leave_out_undecided_pairs(tmp_path):
     assert read_task("pairs", pit).pairs.scores == [1.0, 0.0]
     with pytest.raises(ValueError, match="is a folder. Name a file of pairs"):
         read_task("pairs", tmp_path)
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+class PromptedModel:
+    """A model that reads whole texts after a prompt, and only the first word of others."""
+
+    prompts, default_prompt_name = {"query": "ask: ", "document": "tell: ", "other": "x"}, None
+
+    def encode(self, texts):
+        return encode([text.partition(": ")[2] or text.split()[0] for text in texts])
+
+
+@pytest.mark.parametrize("kind", ["retrieval", "reranking"])
+def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, folder):
+    task = read_task(kind, folder) if kind == "retrieval" else reranking
+    plain, model = task.evaluate(encode), PromptedModel()
+    data = TaskData(user_tasks={kind: task}).prompted_for(model)
+    prompted = score_tasks(data, SentenceEmbeddings(model, data.texts()), ())
+    assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
+    assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
+    assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
+    assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
+
+
+@pytest.mark.parametrize("change", [{"prompts": {}}, {"default_prompt_name": "other"}])
+def test_a_model_without_these_prompts_or_with_a_default_prompt_gets_the_plain_texts(change, folder):
+    data, model = TaskData(user_tasks={"retrieval": read_task("retrieval", folder)}), PromptedModel()
+    for name, value in change.items():
+        setattr(model, name, value)
+    assert data.prompted_for(model) is data
