@@ -206,13 +206,12 @@ def _row_digests(rows: Any) -> Iterator[int]:
     texts = rows.flatten()
     text_bounds, row_bounds = (x.offsets.to_numpy().astype(np.int64) for x in (texts, rows))
     text_bounds, row_bounds = text_bounds - text_bounds[0], row_bounds - row_bounds[0]
-    tokens = np.ascontiguousarray(texts.flatten().to_numpy(zero_copy_only=False))
-    token_bytes, length_bytes = memoryview(tokens).cast("B"), memoryview(np.diff(text_bounds)).cast("B")
+    tokens, lengths = texts.flatten().to_numpy(zero_copy_only=False), np.diff(text_bounds)
+    token_bytes, length_bytes = tokens.tobytes(), lengths.tobytes()
     token_ends = (text_bounds[row_bounds] * tokens.itemsize).tolist()
-    length_ends = (row_bounds * np.diff(text_bounds).itemsize).tolist()
+    length_ends = (row_bounds * lengths.itemsize).tolist()
     for place in range(len(rows)):
-        lengths = length_bytes[length_ends[place] : length_ends[place + 1]]
-        seed = xxhash.xxh3_64_intdigest(lengths)
+        seed = xxhash.xxh3_64_intdigest(length_bytes[length_ends[place] : length_ends[place + 1]])
         yield xxhash.xxh3_64_intdigest(token_bytes[token_ends[place] : token_ends[place + 1]], seed)
 
 

@@ -17,8 +17,9 @@ from transformers import BertTokenizer, TrainingArguments, set_seed
 from transformers.utils import logging
 
 from ..data.sample import SampleCorpus, sample_files, write_sample_corpus
+from ..data.tokenize import to_token_ids
 from .masking import TokenMasker
-from .pretraining import MaskedLMTrainer, PretrainingArguments, make_model, save_stock, tokenize
+from .pretraining import MaskedLMTrainer, PretrainingArguments, make_model, save_stock
 
 logger = logging.get_logger(__name__)
 
@@ -166,6 +167,7 @@ def _warm_up(
         num_attention_heads=settings.num_heads,
         max_position_embeddings=2 * MAX_LENGTH,
     )
+    token_ids = to_token_ids(tokenizer, texts, truncation=True, max_length=MAX_LENGTH)
     with TemporaryDirectory() as scratch:
         args = TrainingArguments(
             output_dir=scratch,
@@ -186,7 +188,8 @@ def _warm_up(
             args,
             tokenizer,
             TokenMasker(tokenizer, settings.mlm_probability),
-            train_dataset=tokenize(texts, tokenizer, MAX_LENGTH),
+            # A list, because a data set of Arrow decodes a row whenever it is read, here and for its length.
+            train_dataset=[{"input_ids": ids} for ids in token_ids],
         )
         trainer.train()
     return trainer
