@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import urllib.request
 
 import pytest
 import torch
+from browser_helpers import errors, open_browser
 from conftest import tiny_config
 from evaluation_helpers import write
 from transformers import BertTokenizer
@@ -120,32 +120,9 @@ def demo(folders):
 
 @pytest.fixture(scope="module")
 def browser(demo, tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1000,800",
-        f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
         opened.get(demo[0])
         yield opened
-    finally:
-        opened.quit()
 
 
 def until(browser, condition):
@@ -290,7 +267,7 @@ def test_the_browser_loads_nothing_from_other_hosts(browser, demo):
     assert any(ours in url for url in urls)
     elsewhere = {urllib.parse.urlsplit(url).netloc for url in urls if url.startswith("http")} - {ours}
     assert not elsewhere
-    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not errors(browser)
 
 
 def test_the_server_connects_to_no_other_host(demo, folders):
