@@ -4,15 +4,42 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from ..objectives import EncodedBatch
 from ..objectives.base import Encoder
 from ..ops.distributed import world
+from ..ops.gathered_weights import GatheredWeights
 from ..ops.static_packing import StaticPacking
 from .output import ContrastiveOutput
 
 #: Rows and columns of a batch, and the most tokens of a sentence.
 PackedShape = tuple[int, int, int]
+
+
+class _Embedder(nn.Module):
+    """Embed packed sentences with the layers of a model.
+
+    It is a module of its own so that `torch.func.functional_call` can replace the weights of all layers that it runs.
+    """
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.encoder, self.dense_layers = model.base_model, model.dense_layers
+        self.head = model.contrastive_head if model.settings.pooler_type == "cls" else None
+        self.has_own_pooler = model.has_own_pooler
+        self.train(model.training)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, packing: StaticPacking) -> torch.Tensor:
+        # A mask of four axes reaches the attention function as it is, which reads the packing instead.
+        no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
+        inputs = {"input_ids": input_ids, "position_ids": position_ids, "attention_mask": no_mask}
+        embeddings = self.encoder(**inputs, packing=packing).last_hidden_state.squeeze(0)  # of first tokens
+        if self.head is not None:
+            embeddings = self.head(embeddings[:, None]) if self.has_own_pooler else self.head(embeddings)
+        for layer in self.dense_layers:
+            embeddings = layer(embeddings)
+        return embeddings
 
 
 class PackedStep:
@@ -28,6 +55,8 @@ class PackedStep:
 
     def __init__(self, model: Any, **compile_options: Any):
         self.model = model
+        self._embedder = _Embedder(model)
+        self._weights = GatheredWeights(self._embedder, model.base_model.encoder.layer[-1])
         options = {"fullgraph": True, "dynamic": False} | compile_options
         self._embed: Callable[..., torch.Tensor] = torch.compile(self.embed, **options)
         self._score: Callable[..., tuple[torch.Tensor, torch.Tensor]] = torch.compile(self._embed_and_score, **options)
@@ -60,18 +89,12 @@ class PackedStep:
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, cu_seqlens: torch.Tensor, shape: PackedShape
     ) -> torch.Tensor:
         """Compute embeddings of shape `(rows, columns, dim)`; the arguments are those of a call."""
-        model = self.model
         rows, columns, longest = shape
         packing = StaticPacking(cu_seqlens, rows * columns, longest)
-        # A mask of four axes reaches the attention function as it is, which reads the packing instead.
-        no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        inputs = {"input_ids": input_ids, "position_ids": position_ids, "attention_mask": no_mask}
-        embeddings = model.base_model(**inputs, packing=packing).last_hidden_state.squeeze(0)  # of first tokens
-        if model.settings.pooler_type == "cls":
-            head = model.contrastive_head
-            embeddings = head(embeddings[:, None]) if model.has_own_pooler else head(embeddings)
-        for layer in model.dense_layers:
-            embeddings = layer(embeddings)
+        weights = self._weights(input_ids.device.type)
+        embeddings = torch.func.functional_call(
+            self._embedder, weights, (input_ids, position_ids, packing), tie_weights=False
+        )
         return embeddings.view(rows, columns, -1)
 
     def _embed_and_score(self, *batch: Any) -> tuple[torch.Tensor, torch.Tensor]:

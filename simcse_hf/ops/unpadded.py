@@ -12,6 +12,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from .attention import attend
+from .gathered_weights import split_projections
 from .packing import Packing
 from .static_packing import StaticPacking, attend_static
 
@@ -246,6 +247,7 @@ def _attention(
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     if isinstance(packing, StaticPacking):
+        query, key, value = split_projections(query, key, value)
         return attend_static(query, key, value, packing, kwargs["scaling"], kwargs["dropout"])[None], None
     out = attend(
         query,
