@@ -28,7 +28,6 @@ class _Embedder(nn.Module):
         self.encoder, self.dense_layers = model.base_model, model.dense_layers
         self.head = model.contrastive_head if model.settings.pooler_type == "cls" else None
         self.has_own_pooler = model.has_own_pooler
-        self.train(model.training)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, packing: StaticPacking) -> torch.Tensor:
         # A mask of four axes reaches the attention function as it is, which reads the packing instead.
@@ -56,7 +55,7 @@ class PackedStep:
     def __init__(self, model: Any, **compile_options: Any):
         self.model = model
         self._embedder = _Embedder(model)
-        self._weights = GatheredWeights(self._embedder, model.base_model.encoder.layer[-1])
+        self.weights = GatheredWeights(self._embedder, model.base_model.encoder.layer[-1])
         options = {"fullgraph": True, "dynamic": False} | compile_options
         self._embed: Callable[..., torch.Tensor] = torch.compile(self.embed, **options)
         self._score: Callable[..., tuple[torch.Tensor, torch.Tensor]] = torch.compile(self._embed_and_score, **options)
@@ -91,7 +90,7 @@ class PackedStep:
         """Compute embeddings of shape `(rows, columns, dim)`; the arguments are those of a call."""
         rows, columns, longest = shape
         packing = StaticPacking(cu_seqlens, rows * columns, longest)
-        weights = self._weights(input_ids.device.type)
+        weights = self.weights(input_ids.device.type)
         embeddings = torch.func.functional_call(
             self._embedder, weights, (input_ids, position_ids, packing), tie_weights=False
         )

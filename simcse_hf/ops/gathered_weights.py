@@ -109,18 +109,19 @@ class GatheredWeights:
     """
 
     def __init__(self, module: nn.Module, last_layer: nn.Module):
-        joined: dict[nn.Module, tuple[nn.Linear, ...]] = {}
+        joined: dict[nn.Module, list[nn.Linear]] = {}
+        in_last_layer = set(last_layer.modules())
         for child in module.modules():
-            projections = [getattr(child, name, None) for name in _PROJECTIONS]
+            projections: list[Any] = [getattr(child, name, None) for name in _PROJECTIONS]
             if all(map(_is_trainable_linear, projections)):
-                projections = projections[1 if child in set(last_layer.modules()) else 0 :]
-                joined |= {projections[0]: tuple(projections)}
-                joined |= dict.fromkeys(projections[1:], ())
+                first = 1 if child in in_last_layer else 0
+                joined |= {projections[first]: projections[first:]}
+                joined |= {projection: [] for projection in projections[first + 1 :]}
         #: By the name that a copy takes the place of, the weights that it holds.
         self.groups: dict[str, list[nn.Parameter]] = {}
         for name, child in module.named_modules():
             if _is_trainable_linear(child):
-                layers = joined.get(child, (child,))
+                layers = joined.get(child, [child])
                 for part in ("weight", "bias") if layers else ():
                     weights = [getattr(layer, part) for layer in layers]
                     if weights[0] is not None:

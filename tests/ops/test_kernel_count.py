@@ -1,10 +1,14 @@
 """A training step without padding launches no more kernels than one with padding: a GPU waits for launches."""
 
+import argparse
+
 import pytest
 import torch
 from conftest import tiny_config
 from torch import nn
 
+from benchmarks import compiled_kernels
+from benchmarks.compiled_kernels import launches
 from benchmarks.gpu_kernels import CudaAutocast, KernelCount, batch_lengths, count_step
 from simcse_hf import AutoModelForCL
 from simcse_hf.ops import packing
@@ -62,3 +66,27 @@ def test_views_and_unfilled_memory_are_no_kernels():
         x.new_empty(3).unsqueeze(0), x.T.reshape(2, 16)[0].detach()
         torch.arange(3) + 1  # on the host
     assert count.by_name == {"clone": 1}  # the transposed matrix is not contiguous
+
+
+def test_a_list_of_tensors_fills_kernels_by_tensors_and_by_blocks():
+    assert launches([torch.empty(1, device="meta")] * 110, lists=1) == 1
+    assert launches([torch.empty(1, device="meta")] * 111, lists=1) == 2
+    assert launches([torch.empty(1, device="meta")] * 37, lists=4) == 2
+    assert launches([torch.empty(320 * 65_536, device="meta")], lists=1) == 1
+    assert launches([torch.empty(320 * 65_536 + 1, device="meta")], lists=1) == 2
+    assert launches([], lists=1) == 0
+
+
+@pytest.mark.slow
+def test_a_compiled_step_of_bert_base_needs_at_most_450_kernels():
+    """Forward and backward pass, loss, clipping and optimizer; no kernel casts a single weight or gradient."""
+    results = {}
+
+    class Results:
+        save = staticmethod(results.update)
+
+    compiled_kernels.run(argparse.Namespace(layers=[2, 3]), Results)
+    step = results["weights copied at once"]
+    assert step["together"] <= 450
+    assert "casts" not in step["12 layers"]
+    assert results["weights cast by autocast"]["12 layers"]["casts"] > 200

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import socket
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
+from functorch.compile import make_boxed_func
 from process_helpers import start_processes
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from transformers import Trainer
 
@@ -119,6 +122,75 @@ def test_a_packed_batch_has_the_loss_and_gradients_of_the_padded_batch(tokenizer
     assert gradients.keys() == expected.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_float32_the_loss_agrees_to_a_millionth_and_gradients_are_as_exact_as_those_of_padded_batches(
+    tokenizer, seed
+):
+    model = model_of().train()
+    model.prepare_objective()
+    model.packed_step = PackedStep(model, disable=True)
+    packed, padded = packed_and_padded(model, tokenizer, texts(8, 3, seed))
+    (loss, *found), (expected_loss, *others) = (loss_and_gradients(model, batch) for batch in (packed, padded))
+    assert abs(loss - expected_loss) < 1e-6
+    _, exact, _ = loss_and_gradients(model.double(), padded)
+    largest = max(gradient.abs().max() for gradient in exact.values())
+    error, expected_error = (
+        max((gradients[name] - gradient).abs().max() for name, gradient in exact.items()) / largest
+        for gradients, _ in (found, others)
+    )
+    assert error < max(1e-6, 3 * expected_error)
+
+
+def test_in_bfloat16_gradients_are_as_close_to_float32_as_those_of_padded_batches(tokenizer):
+    """They are not bit-equal: one product adds up the gradients of queries, keys and values before it rounds."""
+    model = model_of().train()
+    model.prepare_objective()
+    model.packed_step = PackedStep(model, disable=True)
+    packed, padded = packed_and_padded(model, tokenizer, texts(8, 3))
+    _, exact, _ = loss_and_gradients(model, padded)
+    errors = []
+    for batch in (packed, padded):
+        with torch.autocast("cpu", torch.bfloat16):
+            _, gradients, _ = loss_and_gradients(model, batch)
+        assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+        errors.append(sum((gradients[name] - gradient).norm() for name, gradient in exact.items()))
+    assert 0 < errors[0] < 1.2 * errors[1]
+
+
+def test_a_packed_step_leaves_the_model_its_own_weights(tokenizer):
+    model = model_of().train()
+    model.prepare_objective()
+    before = {name: id(parameter) for name, parameter in model.named_parameters()}
+    model.packed_step = PackedStep(model, disable=True)
+    packed, _ = packed_and_padded(model, tokenizer, texts(8))
+    model(**packed)
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == before
+
+
+@pytest.mark.slow
+def test_the_graph_casts_all_weights_at_once_and_projects_queries_keys_and_values_together(tokenizer):
+    model, operators = model_of(dropout=0.1).train(), Counter()
+    model.prepare_objective()
+    weights = {parameter.shape for parameter in model.base_model.encoder.parameters() if parameter.dim() == 2}
+
+    def count(graph, inputs):
+        for node in graph.graph.nodes:
+            if isinstance(node.target, torch._ops.OpOverload):
+                operators[node.target.overloadpacket.__name__] += 1
+            if node.target is torch.ops.aten._to_copy.default:
+                assert node.args[0].meta["val"].shape not in weights
+        return make_boxed_func(graph.forward)
+
+    model.packed_step = PackedStep(model, backend=aot_autograd(fw_compiler=count))
+    packed, _ = packed_and_padded(model, tokenizer, texts(8))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(**packed).loss
+    loss.backward()
+    assert operators["gather_weights"] == operators["scatter_gradients"] == 1
+    layers, last, head, similarities = 4 * (model.config.num_hidden_layers - 1), 5, 1, 1
+    assert operators["addmm"] + operators["mm"] == 3 * (layers + last + head + similarities)
 
 
 def test_a_packed_batch_without_a_packed_step_is_refused(tokenizer):
