@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from accelerate.state import AcceleratorState
+from torch import nn
 from transformers import BertTokenizer, TrainingArguments, set_seed
 from transformers.utils import logging
 
@@ -41,6 +42,9 @@ class SampleEncoderSettings:
         learning_rate (`float`, *optional*, defaults to `0.002`): Peak learning rate, reached after a linear warm-up
             over the first tenth of the steps; it then decays linearly to 0.
         mlm_probability (`float`, *optional*, defaults to `0.3`): Share of the tokens to predict.
+        dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the warm-up, in which an encoder of this size
+            does not overfit; without dropout, a step takes three quarters of the time. The saved config has BERT's
+            rates, for the contrastive training that follows.
     """
 
     hidden_size: int = 64
@@ -50,6 +54,7 @@ class SampleEncoderSettings:
     batch_size: int = 64
     learning_rate: float = 2e-3
     mlm_probability: float = 0.3
+    dropout: float = 0.0
 
 
 def prepare_sample(directory: str | Path, args: TrainingArguments) -> tuple[SampleCorpus, Path]:
@@ -167,6 +172,10 @@ def _warm_up(
         num_attention_heads=settings.num_heads,
         max_position_embeddings=2 * MAX_LENGTH,
     )
+    model = make_model(options, tokenizer)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = settings.dropout
     token_ids = to_token_ids(tokenizer, texts, truncation=True, max_length=MAX_LENGTH)
     with TemporaryDirectory() as scratch:
         args = TrainingArguments(
@@ -184,7 +193,7 @@ def _warm_up(
             seed=seed,
         )
         trainer = MaskedLMTrainer(
-            make_model(options, tokenizer),
+            model,
             args,
             tokenizer,
             TokenMasker(tokenizer, settings.mlm_probability),

@@ -1,6 +1,7 @@
 """The sample encoder is loaded by plain transformers, has learned from masked-LM, and is built only once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,14 @@ def test_masked_words_are_predicted_better_than_by_chance(directory):
     with torch.no_grad():
         probabilities = model(**batch).logits[0, 1].softmax(-1)
     assert probabilities[tokenizer.convert_tokens_to_ids("the")] > 5 / len(tokenizer)
+
+
+def test_the_warm_up_has_no_dropout_but_the_saved_encoder_has_berts(directory, corpus, tmp_path):
+    config = AutoModelForMaskedLM.from_pretrained(directory).config
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.1
+    assert TINY.dropout == 0.0
+    with_dropout = build_sample_encoder(tmp_path / "encoder", corpus, settings=replace(TINY, dropout=0.1))
+    assert weights(with_dropout) != weights(directory)
 
 
 def test_an_encoder_is_rebuilt_only_if_the_settings_change(directory, corpus, tmp_path):
