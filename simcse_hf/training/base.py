@@ -42,8 +42,6 @@ class ContrastiveTrainer(ReliableTrainer):
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
     train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None  # transformers: any data set
 
-    _counted: tuple[ContrastiveModel, int] | None = None  # a model and the number of its parameters
-
     @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
@@ -67,19 +65,6 @@ class ContrastiveTrainer(ReliableTrainer):
             return sampler
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return PermutedSampler(len(sampler), seed)
-
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
-
-        Args:
-            inputs (`dict`): A batch.
-
-        Returns:
-            `int`: Six operations for each token and parameter, embeddings left out.
-        """
-        if self._counted is None or self._counted[0] is not self.model:
-            self._counted = self.model, self.model.num_parameters(exclude_embeddings=True)
-        return 6 * inputs["input_ids"].numel() * self._counted[1]
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         metrics = super()._evaluate(*args, **kwargs)  # transformers: every evaluation during training

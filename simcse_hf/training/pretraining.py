@@ -150,7 +150,9 @@ class MaskedLMTrainer(ReliableTrainer):
         masker: TokenMasker,
         **kwargs: Any,
     ):
-        super().__init__(model=model, args=args, data_collator=partial(_collate, tokenizer.pad_token_id), **kwargs)
+        collate = partial(_collate, tokenizer.pad_token_id)
+        # The Trainer saves processing_class in every checkpoint, and a resumed run needs its vocabulary.
+        super().__init__(model=model, args=args, data_collator=collate, processing_class=tokenizer, **kwargs)
         self.masker = masker
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -43,11 +43,26 @@ class ReliableTrainer(Trainer):
     Resuming verifies the manifest. SIGTERM and SIGINT save a checkpoint before they end the run ([`StopOnSignal`]).
     """
 
+    _counted: tuple[Any, int] | None = None  # a model and the number of its parameters
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._is_staging = False
         self._stop_on_signal = StopOnSignal()
         self.add_callback(self._stop_on_signal)  # the last, so that it sees what the other callbacks request
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
+
+        Args:
+            inputs (`dict`): A batch.
+
+        Returns:
+            `int`: Six operations for each token and parameter, embeddings left out.
+        """
+        if self._counted is None or self._counted[0] is not self.model:
+            self._counted = self.model, cast(Any, self.model).num_parameters(exclude_embeddings=True)
+        return 6 * inputs["input_ids"].numel() * self._counted[1]
 
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does.

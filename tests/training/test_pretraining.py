@@ -4,11 +4,20 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from conftest import MASK, PAD, VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, RobertaConfig
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    RobertaConfig,
+    Trainer,
+    TrainingArguments,
+)
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.models.auto import contrastive_class
@@ -70,7 +79,6 @@ def test_loss_and_gradients_equal_those_of_the_stock_model(model_type, config_cl
 def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_path):
     """The Trainer's own batches, with the column `length` and without."""
     from datasets import Dataset
-    from transformers import TrainingArguments
 
     rows = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "length": [3, 2]})
     held_out = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "labels": [[-100, 5, -100], [9, 9]]})
@@ -84,6 +92,17 @@ def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_pat
     assert batch["input_ids"].tolist() == masked["input_ids"].tolist() == [[2, 7, 3], [2, 3, PAD]]
     assert batch["attention_mask"].tolist() == masked["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert masked["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
+
+
+def test_the_parameters_are_counted_once_for_the_operations_of_all_steps(tokenizer, tmp_path):
+    model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
+    args = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    trainer = MaskedLMTrainer(model, args, tokenizer, TokenMasker(tokenizer, 0.3))
+    inputs = {"input_ids": torch.zeros(3, 7)}
+    expected = Trainer.floating_point_ops(trainer, inputs)
+    with mock.patch.object(type(model), "num_parameters", side_effect=model.num_parameters) as count:
+        assert [trainer.floating_point_ops(inputs) for _ in range(3)] == [expected] * 3
+    assert count.call_count == 1
 
 
 def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, sentences):
