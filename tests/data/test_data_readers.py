@@ -112,7 +112,7 @@ def test_an_empty_hard_negative_narrows_all_rows_instead_of_losing_its_own(tmp_p
     rows = [
         {"query": "q1", "pos": ["p1"], "neg": ["n1", "n2"]},
         {"query": "q2", "pos": ["p2"], "neg": ["", "n3"]},
-        {"query": "q3", "pos": ["p3"], "neg": ["  "]},
+        {"query": "q3", "pos": ["p3"], "neg": ["  ", ""]},
     ]
     path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
     for source in (path, rows, Dataset.from_list(rows)):
