@@ -6,7 +6,7 @@ CODE := simcse_hf tests examples benchmarks model_cards
 INSTALLED := $(VENV)/.installed
 
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
-PIP := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: quickstart test test-all types suite quality docs clean
 

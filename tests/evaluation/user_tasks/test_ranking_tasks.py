@@ -375,7 +375,7 @@ def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, fol
     prompted = score_tasks(data, SentenceEmbeddings(model, data.texts()), ())
     assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
-    assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
+    assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 1
     assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
 
 
