@@ -99,7 +99,7 @@ def flat(batch):
 
 
 def fast_first(*values):
-    """Parametrize a test with values of which every run takes the first, and `--run_slow` all."""
+    """Return values to parametrize a test with: every run uses the first one, and `--run_slow` uses all of them."""
     more = [value if isinstance(value, tuple) else (value,) for value in values[1:]]
     return [values[0], *(pytest.param(*value, marks=pytest.mark.slow) for value in more)]
 

@@ -45,7 +45,7 @@ class _KeptView:
         self._kept: tuple[nn.Module, list[_Seen]] | None = None
 
     def of(self, model: nn.Module) -> nn.Module:
-        """Return the view of the model, a new one if the model has changed."""
+        """Return the kept view of the model, or make a new one if a module or attribute was replaced."""
         kept = self._kept
         if kept is None or not all(map(_is_current, kept[1])):
             seen: list[_Seen] = []

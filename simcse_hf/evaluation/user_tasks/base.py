@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
@@ -147,6 +148,28 @@ class UserTask(ABC):
         }
 
 
+class RankingTask(UserTask):
+    """A task that ranks documents for queries, each with a prompt of the model before it."""
+
+    query_prompt = document_prompt = ""
+
+    @abstractmethod
+    def _list_texts(self) -> None:
+        """Set `texts` to the queries and documents with their prompts."""
+
+    def with_prompts(self, query: str, document: str) -> Self:
+        """Return the task with these prompts; see [`UserTask.with_prompts`]."""
+        prompted = copy(self)
+        prompted.query_prompt, prompted.document_prompt = query, document
+        prompted._list_texts()
+        return prompted
+
+    def _prompts(self) -> dict[str, dict[str, str]]:
+        """Return the prompts for the details of a result; empty without prompts."""
+        prompts = {"query": self.query_prompt, "document": self.document_prompt}
+        return {"prompts": prompts} if any(prompts.values()) else {}
+
+
 def distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """Return the distinct texts in order of appearance, and for each text its position among them."""
     rows: dict[str, int] = {}
@@ -163,8 +186,3 @@ def unit_length(embeddings: np.ndarray) -> np.ndarray:
     """Scale embeddings to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
-
-
-def prompts_of(query: str, document: str) -> dict[str, dict[str, str]]:
-    """Return the entry of prompts in the details of a result; empty without prompts."""
-    return {"prompts": {"query": query, "document": document}} if query or document else {}

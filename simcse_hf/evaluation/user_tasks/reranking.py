@@ -1,6 +1,5 @@
 """Reranking: how high the relevant documents of a query stand among its candidates."""
 
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +8,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from .base import TaskResult, UserTask, distinct, fingerprints, prompts_of, unit_length
+from .base import RankingTask, TaskResult, distinct, fingerprints, unit_length
 from .reading import checked_text, read_columns, short_name
 from .splitting import connected_groups, divide_groups
 
@@ -40,7 +39,7 @@ class RankedQuery:
         return self.positives + self.negatives
 
 
-class RerankingTask(UserTask):
+class RerankingTask(RankingTask):
     """Rank the candidates of each query by their cosine with it.
 
     Args:
@@ -56,7 +55,6 @@ class RerankingTask(UserTask):
     kind = "reranking"
     metric = "map"
     unit = "query"
-    query_prompt = document_prompt = ""
 
     def __init__(self, source: str, name: str, queries: list[RankedQuery]):
         super().__init__(source, name)
@@ -75,13 +73,6 @@ class RerankingTask(UserTask):
         for query in self.queries:
             texts += [self.query_prompt + query.query, *(self.document_prompt + text for text in query.candidates)]
         self.texts, self._positions = distinct(texts)
-
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with prompts; see [`UserTask.with_prompts`]."""
-        prompted = copy(self)
-        prompted.query_prompt, prompted.document_prompt = query, document
-        prompted._list_texts()
-        return prompted
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -105,7 +96,7 @@ class RerankingTask(UserTask):
             "protocol": "candidates ranked by cosine, mean over the queries",
             "examples": len(self),
             "candidates": sum(len(query.candidates) for query in self.queries),
-            **prompts_of(self.query_prompt, self.document_prompt),
+            **self._prompts(),
         }
         subsets = np.array([query.subset for query in self.queries])
         if len(names := np.unique(subsets)) > 1:

@@ -1,6 +1,5 @@
 """Retrieval: which documents of a corpus are nearest to each query."""
 
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,7 +7,7 @@ import numpy as np
 from transformers.utils import logging
 
 from ...search.exact import ExactIndex
-from .base import TaskResult, UserTask, distinct, fingerprints, prompts_of, unit_length
+from .base import RankingTask, TaskResult, distinct, fingerprints, unit_length
 from .splitting import connected_groups, divide_groups
 
 logger = logging.get_logger(__name__)
@@ -35,7 +34,7 @@ class JudgedQuery:
     corpus: str = ""
 
 
-class RetrievalTask(UserTask):
+class RetrievalTask(RankingTask):
     """Rank all documents of a corpus by their cosine with each query.
 
     The metrics are those of trec_eval, through pytrec_eval: nDCG@10 with the relevance as linear gain, the reciprocal
@@ -55,7 +54,6 @@ class RetrievalTask(UserTask):
     kind = "retrieval"
     metric = "ndcg@10"
     unit = "query"
-    query_prompt = document_prompt = ""
 
     def __init__(self, source: str, name: str, queries: list[JudgedQuery], corpora: dict[str, dict[str, str]]):
         super().__init__(source, name)
@@ -75,13 +73,6 @@ class RetrievalTask(UserTask):
         documents = [self.document_prompt + text for corpus in self.corpora.values() for text in corpus.values()]
         queries = [self.query_prompt + query.text for query in self.queries]
         self.texts, self._positions = distinct([*documents, *queries])
-
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with prompts; see [`UserTask.with_prompts`]."""
-        prompted = copy(self)
-        prompted.query_prompt, prompted.document_prompt = query, document
-        prompted._list_texts()
-        return prompted
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -107,7 +98,7 @@ class RetrievalTask(UserTask):
             "protocol": "exact search by cosine; metrics of trec_eval, mean over the queries",
             "examples": len(self),
             "documents": sum(map(len, self.corpora.values())),
-            **prompts_of(self.query_prompt, self.document_prompt),
+            **self._prompts(),
         }
         if len(self.corpora) > 1:
             details["ndcg@10_by_corpus"] = {
