@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.file_kills
 import simcse_hf.inference.manifest
 import simcse_hf.search
 import simcse_hf.search.sentences
@@ -42,27 +43,40 @@ def test_two_concurrent_additions_lose_no_sentence_that_one_reported_as_added(mo
 
 
 # --- the checks notice what they look for ----------------------------------------------------------------------
+#
+# A process that does wrong waits for its kill, or for the other process, so that these tests do not depend on how
+# fast the machine is.
+
+
+class AlwaysZero(random.Random):
+    """Draws 0.0: every kill waits until a file is written, and comes at once."""
+
+    def random(self):
+        return 0.0
+
+
+def wait_for_the_kill():
+    time.sleep(120)
+    raise AssertionError("the process was not killed")
 
 
 def test_a_shard_that_is_written_in_place_is_noticed(tmp_path, monkeypatch):
     write_atomically = simcse_hf.inference.manifest.write_atomically
+    sign = tmp_path / "a shard was half written"
 
     @contextmanager
     def write_in_place(path):
-        if path.suffix != ".npy":  # a half manifest would end the next run
-            with write_atomically(path) as temporary:
-                yield temporary
-            return
-        path.write_bytes(b"half")
-        sign = path.with_name(f".{path.name}.1.partial")  # every second kill waits for it
-        sign.touch()
-        time.sleep(0.02)
-        yield path
-        sign.unlink()
+        if path.parent.name == "killed" and path.suffix == ".npy" and not sign.exists():
+            path.write_bytes(b"half")
+            sign.touch()
+            wait_for_the_kill()
+        with write_atomically(path) as temporary:
+            yield temporary
 
     monkeypatch.setattr(simcse_hf.inference.manifest, "write_atomically", write_in_place)
-    counts = kill_encoding("npy, float32", tmp_path, 3, random.Random(1))
-    assert counts["differing"] > 0 and counts["differences"][0].startswith("vectors-")
+    monkeypatch.setattr(benchmarks.file_kills, "temporary_files", lambda folder: set(tmp_path.glob(sign.name)))
+    counts = kill_encoding("npy, float32", tmp_path, 1, AlwaysZero())
+    assert counts["differing"] == 1 and counts["differences"][0].startswith("vectors-"), counts
 
 
 def test_an_index_that_is_removed_before_it_is_replaced_is_noticed(model, tmp_path, monkeypatch):
@@ -71,20 +85,25 @@ def test_an_index_that_is_removed_before_it_is_replaced_is_noticed(model, tmp_pa
     def remove_and_write(folder, *arguments):
         if (Path(folder) / "index.json").exists():
             shutil.rmtree(Path(folder) / describe(folder)["data"])
-            time.sleep(0.1)
+            (Path(folder) / "removed").touch()
+            wait_for_the_kill()
         return write_index(folder, *arguments)
 
     monkeypatch.setattr(simcse_hf.search.sentences, "write_index", remove_and_write)
-    counts = kill_saving(model, "exact", tmp_path, 3, random.Random(0))
-    assert counts["lost"] > 0 and any("missing" in loss for loss in counts["losses"]), counts
+    counts = kill_saving(model, "exact", tmp_path, 1, AlwaysZero())
+    assert counts["lost"] == 1 and "missing" in counts["losses"][0], counts
 
 
 def test_an_addition_that_is_saved_over_by_another_is_noticed(model, tmp_path, monkeypatch):
     write_index = simcse_hf.search.sentences.write_index
 
-    def write_slowly(folder, write, replaces=None):
-        time.sleep(0.3)  # until the other process has loaded the index too
-        for _ in range(100):
+    def write_over(folder, write, replaces=None):
+        deadline = time.monotonic() + 120
+        if (Path(folder) / "index.json").exists():  # an addition: wait until the other one has loaded the index too
+            (tmp_path / f"arrived-{os.getpid()}").touch()
+            while len(list(tmp_path.glob("arrived-*"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        while time.monotonic() < deadline:
             try:
                 return write_index(folder, write)
             except ValueError:  # the other process holds the folder
@@ -92,6 +111,6 @@ def test_an_addition_that_is_saved_over_by_another_is_noticed(model, tmp_path, m
         raise AssertionError("the other process never released the folder")
 
     monkeypatch.setattr(simcse_hf.search, "hold_folder", lambda folder: nullcontext(Path(folder)))
-    monkeypatch.setattr(simcse_hf.search.sentences, "write_index", write_slowly)
-    counts = add_in_pairs(model, "exact", tmp_path, 2, random.Random(0))
-    assert counts["lost"] > 0 and counts["both succeeded"] > 0, counts
+    monkeypatch.setattr(simcse_hf.search.sentences, "write_index", write_over)
+    counts = add_in_pairs(model, "exact", tmp_path, 1, random.Random(0))
+    assert counts["lost"] == 1 and counts["both succeeded"] == 1, counts
