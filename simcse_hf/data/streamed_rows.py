@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from datasets import Dataset, IterableDataset
 
+from ..ops.files import read_json_object
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
@@ -124,7 +125,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
                 f"{directory} has no {STATE_FILE}: its run did not stream its text. Resume it without streaming, or "
                 "start a new run from it."
             )
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json_object(path, "seed", "shuffle_buffer", advice="Resume from an older checkpoint.")
         for name in ("seed", "shuffle_buffer"):
             if state.pop(name) != getattr(self, name):
                 raise ValueError(

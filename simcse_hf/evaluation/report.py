@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ops.files import read_json_object
 from .classifier import L2_GRID, ClassifierConfig
 from .mteb import mteb_averages
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
@@ -268,12 +269,7 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
         ValueError: If the file is not such a document.
     """
     path = Path(path)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error}).") from error
-    if not isinstance(document, dict) or "results" not in document:
-        raise ValueError(f'{path}: not a result file of `simcse-hf evaluate`, which has the entry "results".')
+    document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
     scores_path = path.parent / Path(str(document.get("scores") or "none")).name
     has_scores = document.get("scores") and scores_path.is_file()
     return document, load_scores(scores_path) if has_scores else {}

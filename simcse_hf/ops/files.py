@@ -1,5 +1,6 @@
-"""Files: find those of a model, in a directory or on the hub, and write whole files or none."""
+"""Files: find those of a model, in a directory or on the hub, read objects of JSON, and write whole files or none."""
 
+import json
 import os
 import shutil
 import traceback
@@ -115,6 +116,31 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(replaced)
     finally:
         _remove(temporary)
+
+
+def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = "") -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Args:
+        path (`str` or `os.PathLike`): The file, which must exist.
+        entries (`str`): Entries that the object must have.
+        advice (`str`, *optional*): A last sentence for the errors, which says what to do.
+
+    Returns:
+        `dict[str, Any]`: The object.
+
+    Raises:
+        ValueError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
+    missing = [entry for entry in entries if entry not in document] if isinstance(document, dict) else list(entries)
+    if isinstance(document, dict) and not missing:
+        return document
+    listed = " and ".join(f'"{entry}"' for entry in missing)
+    raise ValueError(f"{path}: not a JSON object{f' with the entry {listed}' if listed else ''}. {advice}".rstrip())
 
 
 def digest(path: str | os.PathLike[str]) -> str:

@@ -1,9 +1,9 @@
 """What the card of a model says that `simcse-hf adapt` has adapted: how it was trained and what it gained."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ..ops.files import read_json_object
 from .card_results import Table, without_outdated
 
 ADAPTATION = "adaptation.json"
@@ -23,11 +23,7 @@ def read_adaptation(directory: Path) -> dict[str, Any]:
     """
     paths = [path for path in [directory / ADAPTATION] if path.is_file()]
     for path in without_outdated(paths, directory):
-        try:
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is not valid JSON ({error}). Remove it, or adapt the model again.") from error
-        return record
+        return read_json_object(path, advice="Remove it, or adapt the model again.")
     return {}
 
 

@@ -1,6 +1,5 @@
 """Turns result files into the tables of a card and into the entries that the hub reads."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ..evaluation.report import NOT_TASKS, headline, is_transfer, is_user_task, 
 from ..evaluation.run import Evaluation
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
+from ..ops.files import read_json_object
 from ..postprocessing.files import FOLDER
 
 logger = logging.get_logger(__name__)
@@ -52,13 +52,8 @@ def read_run(path: Path) -> dict:
     """
     if not path.exists():
         return {}
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a JSON file ({error}). Remove it or restore it from the run.") from error
-    if not isinstance(run, dict) or "settings" not in run:
-        raise ValueError(f"{path} does not hold the results of a training run. Move it out of the model's directory.")
-    return run
+    advice = "A training run writes this file: restore it, or move it out of the model's directory."
+    return read_json_object(path, "settings", advice=advice)
 
 
 def read_evaluation(

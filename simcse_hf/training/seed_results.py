@@ -11,7 +11,7 @@ from typing import Any
 from transformers.utils import logging
 
 from ..evaluation.compare import describe_difference
-from ..ops.files import write_atomically
+from ..ops.files import read_json_object, write_atomically
 from ..ops.secrets import hide_secrets
 from .checkpoints import STAGING
 from .dev_scores import DEV_SCORES, dev_change
@@ -72,10 +72,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}). Delete it and repeat the command.") from error
+    return read_json_object(path, advice="Delete it and repeat the command.")
 
 
 def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process
-from ..ops.files import write_atomically
+from ..ops.files import read_json_object, write_atomically
 from .checkpoints import newest_whole_checkpoint
 from .output_dir import RESULTS, SEEDS, prepare_output_dir
 from .record import hyperparameter_values
@@ -146,7 +146,8 @@ def _prepare(
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
-        _check_settings(directory, json.loads(record.read_text(encoding="utf-8"))["settings"], settings)
+        earlier = read_json_object(record, "settings", advice="Start the runs again with --overwrite_output_dir.")
+        _check_settings(directory, earlier["settings"], settings)
     states = {seed: _prepare_seed(args, seed) for seed in seeds}
     directory.mkdir(parents=True, exist_ok=True)
     with write_atomically(record) as path:

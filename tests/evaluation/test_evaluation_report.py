@@ -100,7 +100,11 @@ def test_results_are_written_and_read_back(tmp_path):
 
 def test_a_file_that_is_not_a_result_file_is_an_error(tmp_path):
     path = tmp_path / "x.json"
-    for text, message in (("{", "not a JSON file"), ("[]", "not a result file"), ('{"a": 1}', "not a result file")):
+    for text, message in (
+        ("{", "not a JSON file"),
+        ("[]", 'not a JSON object with the entry "results".*Name a result file'),
+        ('{"a": 1}', 'not a JSON object with the entry "results"'),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_results(path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcse_hf.ops.files import find_file, select_hub_arguments, write_atomically
+from simcse_hf.ops.files import find_file, read_json_object, select_hub_arguments, write_atomically
 
 
 @pytest.fixture
@@ -93,3 +93,24 @@ def test_a_symbolic_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
     assert (tmp_path / "file-link").is_symlink() and (tmp_path / "file").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "file-link", "link", "real"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"record\.json: not a JSON file \(.*\)\. Start again\.$"),
+        ("[" * 100_000, r"record\.json: not a JSON file \(.*\)\. Start again\.$"),
+        ('["seed"]', r'record\.json: not a JSON object with the entry "seed" and "rate"\. Start again\.$'),
+        ('{"seed": 1}', r'record\.json: not a JSON object with the entry "rate"\. Start again\.$'),
+    ],
+)
+def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(tmp_path, content, message):
+    path = tmp_path / "record.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_json_object(path, "seed", "rate", advice="Start again.")
+
+
+def test_reads_an_object_of_json(tmp_path):
+    (tmp_path / "record.json").write_text('{"seed": 1, "name": "ä"}', encoding="utf-8")
+    assert read_json_object(tmp_path / "record.json", "seed") == {"seed": 1, "name": "ä"}

@@ -3,12 +3,11 @@
 The layouts are those of the archive `data-eval` that the benchmark's own package reads.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...data.lines import decoded_lines
+from ...ops.files import read_json_object
 from ..pairs import ScoredPairs
 from .base import UserTask
 from .pairs import PairsTask
@@ -20,6 +19,7 @@ _POOL = "text_tokenized.txt"
 _SCIDOCS = "data.json"
 _CQADUPSTACK = ("corpus.json", "retrieval_split.json")
 _TWITTER_URL, _PIT = "Twitter_URL_Corpus_test.txt", "test.data"
+_ADVICE = "Name a file or folder of USEB's archive data-eval."
 _UNDECIDED = 3  # votes of this number are neither paraphrase nor not
 
 
@@ -76,7 +76,7 @@ def _askubuntu(path: Path) -> Iterator[RankedQuery]:
 
 
 def _scidocs(path: Path) -> Iterator[RankedQuery]:
-    data = _json(path, "corpus", "test")
+    data = read_json_object(path, "corpus", "test", advice=_ADVICE)
     titles = {id: str(paper.get("title") or "").strip() for id, paper in data["corpus"].items()}
     for subset, judgements in data["test"].items():
         for query, relevance in judgements.items():
@@ -90,7 +90,8 @@ def _scidocs(path: Path) -> Iterator[RankedQuery]:
 
 
 def _cqadupstack(path: Path) -> tuple[list[JudgedQuery], dict[str, dict[str, str]]]:
-    corpus, splits = _json(path / _CQADUPSTACK[0]), _json(path / _CQADUPSTACK[1], "test")
+    corpus = read_json_object(path / _CQADUPSTACK[0], advice=_ADVICE)
+    splits = read_json_object(path / _CQADUPSTACK[1], "test", advice=_ADVICE)
     queries, corpora = [], {}
     for forum, judgements in splits["test"].items():
         texts = corpus[forum]
@@ -129,13 +130,3 @@ def _tab_separated(path: Path, cells: int) -> Iterator[tuple[str, list[str]]]:
         if len(row) < cells:
             raise ValueError(f"{path}, line {number}: {len(row)} tab-separated cells instead of {cells}.")
         yield f"{path}, line {number}", row[:cells]
-
-
-def _json(path: Path, *keys: str) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error}).") from error
-    if not isinstance(document, dict) or not set(keys) <= set(document):
-        raise ValueError(f"{path}: not a file of USEB, which is an object with {' and '.join(keys) or 'forums'}.")
-    return document

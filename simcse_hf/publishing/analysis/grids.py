@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...ops.files import read_json_object
 from .drawing import CannotDraw, Picture, figure_text, is_number, new_figure, settle, shorten, style
-from .runs import read_object
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def read_grid(path: str | Path) -> Grid:
         return _read_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: name the result file of a search")
-    runs = read_object(path).get("runs")
+    runs = read_json_object(path).get("runs")
     if not isinstance(runs, dict) or not all(isinstance(run, dict) and "settings" in run for run in runs.values()):
         raise ValueError(f'{path}: not the result file of a search: "runs" with "settings" is missing')
     found = []
@@ -75,7 +75,7 @@ def _read_folder(path: Path) -> Grid:
         raise FileNotFoundError(f"{path} holds no runs (runs/*.json): name the output folder of simcse-hf reproduce")
     found: dict[str, tuple[dict[str, Any], list[float]]] = {}
     for file in files:
-        run = read_object(file)
+        run = read_json_object(file)
         if not isinstance(run.get("settings"), dict):
             raise ValueError(f'{file}: not a run of simcse-hf reproduce: "settings" is missing')
         settings = flatten({"recipe": run.get("recipe")} | run["settings"])

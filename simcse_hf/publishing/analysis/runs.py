@@ -1,11 +1,11 @@
 """Read the log of a training run from the files in its folder."""
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...ops.files import read_json_object
 from .drawing import is_number
 
 STATE, RESULTS = "trainer_state.json", "results.json"
@@ -93,12 +93,12 @@ def read_run(folder: str | Path, name: str | None = None) -> Run:
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder {path}: name the output directory of a training run")
-    results = read_object(path / RESULTS) if (path / RESULTS).is_file() else {}
+    results = read_json_object(path / RESULTS) if (path / RESULTS).is_file() else {}
     name = name or path.resolve().name
     states = [path / STATE, *(checkpoint / STATE for checkpoint in _checkpoints(path))]
     for file in states:
         if file.is_file():
-            history = read_object(file).get("log_history", [])
+            history = read_json_object(file).get("log_history", [])
             if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
                 raise ValueError(f"{file}: log_history is not a list of objects; the file is damaged")
             return Run(name, history, results, str(file))
@@ -113,24 +113,3 @@ def _checkpoints(path: Path) -> list[Path]:
     """List the checkpoints that hold a log, the last one first."""
     found = [state.parent for state in path.glob(f"checkpoint-*/{STATE}") if state.parent.name[11:].isdigit()]
     return sorted(found, key=lambda checkpoint: int(checkpoint.name[11:]), reverse=True)
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Args:
-        file (`Path`): The file.
-
-    Returns:
-        `dict`: The object.
-
-    Raises:
-        ValueError: If the file is no JSON or holds no object. The message names it.
-    """
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: not a JSON file ({error})") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{file}: not a JSON object")
-    return document

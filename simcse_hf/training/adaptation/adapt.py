@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ...inference.simcse import SimCSE
 from ...models.configuration import max_positions
-from ...ops.files import write_atomically
+from ...ops.files import read_json_object, write_atomically
 from .corpus import Corpus, fit_to_tokenizer, read_corpus
 from .neighbours import find_neighbours
 from .record import RESULT, Record, clear_output
@@ -97,8 +97,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
     record = Record(output, settings.arguments(), 60 * settings.budget)
     if (output / RESULT).is_file():
         logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
-        finished: dict[str, Any] = json.loads((output / RESULT).read_text(encoding="utf-8"))
-        return finished
+        return read_json_object(output / RESULT, advice="Start again with --overwrite.")
     if record.was_interrupted:
         logger.info(f"Continuing the adaptation in {output}, of which {record.seconds / 60:.1f} minutes are spent.")
     start = StartModel(settings.model, settings.pooler_type)

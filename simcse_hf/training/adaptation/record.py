@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from transformers.utils import logging
 
-from ...ops.files import write_atomically
+from ...ops.files import read_json_object, write_atomically
 from ...publishing.card_adaptation import ADAPTATION
 
 logger = logging.get_logger(__name__)
@@ -37,7 +37,7 @@ class Record:
         self._path = directory / RECORD
         self._state: dict[str, Any] = {"arguments": arguments, "seconds": 0.0, "done": {}, "notes": []}
         if self._path.exists():
-            self._state = json.loads(self._path.read_text(encoding="utf-8"))
+            self._state = read_json_object(self._path, *self._state, advice="Start again with --overwrite.")
             _check_arguments(directory, self._state["arguments"], arguments)
         elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise ValueError(f"{directory} holds something else (there is no {RECORD} in it): name another --output.")

@@ -20,7 +20,7 @@ from ...evaluation.functions import call_function
 from ...evaluation.report import load_scores, save_scores, versions
 from ...evaluation.word_vectors import WordVectors
 from ...inference.simcse import SimCSE
-from ...ops.files import write_atomically
+from ...ops.files import read_json_object, write_atomically
 from ..checkpoints import checkpoints
 from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
 from ..script_arguments import parse_arguments
@@ -63,7 +63,9 @@ class RunStore:
     def read(self, run: Run) -> dict[str, Any] | None:
         """Return the document of a run, or `None` if it is not finished."""
         path = self._path(run)
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if not path.is_file():
+            return None
+        return read_json_object(path, "results", advice="Delete it, and the run is repeated.")
 
     def has(self, run: Run, groups: Sequence[str]) -> bool:
         """Return whether a run is finished and was measured in these evaluations."""
