@@ -50,13 +50,7 @@ class Template:
         Raises:
             ValueError: If the template leaves no room for a text.
         """
-        longest = tokenizer.model_max_length - self.num_tokens
-        if longest < 1:
-            raise ValueError(
-                f"the template has {self.num_tokens} tokens, and the tokenizer allows {tokenizer.model_max_length} "
-                "(model_max_length), so there is no room for a text: shorten the template"
-            )
-        room = longest if max_length is None else min(max_length, longest)
+        room = self.full_length(tokenizer, max_length) - self.num_tokens
         if not texts:
             return []
         lead = " " if self.space else ""
@@ -68,6 +62,27 @@ class Template:
             [*self.before, *(unknown if token == mask else token for token in ids[:room]), *self.after]
             for ids in encoded["input_ids"]
         ]
+
+    def full_length(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
+        """Return the number of tokens of the template with a text that was cut.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): The tokenizer that the template was read with.
+            max_length (`int`, *optional*): Maximum number of tokens of a text, without the template.
+
+        Returns:
+            `int`: The number, template included.
+
+        Raises:
+            ValueError: If the template leaves no room for a text.
+        """
+        longest = int(tokenizer.model_max_length)
+        if longest <= self.num_tokens:
+            raise ValueError(
+                f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
+                "so there is no room for a text: shorten the template"
+            )
+        return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
 def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:

@@ -15,7 +15,7 @@ from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
 
-_SHOWN_ROWS = 5
+_SHOWN_ROWS, _SCANNED_ROWS = 5, 1000
 _LAYOUT = 2  # a part of the cache key: increase it when the columns change
 
 
@@ -59,7 +59,9 @@ def tokenize_dataset(
         new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
         desc="Tokenising",
     )
-    _warn_of_truncation(tokenized, max_seq_length)
+    plan = _plan(dataset.column_names, tokenizer, templates)
+    full_lengths = [t.full_length(tokenizer, max_seq_length) if t else max_seq_length for _, t in plan]
+    _warn_of_truncation(tokenized, max_seq_length, full_lengths)
     return tokenized
 
 
@@ -84,18 +86,11 @@ def row_tokenizer(
         ValueError: If a template is malformed, too long, or meant for rows with relations.
     """
     is_grouped = "texts" in column_names
-    columns = ["texts"] if is_grouped else [column for column in column_names if column != SCORE]
     if is_grouped and templates:
         raise ValueError(
             "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
         )
-    parsed = [read_template(template, tokenizer) for template in templates]
-    # One entry for each sentence of a tokenised row: a column of texts and the template that it goes into.
-    plan: list[tuple[str, Template | None]]
-    if parsed and len(columns) == 1:
-        plan = [(columns[0], template) for template in parsed]
-    else:
-        plan = [(column, parsed[0 if i == 0 else -1] if parsed else None) for i, column in enumerate(columns)]
+    plan = _plan(column_names, tokenizer, templates)
 
     def tokenize_texts(texts: Sequence[str]) -> list[list[int]]:
         return to_token_ids(tokenizer, list(texts), truncation=True, max_length=max_seq_length) if texts else []
@@ -115,6 +110,17 @@ def row_tokenizer(
         return {"input_ids": sentences, "length": [max(map(len, row)) for row in sentences]}
 
     return tokenize
+
+
+def _plan(
+    column_names: Sequence[str], tokenizer: PreTrainedTokenizerBase, templates: Sequence[str]
+) -> list[tuple[str, Template | None]]:
+    """Return the column of texts, and the template that it goes into, of each sentence of a tokenised row."""
+    columns = [column for column in column_names if column != SCORE]
+    parsed = [read_template(template, tokenizer) for template in templates]
+    if parsed and len(columns) == 1:
+        return [(columns[0], template) for template in parsed]
+    return [(column, parsed[0 if i == 0 else -1] if parsed else None) for i, column in enumerate(columns)]
 
 
 def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
@@ -140,21 +146,34 @@ def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options
     return tokenizer(texts, return_attention_mask=False, **options)["input_ids"]
 
 
-def _warn_of_truncation(tokenized: Dataset, max_seq_length: int) -> None:
-    full_rows = np.flatnonzero(np.asarray(tokenized.with_format("numpy")["length"]) == max_seq_length)
-    if not len(full_rows):
+def _warn_of_truncation(tokenized: Dataset, max_seq_length: int, full_lengths: Sequence[int]) -> None:
+    """Log how many texts have the length of a text that was cut.
+
+    Args:
+        tokenized (`datasets.Dataset`): The tokenised rows.
+        max_seq_length (`int`): The most tokens of a text.
+        full_lengths (`Sequence[int]`): That length for each sentence of a row, with the tokens of its template.
+            Rows with relations have any number of sentences, but no templates, so the same number throughout.
+    """
+    if np.asarray(tokenized.with_format("numpy")["length"]).max() < min(full_lengths):
         return
     column = tokenized.select_columns("input_ids").with_format("arrow")
-    num_full = num_texts = 0
-    for batch in column.iter(1000):
-        lengths = pc.list_value_length(pc.list_flatten(batch["input_ids"]))
+    num_texts = 0
+    full_texts: list[np.ndarray] = []  # the row of each
+    for number, batch in enumerate(column.iter(_SCANNED_ROWS)):
+        sentences = batch["input_ids"].combine_chunks()
+        lengths = pc.list_value_length(sentences.flatten()).to_numpy(zero_copy_only=False)
+        rows = pc.list_parent_indices(sentences).to_numpy(zero_copy_only=False)
         num_texts += len(lengths)
-        num_full += pc.sum(pc.equal(lengths, max_seq_length)).as_py()
-    rows = ", ".join(str(row + 1) for row in full_rows[:_SHOWN_ROWS])
+        full_texts.append(number * _SCANNED_ROWS + rows[lengths == np.resize(full_lengths, len(lengths))])
+    full_rows = np.unique(np.concatenate(full_texts)) + 1
+    if not len(full_rows):
+        return
     dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
     logger.warning(
-        f"{num_full} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their ends may be cut "
-        f"(rows {rows}{dots}). Raise max_seq_length if these texts matter."
+        f"{sum(map(len, full_texts))} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their "
+        f"ends may be cut (rows {', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these "
+        "texts matter."
     )
 
 

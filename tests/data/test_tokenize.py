@@ -47,6 +47,15 @@ def test_warns_of_truncated_texts_with_their_number(tokenizer, caplog):
     assert [m for m in caplog.messages if m.startswith("1 of 9 texts fill max_seq_length = 6 tokens")]
 
 
+def test_the_tokens_of_a_template_do_not_count_as_those_of_the_text(tokenizer, caplog):
+    templates = ['the "{text}" sat on [MASK] .', "{text} [MASK]"]
+    data = Dataset.from_dict({"sent0": ["a cat sat on the mat", "dog", "a cat sat", "a dog"]})
+    with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
+        tokenize_dataset(data, tokenizer, 3, templates=templates)
+    message = "4 of 8 texts fill max_seq_length = 3 tokens, so their ends may be cut (rows 1, 3)."
+    assert [m for m in caplog.messages if m.startswith(message)]
+
+
 def test_logs_nothing_if_nothing_is_truncated(tokenizer, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
         tokenize_dataset(Dataset.from_dict(TRIPLETS), tokenizer, 32)
