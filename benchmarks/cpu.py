@@ -10,7 +10,6 @@ its own.
 """
 
 import argparse
-import resource
 import statistics
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,9 @@ from .harness import (
     machine,
     markdown,
     matmul_rate,
+    megabytes,
     model_or_default,
+    reset_peak_memory,
     seconds_of,
     sts_sets,
     take_turns,
@@ -156,9 +157,9 @@ def evaluation_share(texts: dict[str, Dataset], options: argparse.Namespace) -> 
 def memory_of_a_step(contestant: str, model: Path, data: Path | None) -> int:
     rows = next(iter(training_texts(data, ROWS).values()))
     trainer = CONTESTANTS[contestant](model, rows, bf16=False)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reset_peak_memory()
     trainer.time_steps(2)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    return round(megabytes("VmHWM") - before)
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------
@@ -244,7 +245,9 @@ def table(results: dict) -> str:
     ]
     tables = [markdown(["work", "ours", "sentence-transformers", "ratio", "share of GEMM peak", "agree"], rows)]
     if "peak_memory_mib_of_a_step" in results:
-        tables.append(markdown(["memory of a training step", "MiB"], results["peak_memory_mib_of_a_step"].items()))
+        names = {"peer": "sentence-transformers", "plain": "plain transformers"}
+        peaks = [[names.get(kind, kind), peak] for kind, peak in results["peak_memory_mib_of_a_step"].items()]
+        tables.append(markdown(["memory of a training step", "MiB"], peaks))
     if "evaluation_in_training" in results:
         rows = [
             [f"{kind}, batch {share['batch']}", share["seconds"], share["seconds_between"], f"{share['share']:.1%}"]
