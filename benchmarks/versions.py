@@ -42,12 +42,14 @@ ENCODED = "STS sentences"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_option(parser)
     add_model_option(parser)
-    parser.add_argument("--other", type=Path, required=True, help="root of the other checkout")
+    parser.add_argument("--other", type=Path, help="root of the other checkout; needed to measure")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each checkout")
     parser.add_argument("--sentences", type=int, default=4000, help="sentences to encode in a turn")
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
+    if options.other is None or not (options.other / "simcse_hf").is_dir():
+        raise SystemExit(f"--other {options.other}: no checkout of this project; name the root of one")
     model = str(Path(model_or_default(options.model)).resolve())
     texts = training_texts(options.data, ROWS)
     works = [("train", name, bf16) for name in texts for bf16 in (False, True)]

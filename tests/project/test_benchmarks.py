@@ -67,7 +67,6 @@ def test_a_finished_benchmark_can_print_its_table_again(arguments, tmp_path, cap
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results").glob("*.json")), ids=lambda path: path.stem)
 def test_every_committed_result_can_be_printed_as_a_table(path, capsys):
     names = {"real_text": "recipes", "precision_bf16": "objectives", "precision_float32": "objectives"}
-    names |= {"objectives_minilm": "objectives"}
     name = "evidence" if path.stem.startswith("evidence_") else names.get(path.stem, path.stem)
     if name in ("cpu", "gpu"):
         pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
