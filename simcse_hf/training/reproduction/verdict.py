@@ -139,13 +139,16 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     else:
         passes = [-margin < low and high < margin for _, low, high, _ in measured]
         fails = [high < -margin or low > margin for _, low, high, _ in wide]
-    holds = "differ by less than the margin" if claim.better is None else "are above 0"
+    holds = "within the margin" if claim.better is None else "above 0"
     if all(passes):
-        return Verdict(claim.says, AGREES, f"all {len(pairs)} differences {holds}", found)
+        all_hold = f"all {len(pairs)} differences are" if len(pairs) > 1 else "the difference is"
+        return Verdict(claim.says, AGREES, f"{all_hold} {holds}", found)
     if any(fails):
         against = ", ".join(f"{a} - {b}" for (a, b), fail in zip(pairs, fails, strict=True) if fail)
         return Verdict(claim.says, DISAGREES, f"against the claim: {against}", found)
-    return Verdict(claim.says, NOISE, f"{sum(passes)} of {len(pairs)} differences {holds}, none is against it", found)
+    return Verdict(
+        claim.says, NOISE, f"{sum(passes)} of {len(pairs)} differences are {holds}, none is against it", found
+    )
 
 
 def _best(entry: str | Sequence[str], samples: Mapping[str, Sample]) -> str:
