@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from simcse_hf.training.checkpoints import STAGING, checkpoints
 
@@ -119,6 +121,8 @@ def start_process(function: Callable[[], None], log: Path) -> int:
         return pid
     status = 1
     try:
+        # tqdm's own lock is shared by forked processes, and one that was killed may hold it for ever.
+        tqdm.set_lock(threading.RLock())
         with open(log, "a") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
