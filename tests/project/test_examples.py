@@ -134,7 +134,7 @@ def test_without_a_dev_set_the_last_weights_are_saved(files, start):
     "script, more, message",
     [
         ("run_unsup.py", ["--train_file", "absent.txt"], "absent.txt"),
-        ("run_sup.py", ["--train_file", "texts.txt"], "texts.txt"),
+        ("run_sup.py", ["--train_file", "texts.txt"], "texts.txt holds one text in a row"),
         ("run_unsup.py", ["--resume_from_checkpoint", "true"], "holds no checkpoint to resume from"),
         ("run_unsup.py", ["--resume_from_checkpoint", "absent"], "no such checkpoint directory"),
         ("run_unsup.py", ["--dropout", "0"], "without effective dropout"),

@@ -359,12 +359,12 @@ def test_twitter_paraphrases_of_useb_leave_out_undecided_pairs(tmp_path):
 
 
 class PromptedModel:
-    """A model that reads whole texts after a prompt, and only the first word of others."""
+    """A model that reads whole texts after a prompt, and only the last word of others."""
 
     prompts, default_prompt_name = {"query": "ask: ", "document": "tell: ", "other": "x"}, None
 
     def encode(self, texts):
-        return encode([text.partition(": ")[2] or text.split()[0] for text in texts])
+        return encode([text.partition(": ")[2] or text.split()[-1] for text in texts])
 
 
 @pytest.mark.parametrize("kind", ["retrieval", "reranking"])
@@ -375,7 +375,7 @@ def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, fol
     prompted = score_tasks(data, SentenceEmbeddings(model, data.texts()), ())
     assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
-    assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 1
+    assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
     assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
 
 
