@@ -60,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, report: Report) -> None:
     options.model = model_or_default(options.model)
     texts = training_texts(options.data, ROWS)
-    report.results.setdefault("rows", [])
     report.save(
         machine=machine(),
         sentence_transformers=sentence_transformers.__version__,
@@ -85,9 +84,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def keep(report: Report, rows: list[dict]) -> None:
-    """Add rows to the report in place of older rows about the same work."""
-    names = [row["work"] for row in rows]
-    report.save(rows=[row for row in report.results["rows"] if row["work"] not in names] + rows)
+    """Add rows to the report and print them."""
+    report.save_rows(rows)
     for row in rows:
         print(f"{row['work']}: {row['ratio']} x ({row['ours']} against {row['peer']})", flush=True)
 

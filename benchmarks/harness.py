@@ -1,12 +1,16 @@
 """What the benchmarks share: options, texts, taking turns, memory, and the file of results."""
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import multiprocessing
 import platform
+import signal
 import statistics
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,12 +19,14 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from tqdm import tqdm
 
 from simcse_hf import load_text_dataset
 from simcse_hf.data.sample import SampleCorpus, write_sample_corpus
 from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal that a process gets when its parent ends
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STSBenchmark", "SICKRelatedness")
 
@@ -38,6 +44,11 @@ class Report:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
+
+    def save_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows to `rows`, in place of earlier rows about the same `work`, and write the file."""
+        works = [row["work"] for row in rows]
+        self.save(rows=[row for row in self.results.get("rows", []) if row["work"] not in works] + rows)
 
 
 # --- options and texts ----------------------------------------------------------------------------------------------
@@ -160,6 +171,17 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a new process, so that its memory is not mixed with that of others."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def prepare_forked_process() -> None:
+    """Make the calling process, which was just forked, independent of its siblings and end it with its parent.
+
+    Forked processes share tqdm's default lock: if one of them is killed while it holds the lock, the others wait for
+    ever. And a process that outlived its parent would keep the parent's pipes open (Linux only).
+    """
+    tqdm.set_lock(threading.RLock())
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def reset_peak_memory() -> float:

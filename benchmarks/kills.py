@@ -15,7 +15,6 @@ import random
 import shutil
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from simcse_hf.training.checkpoints import STAGING, checkpoints
 
-from .harness import Report, machine, markdown
+from .harness import Report, machine, markdown, prepare_forked_process
 from .tiny import CONFIGURATIONS, fingerprint, make_trainer
 
 MOST_KILLS_OF_A_RUN = 4
@@ -121,8 +119,7 @@ def start_process(function: Callable[[], None], log: Path) -> int:
         return pid
     status = 1
     try:
-        # tqdm's own lock is shared by forked processes, and one that was killed may hold it for ever.
-        tqdm.set_lock(threading.RLock())
+        prepare_forked_process()
         with open(log, "a") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)

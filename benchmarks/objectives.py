@@ -37,23 +37,18 @@ STEPS, BATCH, LENGTH, SENTENCES = 100, 16, 24, 20_000
 MOST_WORDS = 14  # Wikipedia sentences as short as those of STS-B, cheap enough for many runs on a CPU
 RATE, SUPERVISED_RATE = 3e-5, 5e-5  # SimCSE's for a base model, without and with labels
 
-#: name: (training text, settings of the model, other training arguments). They are added to those of the paper.
+PROJECTOR = {"projector_dim": 1024}  # the paper's 8,192 would cost more than the encoder
+SHUFFLE = {"view": "shuffle", "view_rate": 0.3, "view_both": True}
+
+#: name: (training text, settings of the model, other training arguments). What is not given here is the paper's.
 RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "simcse": ("wiki", {"mlp_only_train": True}, {}),
     "simcse, matryoshka 128, 64": ("wiki", {"mlp_only_train": True, "matryoshka_dims": [256, 128, 64]}, {}),
     "esimcse": ("wiki", {"objective": "esimcse"}, {}),
     "promptbert": ("wiki", {"objective": "promptbert"}, {}),
     "diffcse": ("wiki", {"objective": "diffcse"}, {}),
-    "barlow_twins": (
-        "wiki",
-        {"objective": "barlow_twins", "objective_options": {"projector_dim": 1024}},
-        {"view": "shuffle", "view_rate": 0.3, "view_both": True},
-    ),
-    "vicreg": (
-        "wiki",
-        {"objective": "vicreg", "objective_options": {"projector_dim": 1024}},
-        {"view": "shuffle", "view_rate": 0.3, "view_both": True},
-    ),
+    "barlow_twins": ("wiki", {"objective": "barlow_twins", "objective_options": PROJECTOR}, SHUFFLE),
+    "vicreg": ("wiki", {"objective": "vicreg", "objective_options": PROJECTOR}, SHUFFLE),
     "contrastive_tension": ("wiki", {"objective": "contrastive_tension"}, {"learning_rate": 1e-5}),
     "is_bert": ("wiki", {"objective": "is_bert"}, {}),
     "tsdae": ("wiki", {"objective": "tsdae"}, {}),
@@ -67,7 +62,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"learning_rate": SUPERVISED_RATE},
     ),
 }
-#: What a run takes over from `Objective.defaults`. The learning rate, the batch and the length are the same for all.
+#: The settings of the paper, from `Objective.defaults`, that a run uses. Batch size, length and learning rate are not
+#: among them: all runs have the same batch size and length, and the learning rate is RATE unless RUNS says otherwise.
 MODEL_SETTINGS = ("pooler_type", "mlp_only_train", "templates", "denoising", "do_mlm", "mlm_weight", "dropout")
 ARGUMENTS = ("view", "optim", "lr_scheduler_type", "lr_scheduler_kwargs")
 
@@ -135,7 +131,7 @@ class Texts:
 
 
 def settings_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a run's model and its other arguments, with those of the paper of its objective."""
+    """Return the settings of a run's model and its training arguments: the paper's, changed as RUNS says."""
     source, settings, arguments = RUNS[name]
     objective = objective_class(settings.get("objective", "simcse"))
     papers = objective.defaults | (objective.supervised_defaults if source == "nli" else {})

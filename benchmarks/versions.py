@@ -55,6 +55,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     works = [("train", name, bf16) for name in texts for bf16 in (False, True)]
     works += [("encode", ENCODED, bf16) for bf16 in (False, True)]
     texts[ENCODED] = Dataset.from_dict({"text": distinct_sentences(sts_sets(options.data))[: options.sentences]})
+    report.save(other=revision(options.other), machine=machine())
     with tempfile.TemporaryDirectory(prefix="simcse-versions-") as folder:
         for name, rows in texts.items():
             rows.save_to_disk(Path(folder, name))
@@ -64,9 +65,9 @@ def run(options: argparse.Namespace, report: Report) -> None:
             for round_number in range(options.rounds):
                 for i in (0, 1) if round_number % 2 else (1, 0):
                     times[i].append(ask(checkouts[i], work))
-            rows = [row for row in report.results.get("rows", []) if row["work"] != name_of(work)]
-            report.save(rows=[*rows, compare(work, *times)], other=revision(options.other), machine=machine())
-            print(report.results["rows"][-1], flush=True)
+            row = compare(work, *times)
+            report.save_rows([row])
+            print(row, flush=True)
         for process in checkouts:
             process.communicate()
 

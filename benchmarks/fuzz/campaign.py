@@ -19,6 +19,7 @@ from pathlib import Path
 import simcse_hf
 from simcse_hf.cli.errors import _status_of
 
+from ..harness import prepare_forked_process
 from .mutation import Files, mutate
 
 PACKAGE = str(Path(simcse_hf.__file__).parent)
@@ -164,6 +165,7 @@ def _run_worker(target: Target, seed: int, first: int, end: int) -> tuple[int, t
 def _work(target: Target, seed: int, numbers: range, scratch: Path, slot: mmap.mmap) -> None:
     """Run inputs in a forked process, and leave it without returning."""
     try:
+        prepare_forked_process()
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
