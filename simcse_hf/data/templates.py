@@ -64,7 +64,7 @@ class Template:
         ]
 
     def full_length(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
-        """Return the number of tokens of the template with a text that was cut.
+        """Return how many tokens a text and its template have together when the text is too long and is cut.
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer that the template was read with.

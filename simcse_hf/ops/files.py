@@ -1,4 +1,4 @@
-"""Files: find those of a model, in a directory or on the hub, read objects of JSON, and write whole files or none."""
+"""Find a model's files in a directory or on the hub, read JSON objects, and write each file completely or not."""
 
 import json
 import os

@@ -44,8 +44,8 @@ def test_two_concurrent_additions_lose_no_sentence_that_one_reported_as_added(mo
 
 # --- the checks notice what they look for ----------------------------------------------------------------------
 #
-# A process that does wrong waits for its kill, or for the other process, so that these tests do not depend on how
-# fast the machine is.
+# Each faulty process here stops at the moment of its fault and waits until it is killed, or until the other process
+# is done. So these tests do not depend on how fast the machine is.
 
 
 class AlwaysZero(random.Random):

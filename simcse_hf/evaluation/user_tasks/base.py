@@ -165,7 +165,7 @@ class RankingTask(UserTask):
         return prompted
 
     def _prompts(self) -> dict[str, dict[str, str]]:
-        """Return the prompts for the details of a result; empty without prompts."""
+        """Return the entry `prompts` of a result's details, or nothing if the task has no prompts."""
         prompts = {"query": self.query_prompt, "document": self.document_prompt}
         return {"prompts": prompts} if any(prompts.values()) else {}
 
