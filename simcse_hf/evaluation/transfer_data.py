@@ -1,5 +1,6 @@
 """Read the labelled texts of the transfer tasks from SentEval's folders."""
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,17 @@ class LabelledTexts:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def draw(self, count: int) -> "LabelledTexts":
+        """Return at most `count` examples, drawn at random; they are the same in every call."""
+        if count >= len(self):
+            return self
+        rows = sorted(random.Random(0).sample(range(len(self)), count))
+        return LabelledTexts(
+            texts=[self.texts[row] for row in rows],
+            labels=[self.labels[row] for row in rows],
+            texts2=None if self.texts2 is None else [self.texts2[row] for row in rows],
+        )
 
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""

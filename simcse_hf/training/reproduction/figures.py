@@ -115,7 +115,7 @@ def metric(name: str) -> Metric:
 
 
 @cache
-def _data(group: str, senteval: Path, dev_file: Path | None) -> TaskData:
+def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: int | None) -> TaskData:
     """Read the data of a group once in a process."""
     tasks, mode = GROUPS[group]
     if group == "dev":
@@ -123,7 +123,11 @@ def _data(group: str, senteval: Path, dev_file: Path | None) -> TaskData:
         return read_tasks((), None, pairs=(read_scored_pairs(dev_file, DEV),))
     if group == "mteb":
         return TaskData()
-    return read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
+    data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
+    if transfer_examples is not None:
+        for splits in data.transfer.values():
+            splits |= {split: examples.draw(transfer_examples) for split, examples in splits.items()}
+    return data
 
 
 def measure(
@@ -132,6 +136,7 @@ def measure(
     senteval: Path,
     dev_file: Path | None,
     nli: Path | None,
+    transfer_examples: int | None = None,
 ) -> Measured:
     """Measure a model.
 
@@ -141,6 +146,8 @@ def measure(
         senteval (`Path`): SentEval's `downstream` folder.
         dev_file (`Path`, *optional*): STS-B dev, for the group `dev`.
         nli (`Path`, *optional*): The NLI sentences on which transforms are fitted.
+        transfer_examples (`int`, *optional*): Number of examples to draw from each split of a transfer task; by
+            default all.
 
     Returns:
         [`Measured`]: The results and scores.
@@ -153,7 +160,8 @@ def measure(
     for pooler in dict.fromkeys(variant.pooler for _, variant in parts.values()):
         named = {name: part for name, part in parts.items() if part[1].pooler == pooler}
         model = load(pooler)
-        texts = [text for group, _ in named.values() for text in _data(group, senteval, dev_file).texts()]
+        data = {name: _data(group, senteval, dev_file, transfer_examples) for name, (group, _) in named.items()}
+        texts = [text for part in data.values() for text in part.texts()]
         if any(variant.fit_on == "nli" for _, variant in named.values()):
             if nli is None:
                 raise ValueError(
@@ -166,7 +174,7 @@ def measure(
                 scores = evaluate_mteb(model, list(GROUPS["mteb"][0]))
                 measured.results[name], measured.scores[name] = {task: {"score": x} for task, x in scores.items()}, {}
                 continue
-            evaluation = _score(_data(group, senteval, dev_file), embeddings, group, variant, nli)
+            evaluation = _score(data[name], embeddings, group, variant, nli)
             results = evaluation.results
             measured.results[name] = {task: x for task, x in results.items() if not task.startswith("average")}
             measured.scores[name] = evaluation.scores

@@ -140,6 +140,7 @@ class RunStore:
                 find_senteval(self.sources.data_dir),
                 None if dev_file is None else Path(dev_file),
                 nli_file(self.sources.data_dir),
+                run.transfer_examples,
             )
         document = {
             "recipe": run.recipe,
@@ -213,8 +214,8 @@ def _best_step(trainer: SimCSETrainer) -> int:
 def estimate_seconds(run: Run, groups: Sequence[str]) -> float:
     """Estimate the time of a run from the rates that the scale states."""
     evaluations = 1 + (math.ceil(run.steps / run.settings.get("eval_steps", run.steps)) if run.steps else 0)
-    more = sum(
-        {"sts": 9, "transfer": 60, "transfer_dev": 60, "geometry": 5}.get(split_variant(name)[0], 0) for name in groups
-    )
+    transfer = 60 if run.transfer_examples is None else 15
+    times = {"sts": 9, "transfer": transfer, "transfer_dev": transfer, "geometry": 5}  # of an evaluation on dev
+    more = sum(times.get(split_variant(name)[0], 0) for name in groups)
     rows = run.steps * run.settings.get("per_device_train_batch_size", 0)
     return rows * run.row_seconds + (evaluations + more) * run.evaluation_seconds

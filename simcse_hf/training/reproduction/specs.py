@@ -17,6 +17,7 @@ from ..parser import convert_values
 from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from ..script_arguments import ARGUMENT_CLASSES
 from .data import draw_rows, find_data, find_model, how_to_get, model_digest
+from .figures import metric
 from .prepared import content_digest, make_file, source_files
 from .table import Column, Row, Table
 
@@ -69,6 +70,7 @@ class Run:
         steps (`int`): Number of steps, for the estimate of the cost.
         row_seconds (`float`): Estimate of the time of a training row.
         evaluation_seconds (`float`): Estimate of the time of an evaluation on the dev set.
+        transfer_examples (`int`, *optional*): Examples to draw from each split of a transfer task; by default all.
     """
 
     recipe: str
@@ -78,6 +80,7 @@ class Run:
     steps: int
     row_seconds: float
     evaluation_seconds: float
+    transfer_examples: int | None = None
     _keys: dict[Sources, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -128,6 +131,8 @@ class Run:
             settings[name] = model_digest(model) if model is not None else settings.get(name)
         seed = self.seed if self.trained else None
         identity = [SEMANTICS, self.supervised, settings, seed, self.sample]
+        if not self.trained:  # Trained runs of two scales differ in their sample, and others in their evaluation only.
+            identity.append(self.transfer_examples)
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def arguments(self, sources: Sources, output_dir: Path) -> dict[str, Any]:
@@ -223,16 +228,16 @@ def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) 
         settings = convert_values(where, with_values(base, point), ARGUMENT_CLASSES)
         if sources.model is not None:
             settings["model_name_or_path"] = sources.model
-        rates = merged["row_seconds"], merged["evaluation_seconds"]
+        measuring = merged["row_seconds"], merged["evaluation_seconds"], whole.get("transfer", {}).get("examples")
         if recipe == EVALUATION:
-            yield Run(recipe, settings, FIRST_SEED, None, 0, *rates)
+            yield Run(recipe, settings, FIRST_SEED, None, 0, *measuring)
             continue
         if "eval_steps" in settings:
             settings["save_steps"] = settings["eval_steps"]  # The step that is best on the dev set is measured.
         batch = settings["per_device_train_batch_size"]
         rows = merged["rows"] if "rows" in merged else 0
         steps = settings["max_steps"] if settings.get("max_steps", -1) > 0 else min(rows, sample or rows) // batch
-        yield Run(recipe, settings, FIRST_SEED, sample, steps, *rates)
+        yield Run(recipe, settings, FIRST_SEED, sample, steps, *measuring)
 
 
 def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: Table) -> list[dict[str, Any]]:
@@ -277,4 +282,6 @@ def differences(table: Table, scale: str) -> list[str]:
     whole = _read(SCALE_FILES / "small.yaml")
     recipes = dict.fromkeys(row.recipe or column.recipe or table.recipe for _, row, column in table.cells(scale))
     texts = [text for recipe in recipes for text in whole["recipes"].get(recipe, {}).get("differs", [])]
+    if any(metric(column.metric).group.startswith("transfer") for _, _, column in table.cells(scale)):
+        texts += whole["transfer"]["differs"]
     return [*whole["differs"], *dict.fromkeys(texts), *table.differs]

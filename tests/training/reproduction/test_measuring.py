@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from simcse_hf.training.reproduction.figures import DEV, Measured, figure, measu
 from simcse_hf.training.reproduction.prepared import content_digest, make_file, source_files
 from simcse_hf.training.reproduction.reproduce import Options, Planned, _samples, plan
 from simcse_hf.training.reproduction.runs import RunStore
-from simcse_hf.training.reproduction.specs import Sources, runs_of, scan_points, with_values
+from simcse_hf.training.reproduction.specs import Sources, differences, runs_of, scan_points, with_values
 from simcse_hf.training.reproduction.table import load_table
 from simcse_hf.training.reproduction.variants import Variant, split_variant
 
@@ -139,6 +140,36 @@ def test_a_model_is_measured_with_each_transform(tmp_path, scored):
     assert drawn.shape == (20,) and abs(drawn.mean() - figures[1]) < 30
     with pytest.raises(ValueError, match="put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"):
         measure(load, [variants[2].of("dev")], tmp_path, scored, None)
+
+
+def test_transfer_tasks_are_measured_on_the_same_few_examples_for_every_model(tmp_path, scored):
+    (tmp_path / "SUBJ").mkdir()
+    texts = list(dict.fromkeys(text for first, second, _ in random_pairs(100, 2) for text in (first, second)))
+    for name, part in (("objective", texts[:60]), ("subjective", texts[60:120])):
+        (tmp_path / f"SUBJ/subj.{name}").write_text("\n".join(part) + "\n")
+    encoded = []
+
+    class Recording(RandomVectors):
+        def encode(self, texts):
+            encoded.append(texts)
+            return super().encode(texts)
+
+    few = [measure(lambda pooler: Recording(), ["transfer_dev"], tmp_path, scored, None, 50) for _ in range(2)]
+    assert [each.results["transfer_dev"]["SUBJ"]["examples"] for each in few] == [{"train": 50}] * 2
+    assert few[0].results == few[1].results and encoded[0] == encoded[1] and len(encoded[0]) == 50
+    whole = measure(lambda pooler: RandomVectors(), ["transfer_dev"], tmp_path, scored, None)
+    assert whole.results["transfer_dev"]["SUBJ"]["examples"] == {"train": 120}
+
+
+def test_the_small_scale_says_that_transfer_tasks_have_fewer_examples(tmp_path):
+    rows, columns = [{"name": "start", "recipe": "evaluation"}, {"name": "trained"}], [{"name": "MR", "metric": "MR"}]
+    table, sources = table_of(tmp_path, rows=rows, columns=columns), Sources(tmp_path, tmp_path)
+    assert any("at most 2,000 examples" in text for text in differences(table, "small"))
+    assert not any("at most 2,000 examples" in text for text in differences(table_of(tmp_path), "small"))
+    small, paper = ([run for *_, run in runs_of(table, scale, 1, sources)] for scale in ("small", "paper"))
+    assert [run.transfer_examples for run in small + paper] == [2000, 2000, None, None]
+    start = small[0]  # the same model measured on other examples is another run
+    assert replace(start, transfer_examples=None).key(sources) != start.key(sources)
 
 
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
