@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import __version__
 from ..ops.files import read_json_object
 from .classifier import L2_GRID, ClassifierConfig
 from .mteb import mteb_averages
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
 
-PACKAGES = ("simcse-hf", "torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
+PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 #: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]
 
@@ -201,7 +202,9 @@ def describe_protocol(protocol: Any, classifier: ClassifierConfig | None = None)
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that the figures depend on."""
-    return {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
+    # An editable installation keeps the metadata of the version that was installed first.
+    own = {"python": platform.python_version(), "simcse-hf": __version__}
+    return own | {package: metadata.version(package) for package in PACKAGES}
 
 
 def write_results(path: str | Path, document: dict[str, Any], scores: Scores) -> None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import simcse_hf
 from simcse_hf.evaluation.classifier import TEST_CONFIG
 from simcse_hf.evaluation.report import (
     add_averages,
@@ -123,3 +124,4 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(tmp_path, flag):
 
 def test_versions_list_the_packages_that_figures_depend_on():
     assert {"python", "torch", "transformers", "simcse-hf", "scipy"} <= set(versions())
+    assert versions()["simcse-hf"] == simcse_hf.__version__
