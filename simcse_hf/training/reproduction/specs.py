@@ -103,11 +103,11 @@ class Run:
             for name in source_files(file)
             if find_data(name, sources.data_dir) is None
         ]
-        if self.settings.get("view") in _NEED_WORDNET:
+        if (view := self.settings.get("view")) in _NEED_WORDNET:
             try:
-                make_view(self.settings["view"])
-            except ValueError as error:
-                absent.append(str(error))
+                make_view(view)
+            except ValueError:  # whose message lists the folders of this machine
+                absent.append(f"WordNet, for the view {view}: `pip install nltk; python -m nltk.downloader wordnet`")
         for kind in ("model_name_or_path", "view_model"):
             model = self.settings.get(kind)
             if model is not None and find_model(model, sources.data_dir) is None:

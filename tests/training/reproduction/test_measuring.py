@@ -172,6 +172,15 @@ def test_the_small_scale_says_that_transfer_tasks_have_fewer_examples(tmp_path):
     assert replace(start, transfer_examples=None).key(sources) != start.key(sources)
 
 
+def test_a_missing_wordnet_is_named_without_the_folders_of_this_machine(tmp_path, monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    table = table_of(tmp_path, rows=[{"name": "synonyms", "settings": {"view": "synonyms"}}])
+    run = next(run for *_, run in runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))
+    (missing,) = [text for text in run.missing(Sources(tmp_path, tmp_path)) if "WordNet" in text]
+    assert "python -m nltk.downloader wordnet" in missing and str(tmp_path) not in missing
+
+
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
     rows = [{"name": "start", "recipe": "evaluation", "pooler": "avg"}, {"name": "trained"}]
     table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
