@@ -194,6 +194,11 @@ def _score(
     return score_tasks(data, embed, tasks, Protocol(mode=mode))
 
 
+def is_resampled(name: str) -> bool:
+    """Return whether [`resample`] draws test examples for a metric."""
+    return metric(name).group not in _NOT_RESAMPLED
+
+
 def figure(
     measured: Measured, name: str, aggregation: str, correlation: str, variant: Variant = _PLAIN
 ) -> tuple[float, tuple[str, ...]]:
@@ -251,7 +256,7 @@ def resample(
     """
     group = metric(name).group
     value, tasks = figure(measured, name, aggregation, correlation, variant)
-    if group in _NOT_RESAMPLED or not tasks:
+    if not is_resampled(name) or not tasks:
         return np.full(resamples, value)
     drawn = [measured.resample_task(variant.of(group), task, aggregation, correlation, resamples) for task in tasks]
     return np.mean(drawn, axis=0)

@@ -37,6 +37,14 @@ def format_markdown(document: dict[str, Any]) -> str:
             f"{bootstrap['over']}.",
             "",
         ]
+        judged = {claim["column"] for claim in document["claims"]}
+        for column in document["columns"]:
+            if column["name"] in judged and not column["resampled"]:
+                lines += [
+                    f"Those of {column['name']} come from the seeds alone: they do not say what other test examples "
+                    "would have given.",
+                    "",
+                ]
         for claim in document["claims"]:
             lines += [*_claim(claim), ""]
     if document["differs"]:

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from ... import __version__
 from ...ops.files import write_atomically
-from .figures import figure, metric, resample
+from .figures import figure, is_resampled, metric, resample
 from .report import format_markdown
 from .runs import RunStore, estimate_seconds
 from .specs import Run, Sources, differences, runs_of
@@ -183,7 +183,10 @@ def summarise(
         "scale": options.scale,
         "start": options.sources.model,
         "seeds": options.seeds,
-        "columns": [{"name": name, "averaged": averaged[name]} for name in names],
+        "columns": [
+            {"name": column.name, "averaged": averaged[column.name], "resampled": is_resampled(column.metric)}
+            for column in table.columns
+        ],
         "rows": rows,
         "claims": verdicts,
         "bootstrap": {"confidence": CONFIDENCE, "resamples": RESAMPLES, "over": "seeds and test examples"},

@@ -12,6 +12,7 @@ from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
 
 from simcse_hf.cli.main import main
 from simcse_hf.training.reproduction import runs as runs_module
+from simcse_hf.training.reproduction.report import format_markdown
 from simcse_hf.training.reproduction.reproduce import Options, dry_run, plan, reproduce
 from simcse_hf.training.reproduction.runs import RunStore
 from simcse_hf.training.reproduction.specs import Sources
@@ -93,6 +94,14 @@ def test_a_table_has_the_paper_s_figures_ours_and_a_verdict(finished):
     assert written == json.loads(json.dumps(document))
     page = (options.sources.output / "test.md").read_text()
     assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    simcse-hf reproduce" in page
+
+
+def test_a_page_says_which_intervals_come_from_the_seeds_alone(finished):
+    document, _ = finished
+    (column,) = document["columns"]
+    assert column["resampled"] and "the seeds alone" not in format_markdown(document)
+    other = document | {"columns": [column | {"resampled": False}]}
+    assert f"Those of {column['name']} come from the seeds alone" in format_markdown(other)
 
 
 def test_a_run_keeps_its_curve_figures_and_scores_but_not_its_model(finished, table):
