@@ -190,7 +190,7 @@ def summarise(
         "rows": rows,
         "claims": verdicts,
         "bootstrap": {"confidence": CONFIDENCE, "resamples": RESAMPLES, "over": "seeds and test examples"},
-        "differs": differences(table, options.scale),
+        "differs": differences(table, options.scale, options.sources.model),
         "seconds": sum(store.seconds(run) or 0.0 for run, groups in _distinct(finished, options)),
         "command": list(command),
         "version": __version__,

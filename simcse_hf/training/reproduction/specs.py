@@ -275,13 +275,23 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def differences(table: Table, scale: str) -> list[str]:
-    """Return what the runs of a table change with respect to the paper, in sentences."""
+def differences(table: Table, scale: str, model: str | None = None) -> list[str]:
+    """Return what the runs of a table change with respect to the paper, in sentences.
+
+    Args:
+        table (`Table`): The table.
+        scale (`str`): `"small"` or `"paper"`.
+        model (`str`, *optional*): Start model of all runs, if it is not the recipes' or the scale's.
+
+    Returns:
+        `list[str]`: The sentences.
+    """
+    start = [f"The start model of all runs is {Path(model).name}, which is not the paper's."] if model else []
     if scale == "paper":
-        return []
+        return start
     whole = _read(SCALE_FILES / "small.yaml")
     recipes = dict.fromkeys(row.recipe or column.recipe or table.recipe for _, row, column in table.cells(scale))
     texts = [text for recipe in recipes for text in whole["recipes"].get(recipe, {}).get("differs", [])]
     if any(metric(column.metric).group.startswith("transfer") for _, _, column in table.cells(scale)):
         texts += whole["transfer"]["differs"]
-    return [*whole["differs"], *dict.fromkeys(texts), *table.differs]
+    return [*(start or [whole["start"]]), *whole["differs"], *dict.fromkeys(texts), *table.differs]

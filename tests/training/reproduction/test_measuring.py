@@ -161,11 +161,15 @@ def test_transfer_tasks_are_measured_on_the_same_few_examples_for_every_model(tm
     assert whole.results["transfer_dev"]["SUBJ"]["examples"] == {"train": 120}
 
 
-def test_the_small_scale_says_that_transfer_tasks_have_fewer_examples(tmp_path):
+def test_the_small_scale_says_its_start_model_and_that_transfer_tasks_have_fewer_examples(tmp_path):
     rows, columns = [{"name": "start", "recipe": "evaluation"}, {"name": "trained"}], [{"name": "MR", "metric": "MR"}]
     table, sources = table_of(tmp_path, rows=rows, columns=columns), Sources(tmp_path, tmp_path)
     assert any("at most 2,000 examples" in text for text in differences(table, "small"))
     assert not any("at most 2,000 examples" in text for text in differences(table_of(tmp_path), "small"))
+    assert any("minilm-remasked-6x384" in text for text in differences(table, "small"))
+    for scale in ("small", "paper"):
+        start, *others = differences(table, scale, "models/wiki-mlm-4x256")
+        assert "wiki-mlm-4x256" in start and not any("start model" in text for text in others)
     small, paper = ([run for *_, run in runs_of(table, scale, 1, sources)] for scale in ("small", "paper"))
     assert [run.transfer_examples for run in small + paper] == [2000, 2000, None, None]
     start = small[0]  # the same model measured on other examples is another run
