@@ -254,9 +254,9 @@ def resample(
     Returns:
         `numpy.ndarray`: Figures x 100 of shape `(resamples,)`.
     """
-    group = metric(name).group
     value, tasks = figure(measured, name, aggregation, correlation, variant)
     if not is_resampled(name) or not tasks:
         return np.full(resamples, value)
-    drawn = [measured.resample_task(variant.of(group), task, aggregation, correlation, resamples) for task in tasks]
+    group = variant.of(metric(name).group)
+    drawn = [measured.resample_task(group, task, aggregation, correlation, resamples) for task in tasks]
     return np.mean(drawn, axis=0)
