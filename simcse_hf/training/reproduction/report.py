@@ -33,8 +33,11 @@ def format_markdown(document: dict[str, Any]) -> str:
         lines += [
             "## What the paper claims",
             "",
-            f"Intervals are at {100 * bootstrap['confidence']:g}%, from {bootstrap['resamples']} resamples of "
-            f"{bootstrap['over']}.",
+            f"Each interval is at {100 * bootstrap['confidence']:g}%, from {bootstrap['resamples']} resamples of "
+            f"{bootstrap['over']}. The runs agree with an ordering if every interval lies above 0, and disagree if "
+            "one lies below 0 after a Bonferroni correction for the number of differences, which widens the "
+            "intervals that are shown here. Where the paper calls rows alike, the intervals have to lie within a "
+            "margin of 0. Any other result is within noise.",
             "",
         ]
         judged = {claim["column"] for claim in document["claims"]}

@@ -76,7 +76,8 @@ def plan(table: Table, options: Options) -> list[Planned]:
     groups: dict[str, dict[str, None]] = {}
     for row, column, run in runs_of(table, options.scale, options.seeds, options.sources):
         planned.append(Planned(row, column, run, ()))
-        needed = groups.setdefault(run.key(options.sources), {"dev": None})
+        # A run records its dev figure. A start model may have no pooler of its own: it is measured by the row's only.
+        needed = groups.setdefault(run.key(options.sources), {"dev": None} if run.trained else {})
         needed[row.variant.of(metric(table.columns[column].metric).group)] = None
     return [replace(each, groups=tuple(groups[each.run.key(options.sources)])) for each in planned]
 

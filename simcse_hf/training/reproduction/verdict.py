@@ -139,16 +139,17 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     else:
         passes = [-margin < low and high < margin for _, low, high, _ in measured]
         fails = [high < -margin or low > margin for _, low, high, _ in wide]
-    holds = "within the margin" if claim.better is None else "above 0"
+    holds, violates = ("within the margin", "outside it") if claim.better is None else ("above 0", "below 0")
     if all(passes):
         all_hold = f"all {len(pairs)} differences are" if len(pairs) > 1 else "the difference is"
         return Verdict(claim.says, AGREES, f"{all_hold} {holds}", found)
     if any(fails):
         against = ", ".join(f"{a} - {b}" for (a, b), fail in zip(pairs, fails, strict=True) if fail)
         return Verdict(claim.says, DISAGREES, f"against the claim: {against}", found)
-    return Verdict(
-        claim.says, NOISE, f"{sum(passes)} of {len(pairs)} differences are {holds}, none is against it", found
-    )
+    if len(pairs) == 1:
+        return Verdict(claim.says, NOISE, f"the difference is neither {holds} nor {violates}", found)
+    passed = f"{sum(passes)} of {len(pairs)} differences are {holds}"
+    return Verdict(claim.says, NOISE, f"{passed}; after the correction, none is {violates}", found)
 
 
 def _best(entry: str | Sequence[str], samples: Mapping[str, Sample]) -> str:

@@ -222,6 +222,16 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
     assert document["claims"][0]["verdict"] == "not run"
 
 
+def test_a_start_model_without_a_trained_head_is_measured_with_the_pooler_of_the_row(data_dir, tmp_path):
+    row = {"name": "start", "recipe": "evaluation", "pooler": "avg", "paper": [80.0]}
+    document = {key: value for key, value in TABLE.items() if key != "claims"} | {"rows": [row]}
+    (tmp_path / "start.yaml").write_text(yaml.safe_dump(document))
+    sources = Sources(data_dir, tmp_path / "out", model="tiny")
+    done = reproduce(load_table(str(tmp_path / "start.yaml")), Options(sources, seeds=1))
+    assert done["rows"][0]["failure"] is None
+    assert len(done["rows"][0]["cells"][0]["figures"]) == 1
+
+
 def test_only_the_named_rows_are_run(table, data_dir, tmp_path):
     options = Options(Sources(data_dir, tmp_path / "out"), seeds=1, only=("cold",))
     assert {name for name, each in figures(reproduce(table, options)).items() if each} == {"cold"}

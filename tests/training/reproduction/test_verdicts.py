@@ -108,3 +108,19 @@ def test_chance_alone_seldom_gives_a_verdict():
             cells[name] = Sample(figures, {seed: value + np.zeros(500) for seed, value in figures.items()})
         verdicts.append(judge(Claim("a is best", better="a", than=["b", "c"]), cells).verdict)
     assert verdicts.count(NOISE) > 170
+
+
+def test_an_interval_below_zero_that_does_not_survive_the_correction_is_within_noise_and_the_reason_says_so():
+    generator = np.random.default_rng(3)
+    drawn = {seed: generator.normal(0, 1, 1000) for seed in (1, 2, 3)}
+    samples = {"best": Sample({seed: 50.0 for seed in drawn}, {seed: np.full(1000, 50.0) for seed in drawn})}
+    for number in range(9):
+        shift = 2.2 if number == 0 else 0.0  # of differences with a standard deviation of 1
+        resampled = {seed: 50.0 + shift + drawn[1] for seed in drawn}
+        samples[str(number)] = Sample({seed: 50.0 + shift for seed in drawn}, resampled)
+    judged = judge(Claim("x", better="best", than=[str(number) for number in range(9)]), samples)
+    assert judged.differences[0].high < 0
+    assert (judged.verdict, judged.reason) == (
+        NOISE,
+        "0 of 9 differences are above 0; after the correction, none is below 0",
+    )
