@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import time
 from functools import partial
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_run_that_saves_nothing_is_interrupted_at_once(tmp_path):
     assert trainer.state.global_step == 1 and not checkpoints(tmp_path)
 
 
-def _train_in_process(rank, port, folder, step):
+def _train_in_process(rank, port, folder, signalled, save_steps):
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -101,28 +102,54 @@ def _train_in_process(rank, port, folder, step):
     }
     AcceleratorState._reset_state(reset_partial_state=True)  # that of the test process
     torch.set_num_threads(1)
-    callbacks = (Signal(signal.SIGTERM, step, rank=1),) if step else ()
-    changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": 100}
-    resume = step is None and bool(checkpoints(folder))
+    changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": save_steps}
+    resume = signalled is None and bool(checkpoints(folder))
+    callbacks = (signalled,) if signalled else ()
     make_trainer(NAME, folder, callbacks, **changes).train(resume_from_checkpoint=resume)
 
 
-def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
-    def run(folder, step):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        train = partial(_train_in_process, port=port, folder=folder, step=step)
-        processes = [start_process(partial(train, rank), tmp_path / f"{rank}.log") for rank in (0, 1)]
-        ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in processes]
-        return ended, (tmp_path / "0.log").read_text()[-2000:]
+def _run_two_processes(folder, signalled=None, save_steps=100):
+    """Train in two processes; return the status of each, the end of the first one's log, and the seconds between."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    train = partial(_train_in_process, port=port, folder=folder, signalled=signalled, save_steps=save_steps)
+    logs = [folder.parent / f"{rank}.log" for rank in (0, 1)]
+    processes = [start_process(partial(train, rank), log) for rank, log in enumerate(logs)]
+    ended, times = {}, []
+    while len(ended) < 2:
+        for pid in set(processes) - set(ended):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                ended[pid] = os.waitstatus_to_exitcode(status)
+                times.append(time.monotonic())
+        time.sleep(0.01)
+    return [ended[pid] for pid in processes], logs[0].read_text()[-2000:], times[1] - times[0]
 
-    assert run(tmp_path / "whole", None)[0] == [0, 0]
-    ended, log = run(tmp_path / "stopped", 2)
+
+def assert_same_weights(folder, other):
+    one, two = (load_file(path / "checkpoint-6/model.safetensors") for path in (folder, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
+    assert _run_two_processes(tmp_path / "whole")[0] == [0, 0]
+    ended, log, _ = _run_two_processes(tmp_path / "stopped", Signal(signal.SIGTERM, 2, rank=1))
     assert ended == [143, 143], log
     assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-3"]
     assert (tmp_path / "stopped" / "checkpoint-3" / "rng_state_1.pth").exists()
-    ended, log = run(tmp_path / "stopped", None)
+    ended, log, _ = _run_two_processes(tmp_path / "stopped")
     assert ended == [0, 0], log
-    one, other = (load_file(tmp_path / name / "checkpoint-6/model.safetensors") for name in ("whole", "stopped"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_if_one_process_is_killed_the_other_ends_within_a_minute_and_the_run_resumes_with_equal_weights(tmp_path):
+    assert _run_two_processes(tmp_path / "whole", save_steps=2)[0] == [0, 0]
+    ended, log, seconds = _run_two_processes(tmp_path / "killed", Signal(signal.SIGKILL, 4, rank=1), save_steps=2)
+    assert ended[1] == -signal.SIGKILL and ended[0] > 0, log
+    assert seconds < 60
+    assert [path.name for path in checkpoints(tmp_path / "killed")] == ["checkpoint-2"]
+    assert checkpoint_problem(tmp_path / "killed/checkpoint-2") is None
+    ended, log, _ = _run_two_processes(tmp_path / "killed", save_steps=2)
+    assert ended == [0, 0], log
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
