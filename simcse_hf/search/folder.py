@@ -198,7 +198,10 @@ def write_index(
             _remove_old(target, data, old)
             return data
     except (OSError, RuntimeError) as error:  # faiss raises the latter
-        raise ValueError(f"cannot write the index to {folder}: {error}") from error
+        raise ValueError(
+            f"cannot write the index to {folder}: {error}. Make room or name another folder; an index that was there "
+            "is as it was."
+        ) from error
 
 
 def _remove_old(folder: Path, current: str, old: dict[str, Any] | None) -> None:
