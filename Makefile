@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 CODE := simcse_hf tests examples benchmarks model_cards
 INSTALLED := $(VENV)/.installed
 
-PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+OFFLINE := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
+SUITE := -m pytest --numprocesses 2 --dist loadfile
+PYTEST := $(OFFLINE) $(BIN)/python $(SUITE)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test test-all types suite quality docs clean
+.PHONY: quickstart test test-all test-versions coverage types suite quality docs clean
 
 quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
@@ -27,6 +29,17 @@ suite: $(INSTALLED)
 test-all: $(INSTALLED)  ## the test suite with the tests marked slow, which takes half an hour
 	$(PYTEST) --run_slow
 
+test-versions: .venv-lowest-direct .venv-highest  ## the test suite on the lowest and on the newest versions allowed
+	for venv in $^; do $(OFFLINE) $$venv/bin/python $(SUITE) || exit 1; done
+
+coverage: $(INSTALLED)  ## the test suite with branch coverage of the package
+	$(PIP) coverage
+	$(BIN)/coverage erase
+	$(OFFLINE) $(BIN)/coverage run $(SUITE)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report > benchmarks/results/coverage.txt
+	tail -1 benchmarks/results/coverage.txt
+
 quality: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
@@ -41,5 +54,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) --editable '.[test]'
 	touch $@
 
+# Versions that uv chooses: `lowest-direct` or `highest` within the ranges of pyproject.toml.
+.venv-%: pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check uv
+	$@/bin/uv pip install --quiet --python $@/bin/python --resolution $* --editable '.[test]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) outputs build dist site *.egg-info
+	rm -rf $(VENV) .venv-* outputs build dist site *.egg-info
