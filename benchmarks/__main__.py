@@ -32,6 +32,7 @@ BENCHMARKS = {
     "search": "exact and approximate search",
     "billion": "compressed cells on disk, and pgvector: recall, bytes, build time and latency",
     "fuzz": "mutated files through every parser",
+    "mutants": "the share of small changes of the code that make a test fail",
     "mining": "mining hard negatives against encoding alone",
     "processes": "one against two CPU processes",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
