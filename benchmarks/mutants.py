@@ -2,13 +2,13 @@
 
     python -m benchmarks mutants --sample 600 --output benchmarks/results/mutants.json
 
-mutmut (https://mutmut.readthedocs.io) changes one operator, number, argument or assignment at a time, and runs the tests
-that pass through the changed function. A mutant that makes a test fail, or that does not end, is killed. One that passes
-all tests survives: either it changes nothing that a user can see, or a test is missing. The work is done in a copy of
-the checkout. Install mutmut first: `pip install mutmut`.
+mutmut (https://mutmut.readthedocs.io) changes one operator, number, argument or assignment at a time, and runs the
+tests that pass through the changed function. A mutant that makes a test fail, or that does not end, is killed. One
+that passes all tests survives: either it changes nothing that a user can see, or a test is missing. The work is done
+in a copy of the checkout. Install mutmut first: `pip install mutmut`.
 
-`survivors` of the output has the change of each surviving mutant and a `reason`, which a person writes into the file. A
-later run keeps the reasons of changes that survive again.
+`survivors` of the output has the change of each surviving mutant and a `reason`, which a person writes into the file.
+A later run keeps the reasons of changes that survive again.
 """
 
 import argparse
@@ -90,19 +90,17 @@ def run_group(
         "pytest_add_cli_args_test_selection": tests,
     }
     with open(folder / "pyproject.toml", "a") as stream:  # TOML reads these values as JSON writes them
-        stream.write(
-            "\n[tool.mutmut]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        )
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
+        stream.writelines(["\n[tool.mutmut]\n", *lines])
     _mutmut(folder, "run", "--max-children", "2", "no mutant has this name")  # makes the mutants and times the tests
     names = sorted(_exit_codes(folder))
-    drawn = (
-        names if options.sample is None else random.Random(options.seed).sample(names, min(options.sample, len(names)))
-    )
-    _mutmut(folder, "run", "--max-children", str(options.processes), *drawn)
+    count = min(options.sample or len(names), len(names))
+    drawn = random.Random(options.seed).sample(names, count)
+    log = _mutmut(folder, "run", "--max-children", str(options.processes), *drawn)
     codes = _exit_codes(folder)
     tested = {name: codes[name] for name in drawn if codes[name] is not None}
     if len(tested) < len(drawn):
-        raise RuntimeError(f"{len(drawn) - len(tested)} mutants were not tested: see {folder}")
+        raise RuntimeError(f"{len(drawn) - len(tested)} mutants were not tested; mutmut says:\n{log[-2000:]}")
     survivors = []
     for name, code in tested.items():
         if code == SURVIVED or code in NO_TESTS:
@@ -116,7 +114,6 @@ def _mutmut(folder: Path, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "mutmut", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    (folder / "mutmut.log").write_text(done.stdout + done.stderr)
     if "No module named mutmut" in done.stderr:
         raise RuntimeError("this benchmark needs mutmut: pip install mutmut")
     return done.stdout

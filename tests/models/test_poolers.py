@@ -1,9 +1,18 @@
 """Tests of the poolers: they match section 6.3 and Table 5 of the paper and do not depend on padding."""
 
+import numpy as np
 import pytest
 import torch
 
-from simcse_hf.models.poolers import POOLER_TYPES, masked_max, masked_mean, needs_hidden_states, pool
+from simcse_hf.models.poolers import (
+    POOLER_TYPES,
+    at_mask,
+    check_has_tokens,
+    masked_max,
+    masked_mean,
+    needs_hidden_states,
+    pool,
+)
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 
@@ -83,6 +92,11 @@ def test_avg_no_cls_leaves_the_first_token_out_of_the_mean(layers):
 def test_a_row_without_tokens_is_zero(pooling, layers):
     """A sharded batch may be filled up with rows of padding only."""
     assert (pooling(layers[0], torch.zeros_like(MASKS)) == 0).all()
+    one_empty = MASKS.clone()
+    one_empty[1] = 0
+    pooled = pooling(layers[0], one_empty)
+    assert (pooled[1] == 0).all()
+    torch.testing.assert_close(pooled[[0, 2]], pooling(layers[0], MASKS)[[0, 2]], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -94,3 +108,26 @@ def test_padding_gets_no_gradient(layers):
     hidden = layers[-1].requires_grad_()
     pool("avg", hidden, MASKS).sum().backward()
     assert (hidden.grad[MASKS == 0] == 0).all() and (hidden.grad[MASKS == 1] != 0).all()
+
+
+def test_the_mask_pooler_reads_the_state_at_the_mask_token_of_each_text(layers):
+    ids = torch.tensor([[2, 5, 4, 6, 3], [2, 4, 3, 1, 1], [4, 1, 1, 1, 1]])
+    expected = torch.stack([layers[-1][0, 2], layers[-1][1, 1], layers[-1][2, 0]])
+    torch.testing.assert_close(at_mask(layers[-1], ids, 4), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("second, count", [([2, 5, 3], 0), ([4, 5, 4], 2)])
+def test_the_mask_pooler_names_the_text_that_has_no_mask_token_or_several(second, count):
+    ids = torch.tensor([[2, 4, 3], second, [2, 5, 3]])
+    with pytest.raises(ValueError, match=rf"\(id 4\), but text 1 of the batch holds {count} of them"):
+        at_mask(torch.zeros(3, 3, 4), ids, 4)
+
+
+def test_a_text_without_tokens_is_named_by_its_row():
+    check_has_tokens(MASKS)
+    check_has_tokens(torch.zeros_like(MASKS), lengths=np.array([1, 2, 1]))  # lengths decide where they are known
+    empty = MASKS.clone()
+    empty[1:] = 0
+    for mask, lengths in ((empty, None), (MASKS, np.array([3, 0, 0]))):
+        with pytest.raises(ValueError, match="sentence 1 of the batch has no token: its row of attention_mask holds"):
+            check_has_tokens(mask, lengths)
