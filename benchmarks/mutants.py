@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
         ["tests/training/test_checkpoints.py", "tests/training/test_reliable.py"],
     ),
 }
+WORDING = "the words of a message"
 SURVIVED, NO_TESTS = 0, (5, 33)  # exit codes of mutmut
 
 
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         groups = report.results.get("groups", {})
         earlier = {each["change"]: each["reason"] for each in groups.get(group, {}).get("survivors", [])}
         for each in survivors:
-            each["reason"] = earlier.get(each["change"], "")
+            each["reason"] = earlier.get(each["change"]) or (WORDING if _is_wording(each["change"]) else "")
         files = Counter(name.split(".x")[0] for name in tested)
         groups[group] = {
             "made": made,
@@ -108,6 +110,12 @@ def run_group(
             lines = [line for line in shown if line[:1] in "+-" and line[:3] not in ("+++", "---")]
             survivors.append({"mutant": name, "change": "\n".join(" ".join(line.split()) for line in lines)})
     return len(names), tested, survivors
+
+
+def _is_wording(change: str) -> bool:
+    """Return whether both lines of a change are the same without texts that hold a space."""
+    lines = [re.sub(r'"[^"]* [^"]*"', "", line[1:]).strip() for line in change.splitlines()]
+    return len(lines) == 2 and lines[0] == lines[1] and " " in change.split('"', 1)[-1]
 
 
 def _mutmut(folder: Path, *arguments: str) -> str:

@@ -1,5 +1,8 @@
 """A batch has shape (batch, num_sentences, length), is padded on the right, and repeats single sentences."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 from conftest import CLS, PAD, SEP, tiny_config
@@ -7,7 +10,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from simcse_hf import BertForCL, ContrastiveCollator
-from simcse_hf.data.collator import pad
+from simcse_hf.data.collator import HostLengths, pad
 from simcse_hf.data.tokenize import tokenize_dataset
 
 
@@ -146,3 +149,44 @@ def test_pads_on_the_right():
 def test_the_error_says_what_is_wrong_with_a_row(tokenizer, row, message):
     with pytest.raises(ValueError, match=message):
         ContrastiveCollator(tokenizer)([row, row])
+
+
+def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
+    rows = [
+        {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "row": 4, "mining": 2, "score": 3},
+        {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "row": 0, "mining": 2, "score": 0.5},
+    ]
+    batch = ContrastiveCollator(tokenizer, add_scores=True, add_lengths=True)(rows)
+    assert batch.keys() == {"input_ids", "attention_mask", "view_seed", "row", "mining", "scores", "lengths"}
+    assert (batch["view_seed"].tolist(), batch["row"].tolist(), batch["mining"].tolist()) == ([11, 12], [4, 0], [2, 2])
+    assert batch["scores"].tolist() == [3.0, 0.5] and batch["scores"].dtype == torch.float32
+    assert batch["lengths"].tolist() == [[5, 3], [4, 4]]
+    assert isinstance(batch["lengths"], HostLengths) and batch["lengths"].to("cuda") is batch["lengths"]
+
+
+def test_a_text_as_long_as_pad_to_is_not_refused(tokenizer):
+    assert (
+        ContrastiveCollator(tokenizer, pad_to=5)([{"input_ids": [sentence(3), sentence(1)]}])["input_ids"].shape[-1]
+        == 5
+    )
+
+
+def test_a_tokenizer_without_a_padding_token_is_refused(tokenizer):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = None
+    with pytest.raises(
+        ValueError, match=r"^the tokenizer has no padding token\. Set one, such as tokenizer.pad_token"
+    ):
+        ContrastiveCollator(tokenizer)([{"input_ids": [sentence(3)]}])
+
+
+def test_a_text_that_a_row_does_not_have_gets_the_number_0(tokenizer):
+    rows = [{"input_ids": [sentence(1)] * 3, "relations": [0, 1]}, {"input_ids": [sentence(1)] * 2, "relations": [1]}]
+    numbers = ContrastiveCollator(tokenizer, add_text_ids=True)(rows)["text_ids"]
+    assert numbers[1, 2] == 0 and len(numbers[numbers != 0].unique()) == 1
+
+
+def test_ids_and_masks_are_64_bit_integers():
+    ids, mask = pad([[np.int32(5), np.int32(6)], [7]], pad_token_id=np.int32(1))
+    assert ids.dtype == mask.dtype == torch.int64
+    assert ids.tolist() == [[5, 6], [7, 1]] and mask.tolist() == [[1, 1], [1, 0]]

@@ -32,6 +32,7 @@ def write(tmp_path, name, text):
         ),
         ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
+        ("x.tsv", '4.5\ta cat\ta dog\r\n0.0\the said "no"\tit is , red\r\n'),
     ],
 )
 def test_every_layout_is_read(tmp_path, name, text):
@@ -100,6 +101,11 @@ def test_a_file_without_a_scored_pair_is_an_error(tmp_path, text):
 def test_damaged_and_missing_files_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="gzip"):
         read_scored_pairs(write(tmp_path, "x.tsv.gz", gzip.compress(STSB.encode())[:-9]))
+    import pandas
+
+    pandas.DataFrame({"a": ["x"], "b": ["y"]}).to_parquet(tmp_path / "names.parquet")
+    with pytest.raises(ValueError, match=r"names\.parquet.*got \['a', 'b'\]"):
+        read_scored_pairs(tmp_path / "names.parquet")
     with pytest.raises(ValueError, match="not a readable parquet file"):
         read_scored_pairs(write(tmp_path, "x.parquet", "no"))
     with pytest.raises(FileNotFoundError, match="absent.tsv"):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from simcse_hf.evaluation.sts import score_splits, score_subsets
+from simcse_hf.evaluation import ScoredPairs
+from simcse_hf.evaluation.sts import predict_similarities, score_splits, score_subsets
 
 random = np.random.RandomState(0)
 GOLD = {"a": random.rand(20), "b": 5 + random.rand(60), "c": random.rand(7)}
@@ -39,3 +40,18 @@ def test_splits_are_scored_separately():
 def test_an_error_names_a_constant_subset():
     with pytest.raises(ValueError, match="STS12 b: all 60 values of the first sequence"):
         score_subsets("STS12", {**PREDICTED, "b": np.ones(60)}, GOLD)
+
+
+def test_the_prediction_for_a_pair_is_the_cosine_of_the_embeddings_of_its_texts():
+    angles = {"east": 0.0, "north": np.pi / 2, "northeast": np.pi / 4}
+    pairs = ScoredPairs("x", ["east", "east", "north"], ["north", "northeast", "north"], [0.0, 3.0, 5.0])
+
+    def embeddings(texts):
+        return np.array([[np.cos(angles[text]), np.sin(angles[text])] for text in texts])
+
+    assert predict_similarities(embeddings, pairs) == pytest.approx([0, np.sqrt(0.5), 1], abs=1e-6)
+
+
+def test_an_error_names_the_task_and_the_split():
+    with pytest.raises(ValueError, match=r"^STS-B dev: all 3 values of the \w+ sequence equal 2, so no correlation"):
+        score_splits("STS-B", {"dev": np.array([0.1, 0.2, 0.3])}, {"dev": np.array([2.0, 2.0, 2.0])})
