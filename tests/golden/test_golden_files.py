@@ -65,6 +65,8 @@ def test_an_interrupted_encoding_is_finished(release, expected, bert, tmp_path):
 
 @pytest.mark.parametrize("name", ["index", "index_hnsw", "index_layout_1"])
 def test_an_index_finds_the_same_sentences(release, expected, bert, name):
+    if name == "index_layout_1" and not (release / name).exists():
+        pytest.skip("only release 0.2.0 has an index of layout 1, which came before it")
     if name == "index_hnsw":
         pytest.importorskip("faiss", reason="needs faiss")
     bert.load_index(release / name)

@@ -105,6 +105,8 @@ def main() -> None:
     except BaseException:
         shutil.rmtree(folder)
         raise
+    for lock in folder.rglob(".lock"):
+        lock.unlink()
     (folder / "expected.json").write_text(json.dumps(rounded(expected)) + "\n")
     print(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), "bytes in", folder)
 
