@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -90,6 +91,7 @@ def test_damage_is_found_in_checkpoints_of_earlier_versions_too(run, file, damag
     """Only a missing `_objective.safetensors` is not: most objectives have none, and there is no manifest to ask."""
     without_manifest(run)
     DAMAGES[damage](run / "checkpoint-6" / file)
+    assert file.partition(".")[0] in checkpoint_problem(run / "checkpoint-6").replace("*", "")
     assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
 
 
@@ -110,6 +112,11 @@ def test_a_named_checkpoint_that_is_damaged_is_refused(run):
     trainer = make_trainer(NAME, run, max_steps=9, save_steps=3)
     with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: scheduler.pt has [\d,]+ bytes in place of"):
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-6"))
+
+
+def test_a_named_checkpoint_that_does_not_exist_is_refused(run):
+    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*checkpoint-7: there is no such checkpoint"):
+        make_trainer(NAME, run, max_steps=9).train(resume_from_checkpoint=str(run / "checkpoint-7"))
 
 
 def test_no_whole_checkpoint_is_an_error_that_lists_the_damage(run):
@@ -147,6 +154,27 @@ def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
 
 
 # --- which checkpoints are kept ---
+
+
+def test_checkpoints_are_listed_by_their_step(tmp_path):
+    run = tmp_path / "my-run-2"
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-old", "checkpoint-1-2"):
+        (run / name).mkdir(parents=True)
+    (run / "checkpoint-11").write_text("a file")
+    assert [path.name for path in checkpoints(run)] == ["checkpoint-100", "checkpoint-10", "checkpoint-9"]
+
+
+def test_the_checkpoints_that_were_written_first_are_deleted_first(tmp_path):
+    for seconds, step in enumerate((20, 9, 10, 30)):  # a second run in the folder began at a lower step
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        os.utime(tmp_path / f"checkpoint-{step}", (seconds, seconds))
+    delete_old_checkpoints(tmp_path, 2, {tmp_path / "checkpoint-30"})
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-30", "checkpoint-10"]
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir(exist_ok=True)
+        os.utime(tmp_path / f"checkpoint-{step}", (5, 5))
+    delete_old_checkpoints(tmp_path, 2, {tmp_path / "checkpoint-30"})
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-30", "checkpoint-10"]
 
 
 def test_the_newest_and_the_best_checkpoint_are_never_deleted(tmp_path):
