@@ -20,6 +20,7 @@ def format_markdown(document: dict[str, Any]) -> str:
         "",
         *_figures(document),
         "",
+        *_left_out(document),
     ]
     for column in document["columns"]:
         if len(column["averaged"]) > 1:
@@ -42,14 +43,14 @@ def format_markdown(document: dict[str, Any]) -> str:
         ]
         judged = {claim["column"] for claim in document["claims"]}
         for column in document["columns"]:
-            if column["name"] in judged and not column["resampled"]:
+            if column["name"] in judged and column["averaged"] and not column["resampled"]:
                 lines += [
                     f"Those of {column['name']} come from the seeds alone: they do not say what other test examples "
                     "would have given.",
                     "",
                 ]
         for claim in document["claims"]:
-            lines += [*_claim(claim), ""]
+            lines += [*_claim(claim), *([""] if claim["differences"] else [])]
     if document["differs"]:
         lines += ["## What differs from the paper", ""]
         lines += [f"- {' '.join(text.split())}" for text in document["differs"]] + [""]
@@ -61,21 +62,39 @@ def format_markdown(document: dict[str, Any]) -> str:
 
 
 def _figures(document: dict[str, Any]) -> list[str]:
+    rows, columns = _shown(document)
     header = [""]
-    for column in document["columns"]:
-        header += [f"{column['name']}, paper", "ours", "difference", "seeds"]
-    rows = []
-    for row in document["rows"]:
+    for column in columns:
+        header += [f"{document['columns'][column]['name']}, paper", "ours", "difference", "seeds"]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
         cells = [row["name"]]
-        for cell in row["cells"]:
+        for cell in (row["cells"][column] for column in columns):
             cells += [
                 "" if cell["paper"] is None else str(cell["paper"]),
                 _mean(cell),
                 "" if cell["difference"] is None else f"{cell['difference']:+.2f}",
                 _seeds(cell),
             ]
-        rows.append(cells)
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+        lines.append(cells)
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _shown(document: dict[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the rows and the numbers of the columns that hold a figure or a failure; all, if none does."""
+    rows, columns = document["rows"], range(len(document["columns"]))
+    measured = [column for column in columns if any(row["cells"][column]["figures"] for row in rows)]
+    tried = [row for row in rows if row["failure"] or any(cell["figures"] for cell in row["cells"])]
+    return (tried, measured) if measured else (rows, list(columns))
+
+
+def _left_out(document: dict[str, Any]) -> list[str]:
+    """Name what was not run: the rows and columns that [`_shown`] leaves out."""
+    rows, columns = _shown(document)
+    names = [column["name"] for number, column in enumerate(document["columns"]) if number not in columns]
+    lines = [f"Columns that were not run: {'; '.join(names)}.", ""] if names else []
+    names = [row["name"] for row in document["rows"] if row not in rows]
+    return [*lines, *([f"Rows that were not run: {'; '.join(names)}.", ""] if names else [])]
 
 
 def _seeds(cell: dict[str, Any]) -> str:

@@ -114,7 +114,7 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
         [`Verdict`]: The verdict.
     """
     if absent := [name for name in dict.fromkeys(claim.rows()) if name not in samples]:
-        return Verdict(claim.says, NOT_RUN, f"not run: {', '.join(absent)}")
+        return Verdict(claim.says, NOT_RUN, f"not run: {'; '.join(absent)}")
     if claim.better is not None:
         pairs = [(_best(claim.better, samples), _best(other, samples)) for other in claim.than]
     else:
@@ -144,7 +144,7 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
         all_hold = f"all {len(pairs)} differences are" if len(pairs) > 1 else "the difference is"
         return Verdict(claim.says, AGREES, f"{all_hold} {holds}", found)
     if any(fails):
-        against = ", ".join(f"{a} - {b}" for (a, b), fail in zip(pairs, fails, strict=True) if fail)
+        against = "; ".join(f"{a} - {b}" for (a, b), fail in zip(pairs, fails, strict=True) if fail)
         return Verdict(claim.says, DISAGREES, f"against the claim: {against}", found)
     if len(pairs) == 1:
         return Verdict(claim.says, NOISE, f"the difference is neither {holds} nor {violates}", found)

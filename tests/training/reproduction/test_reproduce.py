@@ -269,3 +269,17 @@ def test_the_command_trains_a_table_of_one_s_own_and_writes_it_for_the_documents
     assert main(["reproduce", str(tmp_path / "mine.yaml"), "--write_docs", str(tmp_path / "docs"), *words]) == 0
     assert "one seed says nothing about what another would give" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["mine.json", "mine.md"]
+
+
+def test_a_page_leaves_out_the_rows_and_columns_that_were_not_run_and_names_them(finished):
+    document = json.loads(json.dumps(finished[0]))
+    document["columns"].append({"name": "mteb", "averaged": [], "resampled": False})
+    for row in document["rows"]:
+        row["cells"].append(
+            {"paper": 5.0, "figures": {}, "mean": None, "sd": None, "difference": None, "trained": True}
+        )
+    absent = {"name": "large, cold", "cells": [document["rows"][0]["cells"][1]] * 2, "failure": None}
+    page = format_markdown(document | {"rows": [*document["rows"], absent]})
+    header = next(line for line in page.splitlines() if line.startswith("|"))
+    assert "dev, paper" in header and "mteb" not in header and "| large" not in page
+    assert "Columns that were not run: mteb." in page and "Rows that were not run: large, cold." in page

@@ -88,7 +88,7 @@ def test_one_seed_gives_no_verdict():
 
 def test_a_claim_about_rows_that_were_not_run_is_not_judged():
     judged = judge(Claim("x", better="a", than=["b", "c"]), {"a": sample(90)})
-    assert (judged.verdict, judged.reason) == (NOT_RUN, "not run: b, c")
+    assert (judged.verdict, judged.reason) == (NOT_RUN, "not run: b; c")
 
 
 def test_rows_without_a_common_seed_are_not_judged():
