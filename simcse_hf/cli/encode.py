@@ -132,12 +132,12 @@ def _stop_at_sigterm() -> Iterator[None]:
 
 
 def _read_ranges(path: str) -> "np.ndarray":
-    from tokenize import TokenError
-
     import numpy as np
+
+    from ..ops.files import ARRAY_DAMAGE
 
     try:
         with open(path, "rb") as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, TokenError) as error:
+    except ARRAY_DAMAGE as error:
         raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error

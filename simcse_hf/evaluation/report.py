@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..ops.files import read_json_object
+from ..ops.files import ARRAY_DAMAGE, read_json_object
 from .classifier import L2_GRID, ClassifierConfig
 from .mteb import mteb_averages
 from .tasks import ALL_TASKS, STS_TASKS, headline_split
@@ -22,8 +22,8 @@ PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn
 #: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]
 
-#: What numpy and zipfile raise on a damaged file; `RuntimeError` if a damaged flag says that it is encrypted.
-_DAMAGE = (AttributeError, TypeError, ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+#: What zipfile and numpy raise on a damaged npz file; `RuntimeError` if a damaged flag says that it is encrypted.
+_DAMAGE = (*ARRAY_DAMAGE, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb", "mteb_averages")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from tokenize import TokenError  # numpy reads the header of an npy file as Python tokens
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from transformers.utils import logging
 
 from ..data.texts import text_column
 from ..ops.distributed import from_first_process, world
+from ..ops.files import ARRAY_DAMAGE
 from ..ops.finite import NotFiniteError
 from .encoding import TokenizeError, default_window
 from .manifest import FORMATS, RANGES, read_manifest, shard_paths, start_of, write_whole
@@ -246,7 +246,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
             if (dtype or shard.dtype, width or shard.shape[1]) != (shard.dtype, shard.shape[1]):
                 raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
-        except (OSError, ValueError, KeyError, EOFError, MemoryError, TokenError, pa.ArrowException) as error:
+        except (*ARRAY_DAMAGE, KeyError, pa.ArrowException) as error:
             raise ValueError(
                 f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
             ) from error

@@ -8,12 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 from transformers.utils import cached_file
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+
+
+#: What numpy raises for a damaged npy file. Its header is Python text: the type `'<,f4'` is a syntax error.
+ARRAY_DAMAGE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 
 
 def select_hub_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tokenize import TokenError  # numpy reads the header of an npy file as Python tokens
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 
+from ..ops.files import ARRAY_DAMAGE
 from ..ops.finite import check_finite
 from .interface import Selection, VectorIndex
 
@@ -207,7 +207,7 @@ def read_vectors(path: Path) -> np.ndarray:
     """
     try:
         vectors = np.lib.format.open_memmap(path, mode="c")  # unlike np.load, it opens no archives and no pickles
-    except (OSError, ValueError, EOFError, OverflowError, TokenError) as error:
+    except ARRAY_DAMAGE as error:
         raise ValueError(f"{path}: missing or damaged ({error}); build the index again.") from error
     if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise ValueError(
