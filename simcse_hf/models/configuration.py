@@ -268,7 +268,7 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any, source: str | os.PathLike) -> None:
-    """Refuse a tokenizer that has no words, or token ids that the encoder has no embeddings for.
+    """Refuse a tokenizer that has no words, no number as its longest text, or ids that the encoder does not know.
 
     From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.
 
@@ -278,8 +278,13 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any, source: str
         source (`str` or `os.PathLike`): Where the model comes from, for the message.
 
     Raises:
-        ValueError: If the tokenizer has special tokens only, or an id that is not below the number of embeddings.
+        ValueError: If the tokenizer has special tokens only, or an id that is not below the number of embeddings, or
+            if its `model_max_length` is not a number.
     """
+    if not isinstance(longest := tokenizer.model_max_length, (int, float)):
+        raise ValueError(
+            f"{source}: model_max_length in tokenizer_config.json must be a number of tokens, got {longest!r:.80}"
+        )
     try:
         rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except NotImplementedError:  # an encoder that reads characters has no table of tokens

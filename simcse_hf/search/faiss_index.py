@@ -58,7 +58,7 @@ class FaissIndex(VectorIndex):
             neighbours and take longer.
 
     Raises:
-        ValueError: If `kind` is unknown or a number is below 1.
+        ValueError: If `kind` is unknown, or a number is not an integer from 1 to 2,147,483,647.
         ImportError: If faiss is not installed.
     """
 
@@ -75,15 +75,12 @@ class FaissIndex(VectorIndex):
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        for name, value in (
-            ("cells", cells),
-            ("probes", probes),
-            ("neighbors", neighbors),
-            ("ef_construction", ef_construction),
-            ("ef_search", ef_search),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        graph = {"neighbors": neighbors, "ef_construction": ef_construction, "ef_search": ef_search}
+        for name, value in {"cells": cells, "probes": probes, **graph}.items():
+            if value is None and name not in graph:
+                continue
+            if not isinstance(value, int) or not 1 <= value < 2**31:  # faiss takes 32-bit integers
+                raise ValueError(f"{name} must be an integer from 1 to 2,147,483,647, got {value!r:.80}")
         self.dim, self.kind = dim, kind
         self.cells, self.probes = cells, probes
         self.neighbors, self.ef_construction, self.ef_search = neighbors, ef_construction, ef_search
