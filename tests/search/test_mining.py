@@ -172,8 +172,8 @@ def test_processes_that_search_a_share_of_the_blocks_find_together_what_one_find
     monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 16)
     dataset, model = pairs(), Lookup()
     table = PairTable(dataset["sent0"], dataset["sent1"])
-    anchors = model._encode([dataset["sent0"][i] for i in table.first_anchor])
-    candidates = model._encode([dataset["sent1"][i] for i in table.first_candidate])
+    anchors = model._encode([dataset["sent0"][int(i)] for i in table.first_anchor])
+    candidates = model._encode([dataset["sent1"][int(i)] for i in table.first_candidate])
     options = MiningOptions(num_negatives=2, range_max=20, sampling_strategy="random", relative_margin=0.05)
 
     def mine(blocks):

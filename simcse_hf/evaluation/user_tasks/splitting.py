@@ -53,7 +53,8 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
             units.append(unit)
             texts.append(len(memberships) + number.setdefault(text, len(number)))
     size = len(memberships) + len(number)
-    graph = coo_array((np.ones(len(units), dtype=np.int8), (units, texts)), shape=(size, size))
+    ends = np.asarray(units, dtype=np.int32), np.asarray(texts, dtype=np.int32)  # SciPy 1.11 accepts no others here
+    graph = coo_array((np.ones(len(units), dtype=np.int8), ends), shape=(size, size))
     return connected_components(graph, directed=False)[1][: len(memberships)]
 
 

@@ -92,9 +92,9 @@ def _left_out(document: dict[str, Any]) -> list[str]:
     """Name what was not run: the rows and columns that [`_shown`] leaves out."""
     rows, columns = _shown(document)
     names = [column["name"] for number, column in enumerate(document["columns"]) if number not in columns]
-    lines = [f"Columns that were not run: {'; '.join(names)}.", ""] if names else []
+    lines = [f"These columns were not run: {'; '.join(names)}", ""] if names else []
     names = [row["name"] for row in document["rows"] if row not in rows]
-    return [*lines, *([f"Rows that were not run: {'; '.join(names)}.", ""] if names else [])]
+    return [*lines, *([f"These rows were not run: {'; '.join(names)}", ""] if names else [])]
 
 
 def _seeds(cell: dict[str, Any]) -> str:

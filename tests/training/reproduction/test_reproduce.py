@@ -282,4 +282,4 @@ def test_a_page_leaves_out_the_rows_and_columns_that_were_not_run_and_names_them
     page = format_markdown(document | {"rows": [*document["rows"], absent]})
     header = next(line for line in page.splitlines() if line.startswith("|"))
     assert "dev, paper" in header and "mteb" not in header and "| large" not in page
-    assert "Columns that were not run: mteb." in page and "Rows that were not run: large, cold." in page
+    assert "These columns were not run: mteb\n" in page and "These rows were not run: large, cold\n" in page
