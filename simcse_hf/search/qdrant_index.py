@@ -168,7 +168,7 @@ class QdrantIndex(VectorIndex):
 
 def _qdrant() -> Any:
     try:
-        import qdrant_client
+        import qdrant_client.models  # older releases do not import it themselves
     except ImportError as error:
         raise ImportError("this index needs qdrant-client: run pip install 'simcse-hf[qdrant]'") from error
     return qdrant_client

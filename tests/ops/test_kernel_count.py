@@ -5,7 +5,6 @@ import argparse
 import pytest
 import torch
 from conftest import tiny_config
-from packaging.version import Version
 from torch import nn
 
 from benchmarks import compiled_kernels
@@ -28,9 +27,7 @@ def test_a_step_at_batch_64_launches_at_most_the_kernels_of_a_padded_step(model)
     counts = {}
     for model.unpadded in (True, False):
         counts[model.unpadded] = count_step(model, batch_lengths(64))
-    # The count is that of PyTorch 2.13; an earlier one computes some operations from two others.
-    older = Version(torch.__version__).release < (2, 13)
-    assert counts[True].total <= counts[False].total + (1 if older else 0)
+    assert counts[True].total <= counts[False].total
     assert counts[True].by_name["_flash_attention_forward"] == LAYERS
     assert counts[False].by_name["_scaled_dot_product_flash_attention"] == LAYERS
 
