@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 
 from simcse_hf.evaluation import SimilarityCorrelation, cosine_similarity_pairs, pearson, spearman
+from simcse_hf.evaluation.metrics import as_float64
 
 random = np.random.RandomState(0)
 A, B = random.randn(50), random.randint(0, 5, 50).astype(float)
@@ -24,6 +25,11 @@ def test_spearman_is_pearson_of_ranks_and_ties_share_their_mean_rank():
     expected = np.corrcoef(a, b)[0, 1]
     assert spearman(A, B) == pytest.approx(expected, abs=1e-12)
     assert pearson(A, B) == pytest.approx(np.corrcoef(A, B)[0, 1], abs=1e-12)
+
+
+@pytest.mark.parametrize("values", [np.float32([1, 2]), np.int64([1, 2]), torch.tensor([1, 2]), torch.ones(2).half()])
+def test_scores_of_any_type_become_float64(values):
+    assert as_float64(values).dtype == np.float64
 
 
 @pytest.mark.parametrize("metric", [spearman, pearson])
