@@ -1,5 +1,6 @@
 """Search with faiss: exact, in an inverted file, or in an HNSW graph."""
 
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class FaissIndex(VectorIndex):
         for name, value in {"cells": cells, "probes": probes, **graph}.items():
             if value is None and name not in graph:
                 continue
-            if not isinstance(value, int) or not 1 <= value < 2**31:  # faiss takes 32-bit integers
+            if not isinstance(value, Integral) or not 1 <= value < 2**31:  # faiss takes 32-bit integers
                 raise ValueError(f"{name} must be an integer from 1 to 2,147,483,647, got {value!r:.80}")
         self.dim, self.kind = dim, kind
         self.cells, self.probes = cells, probes
