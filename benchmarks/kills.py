@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -123,6 +124,7 @@ def start_process(function: Callable[[], None], log: Path) -> int:
         with open(log, "a") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # not those that a test runner captures
         function()
         status = 0
     except SystemExit as ended:
