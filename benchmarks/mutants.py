@@ -1,6 +1,6 @@
 """Mutation testing: the share of small changes of the code that make a test fail.
 
-    python -m benchmarks mutants --sample 600 --output benchmarks/results/mutants.json
+    python -m benchmarks mutants --sample 150 --output benchmarks/results/mutants.json
 
 mutmut (https://mutmut.readthedocs.io) changes one operator, number, argument or assignment at a time, and runs the
 tests that pass through the changed function. A mutant that makes a test fail, or that does not end, is killed. One
@@ -43,7 +43,7 @@ GROUPS: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 WORDING = "the words of a message"
-SURVIVED, NO_TESTS = 0, (5, 33)  # exit codes of mutmut
+SURVIVED = (0, 5, 33)  # exit codes of mutmut: all tests pass, or no test runs the function
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +77,13 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 def run_group(
     folder: Path, mutated: list[str], tests: list[str], options: argparse.Namespace
-) -> tuple[int, dict[str, int], list[dict[str, str]]]:
-    """Mutate the files of a group in a copy of the checkout; return the number of mutants, statuses and survivors."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+) -> tuple[int, list[str], list[dict[str, str]]]:
+    """Mutate files in a copy of the checkout; return the number of mutants, the tested ones and the survivors."""
     for name in COPIED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name, **({"ignore": ignore} if copy is shutil.copytree else {}))
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
     settings = {
         "source_paths": ["simcse_hf"],
         "only_mutate": mutated,
@@ -94,28 +95,27 @@ def run_group(
     with open(folder / "pyproject.toml", "a") as stream:  # TOML reads these values as JSON writes them
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
         stream.writelines(["\n[tool.mutmut]\n", *lines])
-    _mutmut(folder, "run", "--max-children", "2", "no mutant has this name")  # makes the mutants and times the tests
+    _mutmut(folder, "run", "no mutant has this name")  # makes the mutants and times the tests
     names = sorted(_exit_codes(folder))
     count = min(options.sample or len(names), len(names))
     drawn = random.Random(options.seed).sample(names, count)
     log = _mutmut(folder, "run", "--max-children", str(options.processes), *drawn)
     codes = _exit_codes(folder)
-    tested = {name: codes[name] for name in drawn if codes[name] is not None}
-    if len(tested) < len(drawn):
-        raise RuntimeError(f"{len(drawn) - len(tested)} mutants were not tested; mutmut says:\n{log[-2000:]}")
+    if untested := [name for name in drawn if codes[name] is None]:
+        raise RuntimeError(f"{len(untested)} mutants were not tested; mutmut says:\n{log[-2000:]}")
     survivors = []
-    for name, code in tested.items():
-        if code == SURVIVED or code in NO_TESTS:
+    for name in drawn:
+        if codes[name] in SURVIVED:
             shown = _mutmut(folder, "show", name).splitlines()
             lines = [line for line in shown if line[:1] in "+-" and line[:3] not in ("+++", "---")]
             survivors.append({"mutant": name, "change": "\n".join(" ".join(line.split()) for line in lines)})
-    return len(names), tested, survivors
+    return len(names), drawn, survivors
 
 
 def _is_wording(change: str) -> bool:
     """Return whether both lines of a change are the same without texts that hold a space."""
     lines = [re.sub(r'"[^"]* [^"]*"', "", line[1:]).strip() for line in change.splitlines()]
-    return len(lines) == 2 and lines[0] == lines[1] and " " in change.split('"', 1)[-1]
+    return len(lines) == 2 and lines[0] == lines[1]
 
 
 def _mutmut(folder: Path, *arguments: str) -> str:

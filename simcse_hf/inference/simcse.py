@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..data.texts import list_texts
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, check_vocabulary, max_positions
+from ..models.configuration import check_max_length, check_tokenizer, max_positions
 from ..models.poolers import POOLER_TYPES
 from ..ops.files import explain_damage
 from ..ops.finite import check_finite
@@ -89,7 +89,7 @@ class SimCSE(SearchMethods):
         loading: dict[str, Any] = {"dtype": dtype or torch.float32, **inference_settings(config, pooler_type, head)}
         with explain_damage(name_or_path):
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
-        check_vocabulary(self.tokenizer, self.model, name_or_path)
+        check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":
             raise ValueError(

@@ -267,7 +267,7 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
         )
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any, source: str | os.PathLike) -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str | os.PathLike) -> None:
     """Refuse a tokenizer that has no words, no number as its longest text, or ids that the encoder does not know.
 
     From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.

@@ -16,7 +16,6 @@ from transformers.utils import cached_file
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
-
 #: What numpy raises for a damaged npy file. Its header is Python text: the type `'<,f4'` is a syntax error.
 ARRAY_DAMAGE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .faiss_index import id_selector, import_faiss
+from .faiss_index import check_number, id_selector, import_faiss
 from .interface import Selection, VectorIndex
 
 _INDEX, _LISTS = "index.faiss", "lists.ivfdata"
@@ -65,7 +65,7 @@ class DiskIndex(VectorIndex):
             the first block, which is biased if the embeddings have an order.
 
     Raises:
-        ValueError: If `codes` is unknown or does not fit `dim`, or a number is below 1.
+        ValueError: If `codes` is unknown or does not fit `dim`, or a number is not an integer above 0 of 32 bits.
         ImportError: If faiss is not installed.
     """
 
@@ -84,9 +84,9 @@ class DiskIndex(VectorIndex):
             raise ValueError(
                 f"codes must be sq8, or pq and the bytes of a code, which divide the {dim} dimensions; got {codes!r}"
             )
-        for name, value in (("cells", cells), ("probes", probes)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name, number in (("cells", cells), ("probes", probes)):
+            if number is not None:
+                check_number(name, number)
         self.dim, self.codes, self.cells, self.probes = dim, codes, cells, probes
         self._pending: list[np.ndarray] = []  # embeddings that came before the cells were learnt
         self._saved: Any = None  # the index that was loaded, from this path

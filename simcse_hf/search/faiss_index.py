@@ -25,6 +25,12 @@ def import_faiss() -> Any:
     return faiss
 
 
+def check_number(name: str, value: object) -> None:
+    """Raise a `ValueError` that names an option whose value is not a number that faiss takes: 32 bits, above 0."""
+    if not isinstance(value, Integral) or not 1 <= int(value) < 2**31:
+        raise ValueError(f"{name} must be at least 1, and an integer of 32 bits, got {value!r:.80}")
+
+
 def id_selector(among: Selection, count: int) -> Any:
     """Return faiss's filter for some of `count` embeddings: one bit for each."""
     bits = np.zeros(count, dtype=bool)
@@ -59,7 +65,7 @@ class FaissIndex(VectorIndex):
             neighbours and take longer.
 
     Raises:
-        ValueError: If `kind` is unknown, or a number is not an integer from 1 to 2,147,483,647.
+        ValueError: If `kind` is unknown, or a number is not an integer above 0 of 32 bits.
         ImportError: If faiss is not installed.
     """
 
@@ -76,12 +82,12 @@ class FaissIndex(VectorIndex):
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        graph = {"neighbors": neighbors, "ef_construction": ef_construction, "ef_search": ef_search}
-        for name, value in {"cells": cells, "probes": probes, **graph}.items():
-            if value is None and name not in graph:
-                continue
-            if not isinstance(value, Integral) or not 1 <= value < 2**31:  # faiss takes 32-bit integers
-                raise ValueError(f"{name} must be an integer from 1 to 2,147,483,647, got {value!r:.80}")
+        check_number("neighbors", neighbors)
+        check_number("ef_construction", ef_construction)
+        check_number("ef_search", ef_search)
+        for name, number in (("cells", cells), ("probes", probes)):
+            if number is not None:
+                check_number(name, number)
         self.dim, self.kind = dim, kind
         self.cells, self.probes = cells, probes
         self.neighbors, self.ef_construction, self.ef_search = neighbors, ef_construction, ef_search

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..data.templates import template_settings
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, check_vocabulary
+from ..models.configuration import check_max_length, check_tokenizer
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import Objective, objective_class
@@ -128,7 +128,7 @@ class SimCSETrainer(PackedTrainer):
     ) -> None:
         """Write the settings of the run into the model, and make its objective."""
         check_max_length(args.max_seq_length, model.config)
-        check_vocabulary(tokenizer, model, model.name_or_path or "the model")
+        check_tokenizer(tokenizer, model, model.name_or_path or "the model")
         model.update_settings(
             max_seq_length=args.max_seq_length,
             fixed_mask=args.view == "fixed_mask",

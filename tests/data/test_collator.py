@@ -165,10 +165,8 @@ def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
 
 
 def test_a_text_as_long_as_pad_to_is_not_refused(tokenizer):
-    assert (
-        ContrastiveCollator(tokenizer, pad_to=5)([{"input_ids": [sentence(3), sentence(1)]}])["input_ids"].shape[-1]
-        == 5
-    )
+    batch = ContrastiveCollator(tokenizer, pad_to=5)([{"input_ids": [sentence(3), sentence(1)]}])
+    assert batch["input_ids"].shape == (1, 2, 5)
 
 
 def test_a_tokenizer_without_a_padding_token_is_refused(tokenizer):

@@ -116,6 +116,8 @@ def test_the_default_number_of_cells_grows_with_the_root():
         ({"codes": "pq5"}, "which divide the 16 dimensions; got 'pq5'"),
         ({"codes": "sq4"}, "codes must be sq8, or pq"),
         ({"cells": 0}, "cells must be at least 1"),
+        ({"probes": 2**63}, "probes must be at least 1, and an integer of 32 bits"),
+        ({"cells": "many"}, "cells must be at least 1, and an integer of 32 bits, got 'many'"),
     ],
 )
 def test_invalid_options_are_named(options, message):

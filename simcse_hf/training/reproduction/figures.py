@@ -195,7 +195,7 @@ def _score(
 
 
 def is_resampled(name: str) -> bool:
-    """Return whether [`resample`] draws test examples for a metric."""
+    """Return whether the figures of a metric can be resampled over the test examples."""
     return metric(name).group not in _NOT_RESAMPLED
 
 

@@ -12,15 +12,16 @@ def format_markdown(document: dict[str, Any]) -> str:
     Returns:
         `str`: A page with the figures, the verdicts, what differs from the paper, and the command.
     """
+    rows, columns = _shown(document)
     lines = [f"# {document['table']}: {document['title']}", ""]
     where = "the paper's setting" if document["scale"] == "paper" else "the small setting"
     lines += [
         f"{document['figure']}. Ours is the mean over seeds ± standard deviation, at {where}; "
         "the paper's figures are the paper's own.",
         "",
-        *_figures(document),
+        *_figures(document, rows, columns),
         "",
-        *_left_out(document),
+        *_left_out(document, rows, columns),
     ]
     for column in document["columns"]:
         if len(column["averaged"]) > 1:
@@ -34,19 +35,19 @@ def format_markdown(document: dict[str, Any]) -> str:
         lines += [
             "## What the paper claims",
             "",
-            f"Each interval is at {100 * bootstrap['confidence']:g}%, from {bootstrap['resamples']} resamples of "
-            f"{bootstrap['over']}. The runs agree with an ordering if every interval lies above 0, and disagree if "
-            "one lies below 0 after a Bonferroni correction for the number of differences, which widens the "
-            "intervals that are shown here. Where the paper calls rows alike, the intervals have to lie within a "
-            "margin of 0. Any other result is within noise.",
+            f"Each interval covers {100 * bootstrap['confidence']:g}% of {bootstrap['resamples']} bootstrap resamples "
+            f"of {bootstrap['over']}. The runs agree with an ordering if every interval lies above 0. They disagree "
+            "if an interval lies below 0 after it was widened by a Bonferroni correction for the number of "
+            "differences; the intervals shown here are not widened. Where the paper calls rows alike, the intervals "
+            "have to lie within a margin around 0. Any other result is within noise.",
             "",
         ]
         judged = {claim["column"] for claim in document["claims"]}
         for column in document["columns"]:
             if column["name"] in judged and column["averaged"] and not column["resampled"]:
                 lines += [
-                    f"Those of {column['name']} come from the seeds alone: they do not say what other test examples "
-                    "would have given.",
+                    f"The intervals of {column['name']} come from the seeds alone: they do not say how much other "
+                    "test examples would change the figures.",
                     "",
                 ]
         for claim in document["claims"]:
@@ -61,8 +62,7 @@ def format_markdown(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _figures(document: dict[str, Any]) -> list[str]:
-    rows, columns = _shown(document)
+def _figures(document: dict[str, Any], rows: list[dict[str, Any]], columns: list[int]) -> list[str]:
     header = [""]
     for column in columns:
         header += [f"{document['columns'][column]['name']}, paper", "ours", "difference", "seeds"]
@@ -88,9 +88,8 @@ def _shown(document: dict[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
     return (tried, measured) if measured else (rows, list(columns))
 
 
-def _left_out(document: dict[str, Any]) -> list[str]:
-    """Name what was not run: the rows and columns that [`_shown`] leaves out."""
-    rows, columns = _shown(document)
+def _left_out(document: dict[str, Any], rows: list[dict[str, Any]], columns: list[int]) -> list[str]:
+    """Name the rows and columns that were not run and are not shown."""
     names = [column["name"] for number, column in enumerate(document["columns"]) if number not in columns]
     lines = [f"These columns were not run: {'; '.join(names)}", ""] if names else []
     names = [row["name"] for row in document["rows"] if row not in rows]

@@ -101,7 +101,7 @@ def test_a_page_says_which_intervals_come_from_the_seeds_alone(finished):
     (column,) = document["columns"]
     assert column["resampled"] and "the seeds alone" not in format_markdown(document)
     other = document | {"columns": [column | {"resampled": False}]}
-    assert f"Those of {column['name']} come from the seeds alone" in format_markdown(other)
+    assert f"The intervals of {column['name']} come from the seeds alone" in format_markdown(other)
 
 
 def test_a_run_keeps_its_curve_figures_and_scores_but_not_its_model(finished, table):
