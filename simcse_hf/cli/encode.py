@@ -132,12 +132,9 @@ def _stop_at_sigterm() -> Iterator[None]:
 
 
 def _read_ranges(path: str) -> "np.ndarray":
-    import numpy as np
-
-    from ..ops.files import ARRAY_DAMAGE
+    from ..ops.files import ARRAY_DAMAGE, read_npy
 
     try:
-        with open(path, "rb") as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
+        return read_npy(path)
     except ARRAY_DAMAGE as error:
         raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from ..data.texts import text_column
 from ..ops.distributed import from_first_process, world
-from ..ops.files import ARRAY_DAMAGE
+from ..ops.files import ARRAY_DAMAGE, read_npy
 from ..ops.finite import NotFiniteError
 from .encoding import TokenizeError, default_window
 from .manifest import FORMATS, RANGES, read_manifest, shard_paths, start_of, write_whole
@@ -280,8 +280,7 @@ def sample_shards(folder: str | os.PathLike, count: int, seed: int = 0) -> np.nd
 
 def _read_shard(path: Path) -> np.ndarray:
     if path.suffix == ".npy":
-        with open(path, "rb") as stream:  # never a zip archive or a pickle, which np.load would open too
-            return np.lib.format.read_array(stream, allow_pickle=False)
+        return read_npy(path)
     column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or column.null_count:
         raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
@@ -298,11 +297,21 @@ def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np
         if number == 0:
             write_whole(path, lambda stream: np.save(stream, ranges))
         return ranges
+    first = shard_paths(folder)[0]
     if not path.exists():
         logger.info("Waiting for the ranges of the first shard, %s.", path)
     while not path.exists():
+        if first.exists() and not path.exists():  # the ranges are written before the first shard
+            raise ValueError(f"{path} is missing. Delete {first} too, and run `simcse-hf encode` again with --resume.")
         time.sleep(_POLL_SECONDS)
-    return np.load(path, allow_pickle=False)
+    try:
+        written = read_npy(path)
+        check_ranges(written, embeddings.shape[1])
+    except ARRAY_DAMAGE as error:
+        raise ValueError(
+            f"{path}: damaged ({error}). Delete it and {first}, and run `simcse-hf encode` again with --resume."
+        ) from error
+    return written
 
 
 def _write_shard(

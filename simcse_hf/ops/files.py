@@ -11,6 +11,7 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
+import numpy as np
 from transformers.utils import cached_file
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
@@ -120,6 +121,22 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(replaced)
     finally:
         _remove(temporary)
+
+
+def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read an npy file. Unlike `np.load`, this opens no zip archive and no pickle.
+
+    Args:
+        path (`str` or `os.PathLike`): The file.
+
+    Returns:
+        `np.ndarray`: The array.
+
+    Raises:
+        Exception: One of `ARRAY_DAMAGE`, if the file is missing or damaged.
+    """
+    with open(path, "rb") as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = "") -> dict[str, Any]:

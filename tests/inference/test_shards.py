@@ -152,6 +152,26 @@ def test_int8_uses_the_ranges_of_the_first_shard_for_all_shards(model, source, t
     assert (np.abs(dequantize_int8(codes, ranges) - inside) <= steps / 2 + 1e-5).all()
 
 
+@pytest.mark.parametrize("damage, message", [(None, "is missing"), (b"", "damaged"), (np.zeros((2, 3)), "damaged")])
+def test_a_resumed_run_names_ranges_that_are_missing_or_damaged(model, source, tmp_path, damage, message):
+    folder = tmp_path / "out"
+    paths = encode_file(model, source, folder, shard_size=20, precision="int8")
+    expected = [path.read_bytes() for path in paths]
+    paths[1].unlink()
+    if damage is None:
+        (folder / "ranges.npy").unlink()
+    elif isinstance(damage, bytes):
+        (folder / "ranges.npy").write_bytes(damage)
+    else:
+        np.save(folder / "ranges.npy", damage)
+    with pytest.raises(ValueError, match=rf"ranges\.npy.*{message}.*{paths[0].name}.*--resume"):
+        encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
+    paths[0].unlink()
+    (folder / "ranges.npy").unlink(missing_ok=True)
+    encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
+    assert [path.read_bytes() for path in paths] == expected
+
+
 def test_ranges_passed_by_the_caller_are_used(model, source, tmp_path):
     ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=ranges)
