@@ -21,13 +21,14 @@ from simcse_hf.search import SentenceIndex, describe
 from .campaign import Target
 from .mutation import Files
 
-#: Valid folders, which the tests keep for each release.
-GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "0.2.0"
+#: Valid folders, which the tests keep for each release. Only the newer one has an index of ivf_disk.
+_GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
+_OLD, _NEW = _GOLDEN / "0.2.0", _GOLDEN / "0.3.0"
 _ROWS = 6  # of the shards and of the indexes there
 
 
-def _files(folder: str, *patterns: str) -> Files:
-    root = GOLDEN / folder
+def _files(folder: str, *patterns: str, release: Path = _OLD) -> Files:
+    root = release / folder
     paths = sorted({path for pattern in patterns or ("**/*",) for path in root.glob(pattern) if path.is_file()})
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
@@ -89,7 +90,7 @@ def _expect_all(files: Files) -> int:
     return _ROWS
 
 
-_PROBE = json.loads((GOLDEN / "index/index.json").read_text())["probe"]
+_PROBE = json.loads((_OLD / "index/index.json").read_text())["probe"]
 
 
 def saved_targets() -> list[Target]:
@@ -106,5 +107,6 @@ def saved_targets() -> list[Target]:
         Target("shards_parquet", [_files("shards_int8")], _read_shards, _expect_all, share=0.5),
         Target("index", [_files("index")], _load_index, _expect_all, share=0.5),
         Target("index_hnsw", [_files("index_hnsw")], _load_index, _expect_all, share=0.5),
+        Target("index_ivf_disk", [_files("index_ivf_disk", release=_NEW)], _load_index, _expect_all, share=0.5),
         Target("checkpoint", [_files("bert")], _load_checkpoint, names_file=False, share=0.02),
     ]

@@ -169,6 +169,7 @@ class DiskIndex(VectorIndex):
             merged.ntotal = lists.merge_from_multiple(sources.data(), sources.size(), False)
         merged.replace_invlists(lists, True)
         lists.this.disown()
+        lists.filename = _LISTS  # the file must not name a folder of this machine; `load` looks beside the index
         faiss.write_index(merged, str(folder / _INDEX))
 
     def _open_block(self) -> None:

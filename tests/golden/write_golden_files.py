@@ -67,6 +67,8 @@ def write(folder: Path) -> dict:
     bert.save_index(folder / "index")
     bert.build_index(folder / "texts.txt", backend="hnsw", neighbors=4)
     bert.save_index(folder / "index_hnsw")
+    bert.build_index(folder / "texts.txt", backend="ivf_disk")
+    bert.save_index(folder / "index_ivf_disk")
     return {
         "texts": TEXTS,
         "query": QUERY,

@@ -40,6 +40,7 @@ def test_blocks_merged_on_the_disk_equal_one_index_in_memory(small_blocks, tmp_p
     monkeypatch.setattr(module, "BLOCK", 10**6)
     whole = DiskIndex(DIM, cells=20, probes=4, training=vectors)
     whole.add(vectors)
+    assert str(tmp_path).encode() not in (tmp_path / "index.faiss").read_bytes()
     loaded = DiskIndex.load(tmp_path, whole.options())
     assert isinstance(faiss.downcast_InvertedLists(loaded._saved.invlists), faiss.OnDiskInvertedLists)
     for scores, positions in (expected, loaded.search(queries, 10)):
