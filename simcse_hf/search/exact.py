@@ -23,7 +23,7 @@ _MANY_QUERIES = 1024
 _GROUP = 64
 _GRID = 2.0**25
 #: Most candidates of a query in a chunk, as a multiple of top_k, before bfloat16 gives way to float32.
-_MOST_CANDIDATES = 8
+_MOST_CANDIDATES = 2
 
 
 class ExactIndex(VectorIndex):
@@ -84,8 +84,9 @@ class ExactIndex(VectorIndex):
         rows, positions, upper = [], [], []
         count = len(self) if chosen is None else len(chosen)
         group = _GROUP if count >= 4 * _GROUP * top_k else 1
+        precisions = self._precisions(len(queries))
         for numbers, chunk in self._chunks(_CHUNK * _QUERIES // max(len(queries), _QUERIES), chosen):
-            for dtype, error in self._precisions(len(queries)):
+            for dtype, error in tuple(precisions):
                 products = queries.to(dtype) @ chunk.to(dtype).T
                 groups = F.pad(products, (0, -len(chunk) % group), value=-torch.inf).unflatten(1, (-1, group))
                 maxima = groups.amax(2).float()
@@ -98,6 +99,8 @@ class ExactIndex(VectorIndex):
                 )
                 if len(found) <= _MOST_CANDIDATES * top_k * len(queries):
                     break
+                if len(precisions) > 1:  # the embeddings are so alike that the next chunks would fail, too
+                    precisions.pop(0)
             best = bounds
             rows.append(near_rows[found])
             positions.append(numbers[near[found] * group + offsets])
