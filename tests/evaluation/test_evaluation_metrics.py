@@ -27,7 +27,9 @@ def test_spearman_is_pearson_of_ranks_and_ties_share_their_mean_rank():
     assert pearson(A, B) == pytest.approx(np.corrcoef(A, B)[0, 1], abs=1e-12)
 
 
-@pytest.mark.parametrize("values", [np.float32([1, 2]), np.int64([1, 2]), torch.tensor([1, 2]), torch.ones(2).half()])
+@pytest.mark.parametrize(
+    "values", [np.float32([1, 2]), np.int64([1, 2]), torch.tensor([1, 2]), torch.ones(2, dtype=torch.bfloat16)]
+)
 def test_scores_of_any_type_become_float64(values):
     assert as_float64(values).dtype == np.float64
 

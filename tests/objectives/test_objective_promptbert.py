@@ -269,8 +269,12 @@ def test_settings_that_contradict_each_other_are_refused_before_training(tokeniz
     with pytest.raises(ValueError, match="encoders=1"):
         model_of(tokenizer, encoders=2)
     bare = Dataset.from_dict({"input_ids": [[[CLS, 7, SEP]]]})
+    objective = model_of(tokenizer).objective
     with pytest.raises(ValueError, match="row 1 .* fewer tokens than the template"):
-        model_of(tokenizer).objective.check(TrainingRows(1, 4, dataset=bare))
+        objective.check(TrainingRows(1, 4, dataset=bare))
+    longest = max(sum(edges) for edges in objective.template_edges)
+    empty_text = Dataset.from_dict({"input_ids": [[[CLS] * longest]]})  # only the tokens of the template
+    objective.check(TrainingRows(1, 4, dataset=empty_text))
 
 
 def test_the_templates_of_the_paper_are_the_defaults():
