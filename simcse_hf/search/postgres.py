@@ -18,6 +18,7 @@ logger = logging.get_logger(__name__)
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _LEAST_PGVECTOR = (0, 8)  # the first release whose graph continues where a filter leaves too few results
 _LOCK = 0x51C5E << 32
+_LOCK_WAIT = "3s"  # the server can need a moment to notice that a process which held the lock has ended
 T = TypeVar("T")
 
 
@@ -85,10 +86,13 @@ class PostgresServer:
             self._locked = False
             self._prepare(self._connection)
         if writes is not None and not self._locked:
-            query = writes(f"SELECT pg_try_advisory_lock({_LOCK} + to_regclass({{name}})::oid::bigint)")
-            row = self._connection.execute(query).fetchone()
-            if row is None or not row[0]:
-                raise psycopg.errors.LockNotAvailable("another process is writing to this table")
+            lock = writes(f"SELECT pg_advisory_lock({_LOCK} + to_regclass({{name}})::oid::bigint)")
+            try:
+                with self._connection.transaction():
+                    self._connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+                    self._connection.execute(lock)  # held until the connection is closed
+            except psycopg.errors.LockNotAvailable:
+                raise psycopg.errors.LockNotAvailable("another process is writing to this table") from None
             self._locked = True
         return self._connection
 
