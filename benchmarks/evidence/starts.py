@@ -2,8 +2,8 @@
 
 The start is `minilm-remasked-6x384`: all-MiniLM-L6-v2 after 2,000 steps of masked-LM, which undid a part of its
 training as a sentence encoder. The controls are the same steps of masked-LM, a whitening of the start, no dropout, a
-fixed dropout mask, and all-MiniLM-L6-v2 itself. Starts after fewer and more steps of masked-LM show how the gain
-depends on the start.
+fixed dropout mask, and all-MiniLM-L6-v2 itself. Supervised SimCSE is run beside them. Starts after fewer and more
+steps of masked-LM show how the gain depends on the start.
 """
 
 import argparse
@@ -55,27 +55,44 @@ CONTROLS = {
         "arguments": PAPER | {"max_steps": SHORT, "warmup_steps": 0, "weight_decay": 0.0},
     },
 }
-OTHER_STARTS = {f"{start}: SimCSE, {SHORT} steps": contrastive(SHORT, start) for start in (MINILM, *MASKED_LM_STARTS)}
+SUPERVISED = {
+    f"supervised SimCSE, {SHORT} steps": contrastive(
+        SHORT,
+        text="nli triplets",
+        settings={"pooler_type": "cls", "temperature": 0.05},
+        arguments={"learning_rate": 5e-5},
+    )
+}
+OTHER_STARTS = {
+    name: spec
+    for start in (MINILM, *MASKED_LM_STARTS)
+    for name, spec in {
+        f"{start}, [CLS]": untrained(start, RAW_CLS),
+        f"{start}: SimCSE, {SHORT} steps": contrastive(SHORT, start),
+    }.items()
+}
 
 
 def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
     def run_once(spec: Spec, seed: int) -> dict[str, Any]:
+        make_start(bench, spec["start"])
         return METHODS[spec["method"]](bench, spec, seed)
 
     chosen = [
         {name: spec for name, spec in group.items() if not options.only or any(word in name for word in options.only)}
-        for group in (MAIN, UNTRAINED, CONTROLS, OTHER_STARTS, LONGER)
+        for group in (MAIN, UNTRAINED, CONTROLS, SUPERVISED, OTHER_STARTS, LONGER)
     ]
     for group in chosen:
         run_missing(report, group, options.seeds, run_once)
 
 
-def train_simcse(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
-    if spec["start"] in MASKED_LM_STARTS and not (bench.work_dir / spec["start"] / "config.json").exists():
-        encoder, steps = MASKED_LM_STARTS[spec["start"]]
+def make_start(bench: Workbench, start: str) -> None:
+    """Run the steps of masked-LM that make a start, if it is one of those and does not exist yet."""
+    if start in MASKED_LM_STARTS and not (bench.work_dir / start / "config.json").exists():
+        encoder, steps = MASKED_LM_STARTS[start]
+        make_start(bench, encoder)
         settings = {"learning_rate": 3e-4, "warmup_steps": 100, "per_device_train_batch_size": 128}
-        continue_masked_lm(bench, encoder, spec["start"], max_steps=steps, **settings)
-    return train_and_test(bench, spec, seed)
+        continue_masked_lm(bench, encoder, start, max_steps=steps, **settings)
 
 
 def train_masked_lm(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
@@ -96,7 +113,7 @@ def measure(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
     return {"sts": bench.test(model, tokenizer, transform=whitening)}
 
 
-METHODS = {"simcse": train_simcse, "masked-LM": train_masked_lm, "none": measure, "whitening": measure}
+METHODS = {"simcse": train_and_test, "masked-LM": train_masked_lm, "none": measure, "whitening": measure}
 
 
 def table(results: dict) -> str:

@@ -76,7 +76,11 @@ def test_the_best_run_of_the_grid_is_repeated_with_its_best_number_of_steps():
     chosen = grid.best({"runs": runs})
     assert list(chosen)[1] == f"best mean: {best}"
     assert chosen[f"best mean: {best}"]["arguments"]["max_steps"] == 10
-    assert {spec["dropout"] for spec in grid.dropouts({"runs": runs}).values()} == set(grid.DROPOUTS)
+    with_dropout = grid.dropout_grid()
+    assert len(with_dropout) == len(grid.POOLERS) * len(grid.DROPOUTS) * len(grid.DROPOUT_RATES)
+    name, spec = next(iter(with_dropout.items()))
+    runs[name] = {"settings": spec, "seeds": {"42": {"curve": [point(0, 60.0), point(100, 61.0)]}}}
+    assert grid.best({"runs": runs})[f"best [CLS]: {name}"]["arguments"]["max_steps"] == 100
 
 
 def test_word_overlap_is_the_jaccard_index_of_the_words(contents):
