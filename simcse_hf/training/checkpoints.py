@@ -15,6 +15,7 @@ logger = logging.get_logger(__name__)
 
 #: Lists the files of a checkpoint with their sizes and digests. It is written last.
 MANIFEST = "manifest.json"
+_MANIFEST_VERSION = 1
 #: The folder of `output_dir` in which a checkpoint is written. A checkpoint gets its name when it is complete.
 #: Files whose path begins with an underscore are not pushed to the hub.
 STAGING = "_saving"
@@ -61,7 +62,7 @@ def write_manifest(checkpoint: Path) -> None:
                 os.fsync(stream.fileno())
             files[path.relative_to(checkpoint).as_posix()] = {"bytes": path.stat().st_size, "xxh3_128": _digest(path)}
     with open(checkpoint / MANIFEST, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps({"version": 1, "files": files}, indent=1) + "\n")
+        stream.write(json.dumps({"version": _MANIFEST_VERSION, "files": files}, indent=1) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -89,6 +90,8 @@ def checkpoint_problem(checkpoint: str | os.PathLike[str]) -> str | None:
     folder = Path(checkpoint)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if (version := manifest["version"]) != _MANIFEST_VERSION:
+            return f"its {MANIFEST} has version {version}, which needs a newer simcse_hf"
         files = {str(name): (int(file["bytes"]), str(file["xxh3_128"])) for name, file in manifest["files"].items()}
     except FileNotFoundError:
         return _problem_without_manifest(folder)
@@ -161,21 +164,21 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 
 def check_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse to resume from a checkpoint that is damaged.
+    """Refuse to resume from a checkpoint that is damaged, or that a newer version wrote.
 
     Args:
         checkpoint (`str` or `os.PathLike`): The checkpoint that the caller named.
 
     Raises:
-        ValueError: If a file is missing, or not as it was written.
+        ValueError: If a file is missing or not as it was written, or if the manifest has an unknown version.
     """
     if not Path(checkpoint).is_dir():
         raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
     problem = checkpoint_problem(checkpoint)
     if problem is not None:
         raise ValueError(
-            f"the checkpoint {checkpoint} is damaged: {problem}. Name another checkpoint, or resume from the newest "
-            "whole one with --resume_from_checkpoint true."
+            f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from the "
+            "newest whole one with --resume_from_checkpoint true."
         )
     _log_missing_manifest(Path(checkpoint))
 

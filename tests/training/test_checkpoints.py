@@ -100,6 +100,13 @@ def test_a_damaged_manifest_is_not_mistaken_for_a_missing_one(run):
     assert checkpoint_problem(run / "checkpoint-6") == "manifest.json is damaged"
 
 
+def test_a_manifest_of_a_later_version_is_refused_by_name(run):
+    path = run / "checkpoint-6" / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    assert "version 2, which needs a newer simcse_hf" in checkpoint_problem(run / "checkpoint-6")
+    assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
+
+
 def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(finished, run):
     truncate(run / "checkpoint-6" / "optimizer.pt")
     make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
@@ -110,7 +117,7 @@ def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(fi
 def test_a_named_checkpoint_that_is_damaged_is_refused(run):
     truncate(run / "checkpoint-6" / "scheduler.pt")
     trainer = make_trainer(NAME, run, max_steps=9, save_steps=3)
-    with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: scheduler.pt has [\d,]+ bytes in place of"):
+    with pytest.raises(ValueError, match=r"checkpoint-6: scheduler.pt has [\d,]+ bytes in place of"):
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-6"))
 
 
