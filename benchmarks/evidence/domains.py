@@ -37,12 +37,13 @@ DOMAINS = {"banking77": ("classification", "clustering"), "twitter_url": ("pairs
 EVERY_PAIR = 3  # of the 9,324 pairs of the Twitter URL corpus, a third is evaluated
 STEPS, BATCH = 60, 32
 POOLER = "avg"
+PEER = "TSDAE of sentence-transformers"
 WHITENED_DIM = 256  # as in the paper of whitening; the 384 dimensions of these embeddings vary in 381 directions
 #: The objective of each method and its learning rate. `mlm` and `peer` are trained by other code.
 METHODS: dict[str, dict[str, Any]] = {
     "masked-LM": {"method": "mlm", "rate": 5e-5},
     "TSDAE": {"objective": "tsdae", "rate": 3e-5},
-    "TSDAE of sentence-transformers": {"method": "peer", "rate": 3e-5},
+    PEER: {"method": "peer", "rate": 3e-5},
     "SimCSE": {"objective": "simcse", "rate": 1e-5},
     "ESimCSE": {"objective": "esimcse", "rate": 1e-5},
     "Contrastive Tension": {"objective": "contrastive_tension", "rate": 1e-5},
@@ -61,6 +62,7 @@ def specs(start: str, domain: str) -> dict[str, Spec]:
         model = {"pooler_type": POOLER, "objective": settings.get("objective", "simcse")}
         method = settings.get("method", "objective")
         runs[name] = common | {"method": method, "settings": model, "arguments": arguments}
+    runs[PEER]["number_of_seeds"] = 1
     return {f"{domain}, {start}: {name}": spec for name, spec in runs.items()}
 
 
