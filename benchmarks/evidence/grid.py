@@ -4,7 +4,8 @@ The SimCSE paper (appendix A) chose batch size and learning rate by a grid on ST
 pooler, temperature and the number of steps besides. A second grid has more dropout and more steps. All runs have one
 seed and a constant learning rate, so that the figures at 10 and 25 steps of one run are those of two runs. The best
 settings of a pooler are then run with all seeds and measured on the test sets, if they lift STS-B dev at all. The
-training text is the Wikipedia sentences of at most 14 words, which are as short as those of STS-B and half as expensive.
+training text is the Wikipedia sentences of at most 14 words, which are as short as those of STS-B and cost half as
+much.
 
 The first step measures what the embeddings of STS-B dev encode before and after training, and after whitening.
 """
