@@ -2,9 +2,10 @@
 
     python -m benchmarks.evidence.plots benchmarks/results/evidence_grid.json --output docs/evidence_grid.png
     python -m benchmarks.evidence.plots benchmarks/results/evidence_starts.json --output docs/evidence_starts.png
+    python -m benchmarks.evidence.plots benchmarks/results/evidence_domains.json --output docs/evidence_domains.png
 
 For `grid` it is a heat map of the dev figures of every run; for `starts`, the dev figures, alignment and uniformity by
-step, each run with all its seeds.
+step, each run with all its seeds; for `domains`, the gain of every method with its interval.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from simcse_hf.publishing.analysis.drawing import legend_below, new_figure, series_name, series_style, style
 from simcse_hf.publishing.analysis.grids import heat_map
 
+from .domains import DOMAINS, METRICS
 from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
 
 
@@ -73,7 +75,43 @@ def draw_starts(results: dict) -> Figure:
     return figure
 
 
-DRAWINGS: dict[str, Callable[[dict], Figure]] = {"grid": draw_grid, "starts": draw_starts}
+def draw_domains(results: dict) -> Figure:
+    """Draw the gain of every method over its start, with its 95% interval, for each task."""
+    panels = [(domain, kind) for domain, kinds in DOMAINS.items() for kind in kinds]
+    gains: dict[str, dict[tuple[str, str], dict[str, list[float]]]] = {}  # by start, panel and method
+    for run_name, run in results["runs"].items():
+        method = run_name.rpartition(": ")[2]
+        for kind, gain in run.get("gain", {}).items():
+            if method != "start":
+                of_start = gains.setdefault(run["settings"]["start"], {})
+                of_start.setdefault((run["settings"]["domain"], kind), {})[method] = gain
+    methods = list(
+        dict.fromkeys(method for of_start in gains.values() for each in of_start.values() for method in each)
+    )
+    figure = new_figure(12, 4.6)
+    axes = figure.subplots(1, len(panels), sharey=True)
+    for number, (start, of_start) in enumerate(gains.items()):
+        color, shift = series_style(number)["color"], 0.16 * (2 * number - len(gains) + 1)
+        for axis, panel in zip(axes, panels, strict=True):
+            values = of_start.get(panel, {})
+            rows = [methods.index(method) + shift for method in values]
+            middle = [gain for gain, _, _ in values.values()]
+            reach = [
+                [gain - low for gain, low, _ in values.values()],
+                [high - gain for gain, _, high in values.values()],
+            ]
+            axis.errorbar(middle, rows, xerr=reach, fmt="o", color=color, label=series_name(number, start))
+    for axis, (domain, kind) in zip(axes, panels, strict=True):
+        axis.axvline(0, color="black", linewidth=0.8)
+        axis.set_title(f"{domain}: {kind}")
+        axis.set_xlabel(f"gain in {METRICS[kind].replace('_', ' ')}, points")
+    axes[0].set_yticks(range(len(methods)), methods)
+    axes[0].invert_yaxis()
+    legend_below(figure, axes[0])
+    return figure
+
+
+DRAWINGS: dict[str, Callable[[dict], Figure]] = {"grid": draw_grid, "starts": draw_starts, "domains": draw_domains}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from ..ops.files import ARRAY_DAMAGE
 from ..ops.finite import check_finite
+from ..ops.processor import multiplies_bfloat16
 from .interface import Selection, VectorIndex
 
 _FILE = "vectors.npy"
@@ -113,7 +114,7 @@ class ExactIndex(VectorIndex):
         # Float32: dim roundings by 2^-24, doubled. Bfloat16: each factor and the result are rounded by 2^-9.
         float32 = 2.0**-23 * (self.dim + 8)
         precisions = [(torch.float32, float32)]
-        if num_queries >= _MANY_QUERIES and self.device.type == "cpu" and _multiplies_bfloat16():
+        if num_queries >= _MANY_QUERIES and self.device.type == "cpu" and multiplies_bfloat16():
             precisions.insert(0, (torch.bfloat16, 2.0**-9 * 3.1 + float32))
         return precisions
 
@@ -180,12 +181,6 @@ class ExactIndex(VectorIndex):
         index = cls(vectors.shape[1], **options)
         index._parts = [torch.from_numpy(vectors).to(index.device)]
         return index
-
-
-def _multiplies_bfloat16() -> bool:
-    """Say whether this processor has instructions for products of bfloat16 matrices, which are then much faster."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16"))
 
 
 def write_vectors(path: Path, parts: Iterable[np.ndarray], count: int, dim: int) -> None:

@@ -10,6 +10,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import logging
 
 from ..data.views import VIEWS
+from ..ops.processor import lacks_bfloat16
 from ..search.mining import SAMPLING_STRATEGIES, MiningOptions
 
 logger = logging.get_logger(__name__)
@@ -262,6 +263,8 @@ class SimCSETrainingArguments(TrainingArguments):
             )
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
+        if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
+            logger.warning_once("bf16 is several times slower than float32 on this processor: leave it out")
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # There is no device to copy to.
         elif self.dataloader_pin_memory and not has_accelerator_config:

@@ -172,7 +172,7 @@ def test_products_in_bfloat16_only_select_candidates(spread, top_k, monkeypatch)
     index.add(vectors)
     found = {}
     for fast in (True, False):
-        monkeypatch.setattr(exact, "_multiplies_bfloat16", lambda fast=fast: fast)
+        monkeypatch.setattr(exact, "multiplies_bfloat16", lambda fast=fast: fast)
         found[fast] = index.search(vectors[:9], top_k)
         assert len(index._precisions(9)) == 1 + fast
     np.testing.assert_array_equal(found[True][0], found[False][0])

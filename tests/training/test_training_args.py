@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from simcse_hf import SimCSETrainingArguments
+from simcse_hf.training import training_args
 from simcse_hf.training.training_args import default_loader_workers
 
 
@@ -28,6 +29,17 @@ def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(tmp_pat
     monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cpu")))
     with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
         SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_bf16_is_warned_of_on_a_processor_without_its_instructions(tmp_path, monkeypatch, lacks):
+    warned = []
+    monkeypatch.setattr(training_args, "lacks_bfloat16", lambda: lacks)
+    monkeypatch.setattr(training_args.logger, "warning_once", warned.append)
+    SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert warned == []
+    SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True, bf16=True)
+    assert warned == ["bf16 is several times slower than float32 on this processor: leave it out"] * lacks
 
 
 def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
