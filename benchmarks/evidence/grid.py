@@ -28,6 +28,7 @@ POOLERS: dict[str, dict[str, Any]] = {
     "[CLS]": {"pooler_type": "cls", "mlp_only_train": True},
     "mean": {"pooler_type": "avg"},
 }
+UNTRAINED = {"[CLS]": "cls_before_pooler", "mean": "avg"}
 LEARNING_RATES = (1e-6, 1e-5, 3e-5, 1e-4)
 BATCHES = (32, 128)
 TEMPERATURES = (0.05, 0.2)
@@ -37,14 +38,20 @@ DROPOUTS, DROPOUT_RATES, DROPOUT_STEPS, DROPOUT_BATCH = (0.3, 0.5, 0.7), (1e-5, 
 
 
 def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
-    def train_once(spec: Spec, seed: int) -> dict[str, Any]:
+    def run_once(spec: Spec, seed: int) -> dict[str, Any]:
+        if spec["stage"] == "start":
+            model = load_for_inference(bench.encoder(START), UNTRAINED[spec["pooler"]])
+            return {"sts": bench.test(model, bench.tokenizer(START))}
         return train_and_test(bench, spec, seed) if spec["stage"] == "best" else train(bench, spec, seed)[1]
 
     report.save(start=START)
     describe(bench, report, options.seeds)
-    run_missing(report, grid(), options.seeds[:1], train_once)
-    run_missing(report, dropout_grid(), options.seeds[:1], train_once)
-    run_missing(report, best(report.results), options.seeds, train_once)
+    run_missing(report, grid(), options.seeds[:1], run_once)
+    run_missing(report, dropout_grid(), options.seeds[:1], run_once)
+    chosen = best(report.results)
+    starts = {f"start, {each['pooler']}": {"stage": "start", "pooler": each["pooler"]} for each in chosen.values()}
+    run_missing(report, starts, options.seeds[:1], run_once)
+    run_missing(report, chosen, options.seeds, run_once)
 
 
 def describe(bench: Workbench, report: Report, seeds: list[int]) -> None:
@@ -54,7 +61,7 @@ def describe(bench: Workbench, report: Report, seeds: list[int]) -> None:
     found = report.results.setdefault("contents", {"baselines": contents.baselines()})
     for pooler in POOLERS:
         if f"{pooler}, whitened" not in found:
-            model = load_for_inference(bench.encoder(START), {"[CLS]": "cls_before_pooler", "mean": "avg"}[pooler])
+            model = load_for_inference(bench.encoder(START), UNTRAINED[pooler])
             before = bench.encode(model, contents.texts, tokenizer)
             found[f"{pooler}, start"] = {"0": contents.measure(before)}
             whitening = fit_whitening([bench.encode(model, bench.wikipedia()[:WHITENING_SENTENCES], tokenizer)])
@@ -116,7 +123,7 @@ def best_of(results: dict, pooler: str) -> tuple[Spec, int, float]:
     candidates = [
         (run["settings"], point["step"], point["dev"] - result["curve"][0]["dev"])
         for run in results["runs"].values()
-        if run["settings"]["pooler"] == pooler and run["settings"]["stage"] != "best"
+        if run["settings"]["pooler"] == pooler and run["settings"]["stage"] in ("grid", "dropout")
         for result in run["seeds"].values()
         for point in result["curve"][1:]
     ]
@@ -146,7 +153,7 @@ def best(results: dict) -> dict[str, Spec]:
 def table(results: dict) -> str:
     rows, tests, shown = [], {}, (0, 10, STEPS, 50, DROPOUT_STEPS)
     for name, run in results["runs"].items():
-        if run["settings"]["stage"] == "best":
+        if run["settings"]["stage"] in ("start", "best"):
             tests[name] = run
             continue
         curve = next(iter(run["seeds"].values()))["curve"]
