@@ -190,9 +190,9 @@ def add_intervals(bench: Workbench, report: Report, names: Iterable[str], tasks:
         return [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
 
     for name in names:
-        before = results_of(f"{name.rpartition(': ')[0]}: start")
-        after = results_of(name)
-        if before and after:
+        start = f"{name.rpartition(': ')[0]}: start"
+        before, after = results_of(start), results_of(name)
+        if name != start and before and after:
             runs[name]["gain"] = {
                 task.kind: [
                     round(value, 2)
@@ -213,8 +213,8 @@ def table(results: dict) -> str:
                 cells = []
                 for kind in kinds:
                     metrics = [result["metrics"][kind][METRICS[kind]] for result in run["seeds"].values()]
-                    gain, low, high = run.get("gain", {}).get(kind, (float("nan"),) * 3)
-                    cells += [spread(metrics), f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]"]
+                    gain = run.get("gain", {}).get(kind)
+                    cells += [spread(metrics), "" if gain is None else "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gain)]
                 rows.append([name.removeprefix(f"{domain}, "), *cells, len(run["seeds"])])
         header = [cell for kind in kinds for cell in (f"{kind}, {METRICS[kind]}", "gain")]
         if rows:
