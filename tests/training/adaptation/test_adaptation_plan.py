@@ -86,3 +86,14 @@ def test_a_slow_candidate_does_not_keep_later_ones_from_being_tried():
     division = divide(300, candidates(True), 3, slow)
     tried = fitting(candidates(True), division.seconds, slow)[: division.short_runs]
     assert len(tried) > 3 and all(stage.method != "tsdae" for candidate in tried for stage in candidate)
+
+
+def test_a_slower_method_is_tried_before_another_learning_rate_of_a_fast_one():
+    """Like the times that were measured on tweets. Four short runs would try masked-LM and TSDAE only."""
+    measured = Costs(
+        {"tsdae": 1.0, "mlm": 1.13, "simcse": 1.6, "esimcse": 2.0, "contrastive_tension": 1.7}, 3.0, 20.0, 170.0
+    )
+    plan = candidates(True)
+    division = divide(900, plan, 3, measured)
+    tried = fitting(plan, division.seconds, measured)[: division.short_runs]
+    assert [stage.method for (stage,) in tried] == ["simcse", "tsdae", "esimcse"]
