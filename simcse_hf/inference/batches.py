@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
+from ..models.configuration import max_positions
 from ..ops.distributed import world
 from ..ops.invariance import is_batch_invariant, padded_width
 from ..ops.memory import keep_freed_memory
@@ -252,12 +253,16 @@ def start_encoding(
     # A sharded model's forward pass is collective, so every process has to call it equally often: a process
     # without a batch of its own in the last round encodes another one and drops the result.
     rounds = -(-len(plan.batches) // processes)
+    config = getattr(model, "config", None)
+    positions = max_positions(config) if config is not None else None
     numbers = [step * processes + rank for step in range(rounds)]
 
     def padded() -> Iterator[tuple[int, list[torch.Tensor], dict[str, np.ndarray]]]:
         for number in numbers:
             chosen = number % len(plan.batches)
             rows, width = plan.batches[chosen], None if plan.widths is None else plan.widths[chosen]
+            if width is not None and positions is not None:
+                width = min(width, positions)  # the widths are steps, and the last one may exceed the positions
             tensors = [torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)]
             if device.type == "cuda":
                 tensors = [tensor.pin_memory() for tensor in tensors]

@@ -50,6 +50,13 @@ def test_no_bit_depends_on_the_batch_for_any_family(save_checkpoint, family):
     assert differing_rows(load(save_checkpoint, family), make_texts(12), 4) == 0
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_may_be_as_long_as_the_encoder_allows(save_checkpoint, family):
+    """The encoder has 40 positions, and the width for 38 tokens is 48."""
+    model = load(save_checkpoint, family)
+    assert model.encode([" ".join(["cat"] * 60), "a cat"], batch_invariant=True).isfinite().all()
+
+
 @pytest.mark.parametrize("pooler", ["cls", "avg", "max", "avg_first_last"])
 def test_no_bit_depends_on_the_batch_for_any_pooler(save_checkpoint, pooler):
     assert differing_rows(load(save_checkpoint, pooler=pooler), make_texts(12), 4) == 0
