@@ -115,10 +115,10 @@ def grid() -> dict[str, Spec]:
 
 
 def best_of(results: dict, pooler: str) -> tuple[Spec, int, float]:
-    """Find the run of one seed with the highest dev figure at any step after the first.
+    """Find the settings and the number of steps with the largest gain on STS-B dev.
 
     Returns:
-        `tuple[dict[str, Any], int, float]`: Its settings, that step, and the gain over the dev figure before training.
+        `tuple[dict[str, Any], int, float]`: The settings, the steps, and the gain over the figure before training.
     """
     candidates = [
         (run["settings"], point["step"], point["dev"] - result["curve"][0]["dev"])

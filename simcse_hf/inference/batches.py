@@ -262,7 +262,7 @@ def start_encoding(
             chosen = number % len(plan.batches)
             rows, width = plan.batches[chosen], None if plan.widths is None else plan.widths[chosen]
             if width is not None and positions is not None:
-                width = min(width, positions)  # the widths are steps, and the last one may exceed the positions
+                width = min(width, positions)  # rounding up may have passed the limit
             tensors = [torch.tensor(rows), *pad([token_ids[i] for i in rows], pad_token_id, width)]
             if device.type == "cuda":
                 tensors = [tensor.pin_memory() for tensor in tensors]

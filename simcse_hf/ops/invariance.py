@@ -40,8 +40,8 @@ class BatchInvariant(TorchFunctionMode):
         if func in _PRODUCTS and args[0].dim() == args[1].dim() == 2:  # in a flow
             return _linear(args[0], args[1].mT)
         if func in _PRODUCTS and args[0].dim() == args[1].dim() > 2:
-            # PyTorch copies the heads of several texts, but multiplies those of a single text in place. For this other
-            # layout, some processors take a kernel that adds up in another order.
+            # PyTorch makes the attention heads of several texts contiguous, but multiplies those of a single text as a
+            # strided view. On some processors, another kernel handles strided input and sums in another order.
             return func(args[0].contiguous(), args[1].contiguous(), *args[2:], **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

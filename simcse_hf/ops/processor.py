@@ -1,4 +1,4 @@
-"""What this processor computes quickly: products of bfloat16 matrices or not."""
+"""Which bfloat16 instructions this processor has, and so whether bfloat16 is fast or slow on it."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import torch
 
 
 def multiplies_bfloat16() -> bool:
-    """Say whether this processor has units for products of bfloat16 matrices, which are then much faster."""
+    """Return whether this processor multiplies bfloat16 matrices in hardware, much faster than float32 ones."""
     return bool(_capabilities().get("amx_bf16"))
 
 
 def lacks_bfloat16() -> bool:
-    """Say whether this is an x86 processor without bfloat16 instructions, where float32 is several times as fast."""
+    """Return whether this x86 processor lacks bfloat16 instructions, which makes bfloat16 slower than float32."""
     capabilities = _capabilities()
     instructions = ("amx_bf16", "avx512_bf16", "avx10_2")
     return capabilities.get("architecture") == "x86_64" and not any(map(capabilities.get, instructions))

@@ -164,7 +164,7 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 
 def check_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse to resume from a checkpoint that is damaged, or that a newer version wrote.
+    """Refuse to resume from a checkpoint that is damaged or was written by a newer version.
 
     Args:
         checkpoint (`str` or `os.PathLike`): The checkpoint that the caller named.
