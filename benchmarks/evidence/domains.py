@@ -62,7 +62,6 @@ def specs(start: str, domain: str) -> dict[str, Spec]:
         model = {"pooler_type": POOLER, "objective": settings.get("objective", "simcse")}
         method = settings.get("method", "objective")
         runs[name] = common | {"method": method, "settings": model, "arguments": arguments}
-    runs[PEER]["number_of_seeds"] = 1
     return {f"{domain}, {start}: {name}": spec for name, spec in runs.items()}
 
 
@@ -182,24 +181,36 @@ def encoder_of(
 
 
 def add_intervals(bench: Workbench, report: Report, names: Iterable[str], tasks: list[UserTask]) -> None:
-    """Write the gain of each run over its start, with its 95% interval, for every task."""
+    """Write the gain of each run over its start, with its 95% interval, for every task.
+
+    The interval needs the scores of every seed. A run that gets a further seed in another `work_dir` than its first
+    ones therefore has no gain.
+    """
     runs = report.results["runs"]
 
-    def results_of(name: str) -> list[dict[str, TaskResult]]:
-        paths = [scores_file(bench, runs[name]["settings"], int(seed)) for seed in runs[name]["seeds"]]
-        return [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
+    def scores_of(name: str) -> list[Path]:
+        return [scores_file(bench, runs[name]["settings"], int(seed)) for seed in runs[name]["seeds"]]
+
+    def read(paths: list[Path]) -> list[dict[str, TaskResult]]:
+        return [pickle.loads(path.read_bytes()) for path in paths]
 
     for name in names:
         start = f"{name.rpartition(': ')[0]}: start"
-        before, after = results_of(start), results_of(name)
-        if name != start and before and after:
-            runs[name]["gain"] = {
-                task.kind: [
-                    round(value, 2)
-                    for value in paired_interval(task, [r[task.kind] for r in before], [r[task.kind] for r in after])
-                ]
-                for task in tasks
-            }
+        after_paths, before_paths = scores_of(name), scores_of(start) if start in runs else []
+        if name == start or not any(path.exists() for path in after_paths):
+            continue
+        if not before_paths or not all(path.exists() for path in before_paths + after_paths):
+            runs[name].pop("gain", None)
+            print(f"{name}: no interval, because {bench.work_dir} lacks scores of it or of its start", flush=True)
+            continue
+        before, after = read(before_paths), read(after_paths)
+        runs[name]["gain"] = {
+            task.kind: [
+                round(value, 2)
+                for value in paired_interval(task, [r[task.kind] for r in before], [r[task.kind] for r in after])
+            ]
+            for task in tasks
+        }
     report.save()
 
 

@@ -1,6 +1,9 @@
 """The evidence continues after a kill, chooses the best run of the grid, and measures what embeddings encode."""
 
 import json
+import pickle
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +12,12 @@ import torch
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 from scipy.stats import rankdata, spearmanr
 
-from benchmarks.evidence import grid
+from benchmarks.evidence import domains, grid
 from benchmarks.evidence.contents import Contents
 from benchmarks.evidence.training import run_missing
 from benchmarks.harness import Report
 from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.user_tasks import read_task
 
 SENTENCES = [
     "a cat sits on the mat",
@@ -111,3 +115,31 @@ def test_an_embedding_that_holds_only_the_length_is_found_out(random_contents):
     measured = random_contents.measure(torch.cat([length[:, None], noise], dim=1))
     assert measured["first_component_length"] > 0.99 and measured["length_r2"] > 0.99
     assert measured["variance_of_1"] > 0.99 and measured["effective_components"] < 1.1
+
+
+def test_an_interval_needs_the_scores_of_every_seed(tmp_path, capsys):
+    """The second seed was run in another folder. An interval of the first seed alone would look like that of both."""
+    table = tmp_path / "pairs.csv"
+    rows = [f"{first},{second},{number % 2}" for number, (first, second) in enumerate(pairwise(SENTENCES))]
+    table.write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
+    bench, task = SimpleNamespace(work_dir=tmp_path), read_task("pairs", table)
+    report = Report(tmp_path / "results.json")
+    runs = report.results["runs"] = {
+        "d, m: start": {"settings": {"method": "none"}, "seeds": {"1": {}}},
+        "d, m: SimCSE": {"settings": {"method": "objective"}, "seeds": {"1": {}, "2": {}}},
+    }
+    result = task.evaluate(lambda texts: np.random.default_rng(0).normal(size=(len(texts), 4)))
+    (tmp_path / "scores").mkdir()
+
+    def save_scores(name, seed):
+        path = domains.scores_file(bench, runs[name]["settings"], seed)
+        path.write_bytes(pickle.dumps({"pairs": result}))
+
+    save_scores("d, m: start", 1)
+    save_scores("d, m: SimCSE", 1)
+    domains.add_intervals(bench, report, runs, [task])
+    assert "gain" not in runs["d, m: SimCSE"]
+    assert "d, m: SimCSE: no interval" in capsys.readouterr().out
+    save_scores("d, m: SimCSE", 2)
+    domains.add_intervals(bench, report, runs, [task])
+    assert runs["d, m: SimCSE"]["gain"] == {"pairs": [0, 0, 0]}
