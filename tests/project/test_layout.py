@@ -1,4 +1,4 @@
-"""The layout of the package: rooms import only from lower rooms, and files and functions stay small."""
+"""The layout of the package: subpackages import only from lower ones, and files and functions stay small."""
 
 import ast
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "simcse_hf"
 
-#: The rooms from the bottom to the top. A room imports from itself and from the rooms before it.
-ROOMS = (
+#: The subpackages from the bottom to the top. Each imports from itself and from those before it.
+SUBPACKAGES = (
     "ops",
     "objectives",
     "data",
@@ -73,17 +73,17 @@ def functions(path):
 
 def test_the_package_has_at_most_13_entries():
     entries = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
-    assert sorted(path.name for path in entries) == sorted(ROOMS)
+    assert sorted(path.name for path in entries) == sorted(SUBPACKAGES)
     entries += PACKAGE.glob("*.py")
     assert len(entries) <= MAX_ENTRIES
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent != PACKAGE], ids=name_of)
 def test_no_room_imports_from_a_room_above_it(path):
-    room = ROOMS.index(path.relative_to(PACKAGE).parts[0])
+    position = SUBPACKAGES.index(path.relative_to(PACKAGE).parts[0])
     for module in imported_modules(path):
-        if module[0] in ROOMS:
-            assert ROOMS.index(module[0]) <= room, f"{name_of(path)} imports {'.'.join(module)}"
+        if module[0] in SUBPACKAGES:
+            assert SUBPACKAGES.index(module[0]) <= position, f"{name_of(path)} imports {'.'.join(module)}"
 
 
 def test_no_imports_form_a_circle():
