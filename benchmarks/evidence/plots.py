@@ -22,6 +22,8 @@ from simcse_hf.publishing.analysis.grids import heat_map
 from .domains import DOMAINS, METRICS
 from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
 
+STEPS_IN_PLOT = (0, 10, 25, 60, 200, 500)
+
 
 def draw_grid(results: dict) -> Figure:
     """Draw the change of the dev figure for every run of the grid, after 10 and 25 steps."""
@@ -71,6 +73,9 @@ def draw_starts(results: dict) -> Figure:
             axis.fill_between(steps, low, high, color=look["color"], alpha=0.2)
             axis.set_ylabel(label)
             axis.set_xlabel("optimizer step (in brackets: the number of seeds)")
+    for axis in axes:  # most happens in the first steps
+        axis.set_xscale("symlog", linthresh=10)
+        axis.set_xticks(STEPS_IN_PLOT, [str(step) for step in STEPS_IN_PLOT], minor=False)
     legend_below(figure, axes[0])
     return figure
 
