@@ -85,7 +85,7 @@ def test_texts_on_both_sides_of_the_change_of_kernels_keep_their_bits(save_check
 
 def test_embeddings_equal_those_of_ordinary_encoding_up_to_rounding(save_checkpoint):
     model, texts = load(save_checkpoint), make_texts(30)
-    torch.testing.assert_close(model.encode(texts, batch_invariant=True), model.encode(texts), rtol=0, atol=2e-6)
+    torch.testing.assert_close(model.encode(texts, batch_invariant=True), model.encode(texts), rtol=0, atol=1e-5)
     assert not is_batch_invariant()
 
 

@@ -179,10 +179,10 @@ def test_a_saved_model_gives_the_denoised_embeddings_everywhere(start, tokenizer
     with torch.no_grad():
         trained = trainer.model.double().eval()
         expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
-    torch.testing.assert_close(embeddings, expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
     loaded = AutoModelForCL.from_pretrained(tmp_path / "run").eval()
     ids = tokenize_texts(tokenizer, TEXTS, 20, TEMPLATE)
-    torch.testing.assert_close(encode_token_ids(loaded, ids, tokenizer.pad_token_id), embeddings, rtol=0, atol=2e-6)
+    torch.testing.assert_close(encode_token_ids(loaded, ids, tokenizer.pad_token_id), embeddings, rtol=0, atol=1e-5)
     pairs = F.cosine_similarity(simcse.encode(TEXTS[:4]), simcse.encode(TEXTS[2:])).argsort().argsort()
     gold = torch.tensor(PAIRS.scores).argsort().argsort()
     assert 100 * torch.corrcoef(torch.stack([pairs, gold]).double())[0, 1].item() == pytest.approx(evaluated)
