@@ -79,7 +79,7 @@ def test_the_package_has_at_most_13_entries():
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent != PACKAGE], ids=name_of)
-def test_no_room_imports_from_a_room_above_it(path):
+def test_no_subpackage_imports_from_one_above_it(path):
     position = SUBPACKAGES.index(path.relative_to(PACKAGE).parts[0])
     for module in imported_modules(path):
         if module[0] in SUBPACKAGES:
