@@ -22,7 +22,8 @@ from simcse_hf.publishing.analysis.grids import heat_map
 from .domains import DOMAINS, METRICS
 from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
 
-STEPS_IN_PLOT = (0, 10, 25, 60, 200, 500)
+#: Steps that are named on the axis, which would be too narrow for all of them.
+NAMED_STEPS = (0, 10, 25, 60, 200, 500)
 
 
 def draw_grid(results: dict) -> Figure:
@@ -75,7 +76,7 @@ def draw_starts(results: dict) -> Figure:
             axis.set_xlabel("optimizer step (in brackets: the number of seeds)")
     for axis in axes:  # most happens in the first steps
         axis.set_xscale("symlog", linthresh=10)
-        axis.set_xticks(STEPS_IN_PLOT, [str(step) for step in STEPS_IN_PLOT], minor=False)
+        axis.set_xticks(NAMED_STEPS, [str(step) for step in NAMED_STEPS])
     legend_below(figure, axes[0])
     return figure
 
