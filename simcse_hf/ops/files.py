@@ -164,6 +164,17 @@ def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = 
     raise ValueError(f"{path}: not a JSON object{f' with the entry {listed}' if listed else ''}. {advice}".rstrip())
 
 
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write a JSON file completely or not at all, indented and with a newline at its end.
+
+    Args:
+        path (`str` or `os.PathLike`): The file. Its folder must exist.
+        document (`Any`): What to write.
+    """
+    with write_atomically(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def digest(path: str | os.PathLike[str]) -> str:
     """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
     with open(path, "rb") as stream:
