@@ -14,13 +14,10 @@ from .harness import Report
 
 BENCHMARKS = {
     "batch_invariance": "differing bits of encoding over random batchings, and the cost of having none",
-    "compiled_kernels": "the kernels of a compiled step over packed buckets",
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "versions": "training and encoding with this checkout and another one",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
-    "gpu_kernels": "kernels that a training step launches on a GPU, counted without one",
     "gradcache": "memory and time of one large batch in chunks",
-    "host_time": "the CPU time of a training step beside its arithmetic",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
     "objectives": "STS-B dev before and after training with each objective",

@@ -8,8 +8,7 @@ roberta-large with random weights, and the texts are random words, as long as th
 and NLI triplets (lengths.json). A smoke test of half a minute comes first. Then the works follow, the most informative
 first, and in each the contestants, one trainer at a time:
 
-- `plain`: this package without padding, launched kernel by kernel
-- `buckets`: this package with `packed_buckets`, one CUDA graph for each size
+- `plain`: this package without padding
 - `padded`: this package with padding
 - `transformers`: transformers' own Trainer around a padded encoder
 - `sentence-transformers`, and with flash-attn where that is installed

@@ -1,17 +1,16 @@
 """The smoke test of the GPU benchmark: is what follows worth measuring?"""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from simcse_hf import BertForCL
-from simcse_hf.data.buckets import BucketPlan, PackedCollator
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.models.packed import PackedStep
-from simcse_hf.ops.static_packing import StaticPacking, attend_static
+from simcse_hf.ops.attention import attend
+from simcse_hf.ops.packing import Packing
 
 from ..synthetic import encoder_config
 
@@ -29,8 +28,7 @@ def smoke_test(device: str) -> dict[str, Any]:
         "its gradients, largest error against float32": lambda: attention_error(device, gradients=True),
         f"dropout rate of that attention, asked {RATE}": lambda: realised_rate(device),
         f"dropout rate of SDPA, asked {RATE}": lambda: realised_rate(device, sdpa=True),
-        "synchronisations of a step without padding": lambda: synchronisations(device, packed=False),
-        "synchronisations of a packed step": lambda: synchronisations(device, packed=True),
+        "synchronisations of a step without padding": lambda: synchronisations(device),
     }
     found = {}
     for name, check in checks.items():
@@ -42,27 +40,23 @@ def smoke_test(device: str) -> dict[str, Any]:
 
 
 def attention_error(device: str, gradients: bool = False) -> float:
-    """Compare bf16 attention on the device with float32 on the CPU: all tokens, and first tokens only.
-
-    The row ends with two fillers, of three tokens and of none.
-    """
-    total = sum(LENGTHS) + 3
+    """Compare bf16 attention on the device with float32 on the CPU: all tokens, and first tokens only."""
+    lengths = sorted(LENGTHS, reverse=True)  # the order in which a CPU packs
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(total, HEADS, SIZE, generator=generator) for _ in range(3)]
-    cu = torch.tensor([0, *LENGTHS, 3, 0], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    real, worst = sum(LENGTHS), 0.0
+    inputs = [torch.randn(sum(lengths), HEADS, SIZE, generator=generator) for _ in range(3)]
+    worst = 0.0
     for first_only in (False, True):
         results = []
         for place, dtype in (("cpu", torch.float32), (device, torch.bfloat16)):
             leaves = [x.detach().to(place, dtype).requires_grad_() for x in inputs]
-            packing = StaticPacking(cu.to(place), len(LENGTHS), max(LENGTHS), first_only)
+            packing = _packing(lengths, place, first_only)
             query = leaves[0].index_select(0, packing.starts) if first_only else leaves[0]
-            out = attend_static(query, *leaves[1:], packing, SIZE**-0.5)
-            out = out if first_only else out[:real]
+            out = attend(query, *leaves[1:], packing, scaling=SIZE**-0.5)
             if gradients:
                 out.float().square().sum().backward()
-            wanted = [leaf.grad[:real] for leaf in leaves] if gradients else [out.detach()]
-            results.append([x.float().cpu() for x in wanted])
+            results.append(
+                [x.float().cpu() for x in ([leaf.grad for leaf in leaves] if gradients else [out.detach()])]
+            )
         pairs = zip(*results, strict=True)
         worst = max(worst, *((x - y).abs().max().item() / x.abs().max().item() for x, y in pairs))
     return worst
@@ -77,13 +71,17 @@ def realised_rate(device: str, sdpa: bool = False) -> float:
         parts = (x.unflatten(0, (sentences, SIZE)).transpose(1, 2) for x in (query, query, value))
         out = F.scaled_dot_product_attention(*parts, dropout_p=RATE)
     else:
-        cu = torch.arange(0, sentences * SIZE + 1, SIZE, dtype=torch.int32, device=device)
-        packing = StaticPacking(cu, sentences, SIZE, first_only=False)
-        out = attend_static(query.contiguous(), query.contiguous(), value.contiguous(), packing, 1.0, RATE)
+        packing = _packing([SIZE] * sentences, device)
+        out = attend(*(x.contiguous() for x in (query, query, value)), packing, scaling=1.0, dropout=RATE)
     return (out == 0).float().mean().item()
 
 
-def synchronisations(device: str, packed: bool) -> str:
+def _packing(lengths: Sequence[int], device: str, first_only: bool = False) -> Packing:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return Packing.from_mask(mask.long().to(device), first_only)
+
+
+def synchronisations(device: str) -> str:
     """Count the warnings of torch's synchronisation debug mode in a step of a small model, not compiled."""
     if device == "cpu":
         return "none on a CPU"
@@ -91,11 +89,9 @@ def synchronisations(device: str, packed: bool) -> str:
     config = encoder_config("bert-base", tiny=True)
     model = BertForCL(config, pooler_type="cls", temperature=0.05).to(device).train()
     model.prepare_objective()
-    model.packed_step = PackedStep(model, disable=True)
     collator = ContrastiveCollator(_Tokenizer(), add_lengths=True)
-    collate = PackedCollator(collator, BucketPlan((512,), 8, 2, 32)) if packed else collator
     rows = [{"input_ids": [[0, *range(5, 9 + i), 2]]} for i in range(8)]
-    batch = _to(collate(rows), device)
+    batch = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in collator(rows).items()}
     for mode in ("default", "warn"):  # the first step allocates
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode(mode)
@@ -111,9 +107,3 @@ def synchronisations(device: str, packed: bool) -> str:
 
 class _Tokenizer:
     pad_token_id = 1
-
-
-def _to(batch: Any, device: str) -> Any:
-    if isinstance(batch, dict):
-        return {name: _to(value, device) for name, value in batch.items()}
-    return batch.to(device) if hasattr(batch, "to") else batch

@@ -17,8 +17,7 @@ from ..synthetic import encoder_config, training_rows
 from .profiling import Stopwatch
 
 LENGTH = 32
-WARM_UP = 12  # steps; each bucket is met, compiled and recorded in them
-LONG_RUN = 1000
+WARM_UP = 12  # steps
 
 
 @dataclass
@@ -30,24 +29,14 @@ class Work:
     batch: int
     rows: int
     epochs: int
-    steps: int | None = None
-    only: tuple[str, ...] = ()
 
 
 WORKS = {
     "BERT-base, sentences, batch 64": Work("bert-base", "paper", 64, 1_000_000, 1),
     "BERT-base, sentences, batch 512": Work("bert-base", "paper", 512, 1_000_000, 1),
     "BERT-base, triplets, batch 512": Work("bert-base", "nli", 512, 275_601, 3),
-    f"BERT-base, sentences, batch 64, {LONG_RUN} steps": Work(
-        "bert-base", "paper", 64, 1_000_000, 1, steps=LONG_RUN, only=("buckets",)
-    ),
     "RoBERTa-large, sentences, batch 512": Work("roberta-large", "paper", 512, 1_000_000, 1),
 }
-
-
-def _buckets(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -> Ours:
-    sizes = "auto" if torch.cuda.is_available() else f"{batch * length},{2 * batch * length}"
-    return Ours(model, rows, bf16, batch, length, packed_buckets=sizes)
 
 
 def _flash_peer(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -> Peer:
@@ -55,7 +44,6 @@ def _flash_peer(model: Path, rows: Dataset, bf16: bool, batch: int, length: int)
 
 
 CONTESTANTS: dict[str, Callable[..., Contestant]] = {
-    "buckets": _buckets,
     "plain": Ours,
     "sentence-transformers": Peer,
     "sentence-transformers, flash-attn": _flash_peer,
@@ -68,12 +56,10 @@ def measure_training(name: str, model: Path, options: argparse.Namespace, deadli
     """Measure one contestant after the other; yield a row for each, also for those that fail or are left out."""
     work = WORKS[name]
     batch = 8 if options.tiny else work.batch
-    steps = options.steps if work.steps is None else min(work.steps, 3) if options.tiny else work.steps
+    steps = options.steps
     count = batch * min(WARM_UP + steps, 200)
     rows = training_rows(work.corpus, count, encoder_config(work.encoder, options.tiny).vocab_size - 5)
     for kind in options.contestants:
-        if work.only and kind not in work.only:
-            continue
         row: dict[str, Any] = {"work": name, "contestant": kind}
         if "flash-attn" in kind and importlib.util.find_spec("flash_attn") is None:
             yield row | {"left_out": True, "reason": "flash-attn is not installed"}
@@ -121,8 +107,7 @@ def _measure(
 
 
 def clean_up() -> None:
-    """Free what a contestant held: compiled code and CUDA graphs, and then its memory."""
-    torch._dynamo.reset()
+    """Free the memory that a contestant held."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -25,9 +25,7 @@ from .configuration import SECTION, ContrastiveSettings
 from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead, TemplateHead
 from .objective import AUXILIARY_MODULES
 from .output import ContrastiveOutput
-from .packed import PackedStep
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
-from .step_methods import StepMethods
 from .views import check_lengths, check_shapes, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.
@@ -43,7 +41,7 @@ _WITHOUT_GRADIENT = {
 }
 
 
-class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
+class ContrastiveModel(ContrastiveCheckpoint):
     """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
@@ -84,7 +82,6 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder = None
-        self.packed_step: PackedStep | None = None  # for packed batches; the Trainer sets it for the time of a run
         setattr(config, SECTION, self.settings.to_dict())
         setattr(self, self.base_model_prefix, self.base_class(config))
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
@@ -275,7 +272,6 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        packing: dict[str, Any] | None = None,
     ) -> ContrastiveOutput:
         """Encode all sentences of the batch in one pass and compute the loss.
 
@@ -304,8 +300,6 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
             output_attentions (`bool`, *optional*): Not supported.
             output_hidden_states (`bool`, *optional*): Not supported.
             return_dict (`bool`, *optional*): `False` is not supported.
-            packing (`dict`, *optional*): What [`~data.buckets.PackedCollator`] adds to `input_ids` of shape
-                `(1, bucket)`. `packed_step`, which must be set, computes the loss of such a batch.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
@@ -320,8 +314,6 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
                 "inputs_embeds, output_attentions, output_hidden_states and return_dict=False are not supported, as a "
                 "contrastive model turns input_ids into embeddings. Call model.base_model for these."
             )
-        if packing is not None:
-            return self._run_packed_step(input_ids, packing)
         check_shapes(input_ids, mlm_input_ids, mlm_targets)
         lengths = check_lengths(lengths, input_ids)
         if attention_mask is None:
@@ -352,11 +344,6 @@ class ContrastiveModel(StepMethods, ContrastiveCheckpoint):
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
-
-    def _run_packed_step(self, input_ids: torch.Tensor, packing: dict[str, Any]) -> ContrastiveOutput:
-        if self.packed_step is None:
-            raise ValueError("a packed batch needs packed_step: set it to PackedStep(model), or pad the batch")
-        return self.packed_step(input_ids, **packing)
 
     def _masked_lm_loss(self, hidden_states: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
         if not self.settings.do_mlm:

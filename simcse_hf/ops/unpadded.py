@@ -12,9 +12,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from .attention import attend
-from .gathered_weights import split_projections
 from .packing import Packing
-from .static_packing import StaticPacking, attend_static
 
 ATTENTION_NAME = "sdpa_unpadded"
 
@@ -32,16 +30,6 @@ _COUNTS_TOKENS = {
     "xlm-roberta": True,
 }
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
-
-
-def counts_tokens(base_model: PreTrainedModel) -> bool:
-    """Return whether an encoder of a supported family counts tokens in its position ids, as RoBERTa does."""
-    return _COUNTS_TOKENS[base_model.config.model_type]
-
-
-def has_bert_layers(base_model: PreTrainedModel) -> bool:
-    """Return whether the last layer of an encoder can be computed at first tokens only."""
-    return base_model.config.model_type in _HAS_BERT_LAYERS
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
@@ -230,7 +218,7 @@ def _attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    packing: Packing | StaticPacking | None = None,
+    packing: Packing | None = None,
     all_tokens: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -246,9 +234,6 @@ def _attention(
     window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    if isinstance(packing, StaticPacking):
-        query, key, value = split_projections(query, key, value)
-        return attend_static(query, key, value, packing, kwargs["scaling"], kwargs["dropout"])[None], None
     out = attend(
         query,
         key,

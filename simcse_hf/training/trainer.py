@@ -25,7 +25,7 @@ from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
-from .base import prepared_objective
+from .base import ContrastiveTrainer, prepared_objective
 from .callbacks import DevSetCallback, LossTracker, default_prompt, row_callbacks
 from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
 from .collapse import CollapseWatch
@@ -34,7 +34,6 @@ from .gradcache import CachedBatch
 from .masking import TokenMasker
 from .mined_rows import MinedRows
 from .mining import MiningCallback
-from .packed import PackedTrainer
 from .record import describe_run
 from .rows import make_collator, make_masked_lm_view, reads_scores, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
@@ -42,7 +41,7 @@ from .training_args import SimCSETrainingArguments
 logger = logging.get_logger(__name__)
 
 
-class SimCSETrainer(PackedTrainer):
+class SimCSETrainer(ContrastiveTrainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
@@ -193,8 +192,6 @@ class SimCSETrainer(PackedTrainer):
     def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
-        if "packing" in inputs:  # A packed batch is complete.
-            return inputs
         if training and isinstance(self.train_dataset, MinedRows):
             inputs = self.train_dataset.refresh(inputs, self.data_collator)
         if "attention_mask" not in inputs:  # A collator of the caller's need not make one.

@@ -49,11 +49,6 @@ class SimCSETrainingArguments(TrainingArguments):
         gradcache_chunk_size (`int`, *optional*):
             Rows of the batch that are in the encoder at a time. A batch may then have any size, at the price of a
             second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
-        packed_buckets (`str`, *optional*, defaults to `"off"`):
-            Pack each batch into one row of a fixed number of tokens, and compile encoder and objective into one graph
-            for each of these sizes, on CUDA a CUDA graph. `"auto"` chooses the sizes from the training texts and is
-            off on a CPU; `"2816,3072"` names them. Loss and gradient are those of padded batches. A run that cannot
-            be packed (see [`~training.packed.why_not_packed`]) logs why and trains without buckets.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
             Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
@@ -116,13 +111,6 @@ class SimCSETrainingArguments(TrainingArguments):
     gradcache_chunk_size: int | None = field(
         default=None,
         metadata={"help": "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."},
-    )
-    packed_buckets: str = field(
-        default="off",
-        metadata={
-            "help": "Pack batches into rows of fixed sizes and compile the step for these: auto (off on a CPU), off, "
-            "or the numbers of tokens, such as 2816,3072."
-        },
     )
     allow_zero_dropout: bool = field(
         default=False,
@@ -199,25 +187,6 @@ class SimCSETrainingArguments(TrainingArguments):
             seed=self.seed,
         )
 
-    def bucket_sizes(self) -> tuple[int, ...]:
-        """Return the sizes that `packed_buckets` names in ascending order, or `()` for `"auto"` and `"off"`.
-
-        Returns:
-            `tuple[int, ...]`: Numbers of tokens.
-
-        Raises:
-            ValueError: If `packed_buckets` has another form.
-        """
-        if self.packed_buckets in ("auto", "off"):
-            return ()
-        words = str(self.packed_buckets).split(",")
-        if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-            raise ValueError(
-                "packed_buckets must be auto, off, or numbers of tokens with commas between them such as 2816,3072; "
-                f"got {self.packed_buckets!r}"
-            )
-        return tuple(sorted({int(word) for word in words}))
-
     def copy(self) -> Self:
         """Return a copy that may be changed, with the access token."""
         twin = object.__new__(type(self))
@@ -253,7 +222,6 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.shuffle_buffer < 1:
             raise ValueError(f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}")
         self.mining_options()  # It checks the values.
-        self.bucket_sizes()
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
         if self.label_smoothing_factor:
@@ -284,8 +252,7 @@ class SimCSETrainingArguments(TrainingArguments):
             return
         if not self.pad_to_max_length:
             logger.warning(
-                "torch_compile records no CUDA graphs, because the batches have many shapes: set pad_to_max_length, "
-                "or packed_buckets in place of torch_compile"
+                "torch_compile records no CUDA graphs, because the batches have many shapes: set pad_to_max_length"
             )
         elif self.gradient_accumulation_steps > 1:
             logger.warning(

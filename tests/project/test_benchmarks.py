@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -96,12 +95,7 @@ def test_the_gpu_benchmark_runs_end_to_end_on_a_cpu(tmp_path):
 def gpu_benchmark(tmp_path, monkeypatch):
     """`gpu_benchmark(*words)` runs the benchmark for GPUs with tiny encoders on the CPU; returns its results."""
     pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
-    from simcse_hf.models.packed import PackedStep
-    from simcse_hf.training import packed
-
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(packed, "PackedStep", partial(PackedStep, disable=True))  # compilation takes seconds
-    monkeypatch.setattr(packed, "COMPILE_ON_CPU", {})
 
     def benchmark(*words):
         output = tmp_path / "gpu.json"
@@ -116,7 +110,7 @@ def gpu_benchmark(tmp_path, monkeypatch):
 
 def test_the_gpu_benchmark_measures_training_and_encoding(gpu_benchmark, capsys):
     works = ["BERT-base, sentences, batch 64", "MiniLM, file to vectors"]
-    contestants = ["buckets", "plain", "sentence-transformers", "sentence-transformers, flash-attn"]
+    contestants = ["padded", "plain", "sentence-transformers", "sentence-transformers, flash-attn"]
     report = gpu_benchmark("--works", *works, "--contestants", *contestants)
     assert [(row["work"], row["contestant"]) for row in report["rows"]] == [
         *((works[0], kind) for kind in contestants[:3]),
@@ -147,7 +141,7 @@ def test_the_gpu_benchmark_records_failures_and_writes_each_row_at_once(gpu_benc
     monkeypatch.setitem(training.CONTESTANTS, "plain", out_of_memory)
     monkeypatch.setitem(training.CONTESTANTS, "padded", interrupt)
     works = ["--works", "BERT-base, sentences, batch 64"]
-    report = gpu_benchmark(*works, "--contestants", "plain", "transformers", "padded", "buckets")
+    report = gpu_benchmark(*works, "--contestants", "plain", "transformers", "padded", "sentence-transformers")
     failed, measured = report["rows"]
     assert failed["contestant"] == "plain" and "CUDA out of memory" in failed["failed"]
     assert measured["contestant"] == "transformers" and measured["ms_a_step"] > 0

@@ -8,9 +8,7 @@ import torch
 from conftest import tiny_config
 from trainer_helpers import SETTINGS, trainer_of
 
-from benchmarks.gpu_kernels import CudaAutocast
 from simcse_hf import AutoModelForCL
-from simcse_hf.ops import attention
 from simcse_hf.training.gradcache import CachedBatch
 
 #: Why a training step with these objectives waits. What stands before a comma is the objective.
@@ -24,7 +22,6 @@ WAITS = {
     "diffcse": "draws masks on the CPU, and its generator is a stock model that looks for padding",
     "promptbert": "checks that each text holds one mask token, and encodes each template once for each length",
 }
-EVALUATION_WAITS = {"supcon", "softmax+supcon", "promptbert", "simcse, fixed_mask"}
 #: The settings of the model and the arguments of the run, where they are not those of the objective.
 OPTIONS = {
     "simcse, do_mlm": {"settings": {"do_mlm": True}},
@@ -79,31 +76,6 @@ def test_a_training_step_waits_only_where_the_list_says_why(start, tmp_path, tok
         return
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         step(trainer, batch)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_an_evaluation_step_waits_only_where_the_list_says_why(start, tmp_path, tokenizer, case):
-    trainer = trainer_of(start, tmp_path, tokenizer, case.split(",")[0], **OPTIONS.get(case, {}))
-    batch = on_meta(trainer)
-    trainer.model.eval()
-    waits = case in EVALUATION_WAITS
-    with no_waits(), pytest.raises(RuntimeError, match="meta") if waits else nullcontext():
-        assert trainer.compute_loss(trainer.model, batch).device.type == "meta"
-
-
-def test_the_lists_name_objectives_that_exist():
-    assert EVALUATION_WAITS <= WAITS.keys() <= {*CASES}
-
-
-@pytest.mark.parametrize("pooler", ["cls", "avg", "avg_first_last", "max"])
-@pytest.mark.parametrize("unpadded", [True, False])
-def test_every_pooler_with_flash_attention_waits_for_nothing(pooler, unpadded):
-    with torch.device("meta"):
-        model = AutoModelForCL.from_config(tiny_config(), pooler_type=pooler, unpadded=unpadded).train()
-    ids, lengths = meta_batch()
-    patch = mock.patch.object(attention, "supports_flash", lambda query: query.dtype == torch.bfloat16)
-    with patch, CudaAutocast():
-        model(ids, torch.empty_like(ids), lengths=lengths).loss.backward()
 
 
 def test_gradcache_waits_for_nothing(monkeypatch):

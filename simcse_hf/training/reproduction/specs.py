@@ -30,7 +30,6 @@ SEMANTICS = 1
 _NOT_LEARNT = (
     "output_dir",
     "overwrite_output_dir",
-    "packed_buckets",
     "save_only_model",
     "save_steps",
     "save_total_limit",
