@@ -1,4 +1,4 @@
-"""Hard negatives on NLI pairs: none, the given contradictions, negatives mined once, and mined again in training.
+"""Hard negatives on NLI pairs: none, the given contradictions, and negatives mined once.
 
 All runs start from `minilm-remasked-6x384` and use the same pairs of the NLI triplets, with the paper's
 settings of supervised SimCSE (a head that is kept, temperature 0.05, learning rate 5e-5) in batches of 64.
@@ -43,9 +43,6 @@ RUNS = {
     "mined by the start": spec("mined.csv", mining=asdict(MINING)),
     "mined by the start, likely false negatives left out": spec(
         "mined.csv", mining=asdict(MINING), settings=HEAD | {"objective_options": {"false_negative_margin": 0.1}}
-    ),
-    "mined again every 20 steps": spec(
-        "nli pairs", mine_every=20, mine_range_max=MINING.range_max, mine_relative_margin=MINING.relative_margin
     ),
 }
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 ABSENT = -100  # the relation of a hypothesis that a row does not have
 #: Numbers of a row that become a tensor of shape `(batch,)`, where rows have them.
-_NUMBERS = ("view_seed", "row", "mining")
+_NUMBERS = ("view_seed",)
 
 
 def pad(

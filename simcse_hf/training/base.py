@@ -15,7 +15,6 @@ from ..models.modeling import ContrastiveModel
 from ..objectives import Objective
 from .callbacks import DevSetCallback
 from .dev_scores import keep_dev_scores
-from .mined_rows import MinedRows
 from .reliable import ReliableTrainer
 from .training_args import SimCSETrainingArguments
 
@@ -40,7 +39,7 @@ class ContrastiveTrainer(ReliableTrainer):
     model: ContrastiveModel  # transformers: any nn.Module, or None
     args: SimCSETrainingArguments
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
-    train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None  # transformers: any data set
+    train_dataset: Dataset | SeededDataset | StreamedRows | None  # transformers: any data set
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
@@ -48,7 +47,7 @@ class ContrastiveTrainer(ReliableTrainer):
         return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
 
     @property
-    def known_rows(self) -> Dataset | SeededDataset | MinedRows | None:
+    def known_rows(self) -> Dataset | SeededDataset | None:
         """The training rows; of a stream the first ones, by which the run is checked and described."""
         return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
 

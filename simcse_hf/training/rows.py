@@ -20,7 +20,6 @@ from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from .base import prepared_objective
-from .mined_rows import MinedRows
 from .training_args import SimCSETrainingArguments
 
 _HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
@@ -81,7 +80,7 @@ def training_rows(
     templates: Sequence[str] = (),
     prompt: str = "",
     scored: bool = False,
-) -> Dataset | SeededDataset | MinedRows | StreamedRows:
+) -> Dataset | SeededDataset | StreamedRows:
     """Tokenise training data once or, for an augmentation, whenever a row is read.
 
     Args:
@@ -93,29 +92,19 @@ def training_rows(
         scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
 
     Returns:
-        `Dataset`, `SeededDataset`, `MinedRows` or `StreamedRows`: Rows of token ids.
+        `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, hard negatives
-            are to be mined for other rows than pairs, or a stream is combined with what needs all rows.
+        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or a stream with
+            what needs all rows.
     """
-    mining = args.mining_options()
     if isinstance(data, IterableDataset):
         if scored:
             raise ValueError("scored pairs cannot be streamed: load them, or train on pairs without scores")
         return _streamed_rows(data, tokenizer, args, templates, prompt)
-    if mining is not None and args.view in DATASET_VIEWS:
-        raise ValueError(
-            f"view {args.view} is for single sentences, and mining hard negatives needs pairs: choose one"
-        )
     if args.view not in DATASET_VIEWS:
-        rows = tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
-        if mining is None:
-            return rows
-        if not isinstance(rows, Dataset):
-            raise ValueError(f"mining hard negatives needs a datasets.Dataset of pairs, not a {type(rows).__name__}")
-        return MinedRows(rows, mining)
+        return tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
     return _view_rows(as_text_dataset(data, "train_dataset", scored), tokenizer, args, templates, prompt)
 
 
@@ -160,8 +149,6 @@ def _streamed_rows(
             "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
             "training steps"
         )
-    if args.mining_options() is not None:
-        raise ValueError("mining hard negatives needs all training rows, and a stream has none but the next: drop one")
     if args.loader_workers_are_default:
         args.dataloader_num_workers = 0
     if args.dataloader_num_workers:
@@ -205,7 +192,7 @@ def _streamed_rows(
 
 
 def padded_length(
-    dataset: Dataset | SeededDataset | MinedRows | None,
+    dataset: Dataset | SeededDataset | None,
     args: SimCSETrainingArguments,
     template_edges: Sequence[Sequence[int]] = (),
 ) -> int:
@@ -271,7 +258,7 @@ def make_collator(
     model: ContrastiveModel,
     tokenizer: PreTrainedTokenizerBase,
     args: SimCSETrainingArguments,
-    train_dataset: Dataset | SeededDataset | MinedRows | StreamedRows | None,
+    train_dataset: Dataset | SeededDataset | StreamedRows | None,
 ) -> ContrastiveCollator:
     """Make the collator that the model's objective and the arguments need."""
     objective = prepared_objective(model)

@@ -32,8 +32,6 @@ from .collapse import CollapseWatch
 from .dev_tasks import make_dev_sets
 from .gradcache import CachedBatch
 from .masking import TokenMasker
-from .mined_rows import MinedRows
-from .mining import MiningCallback
 from .record import describe_run
 from .rows import make_collator, make_masked_lm_view, reads_scores, tokenized_rows, training_rows
 from .training_args import SimCSETrainingArguments
@@ -118,8 +116,6 @@ class SimCSETrainer(ContrastiveTrainer):
             callbacks=callbacks,
             **kwargs,
         )
-        if isinstance(train_dataset, MinedRows):
-            self.add_callback(MiningCallback(self, train_dataset))
 
     @staticmethod
     def _prepare_model(
@@ -192,8 +188,6 @@ class SimCSETrainer(ContrastiveTrainer):
     def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
-        if training and isinstance(self.train_dataset, MinedRows):
-            inputs = self.train_dataset.refresh(inputs, self.data_collator)
         if "attention_mask" not in inputs:  # A collator of the caller's need not make one.
             inputs["attention_mask"] = (inputs["input_ids"] != self.processing_class.pad_token_id).long()
         if "view_seed" in inputs:

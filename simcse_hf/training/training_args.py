@@ -11,7 +11,6 @@ from transformers.utils import logging
 
 from ..data.views import VIEWS
 from ..ops.processor import lacks_bfloat16
-from ..search.mining import SAMPLING_STRATEGIES, MiningOptions
 
 logger = logging.get_logger(__name__)
 
@@ -57,21 +56,6 @@ class SimCSETrainingArguments(TrainingArguments):
         shuffle_buffer (`int`, *optional*, defaults to `10000`):
             Rows of a stream (`--streaming`) that are read and shuffled together. Other training rows are shuffled as
             a whole.
-        mine_every (`int`, *optional*):
-            Mine hard negatives with the model in training before the first step, and again every so many steps. They
-            replace those of the training rows.
-        mine_every_epochs (`int`, *optional*):
-            The same, every so many epochs.
-        mine_negatives (`int`, *optional*, defaults to `1`):
-            Hard negatives that are mined for each pair.
-        mine_range_min (`int`, *optional*, defaults to `0`):
-            `range_min` of [`MiningOptions`].
-        mine_range_max (`int`, *optional*):
-            `range_max` of [`MiningOptions`].
-        mine_relative_margin (`float`, *optional*):
-            `relative_margin` of [`MiningOptions`].
-        mine_sampling_strategy (`str`, *optional*, defaults to `"top"`):
-            `sampling_strategy` of [`MiningOptions`].
         preprocessing_num_workers (`int`, *optional*):
             Number of processes that tokenise.
         remove_unused_columns (`bool`, *optional*, defaults to `False`):
@@ -123,36 +107,6 @@ class SimCSETrainingArguments(TrainingArguments):
     shuffle_buffer: int = field(
         default=10_000, metadata={"help": "With --streaming: rows that are read and shuffled together."}
     )
-    mine_every: int | None = field(
-        default=None,
-        metadata={
-            "help": "Mine hard negatives with the model in training before the first step and every so many steps."
-        },
-    )
-    mine_every_epochs: int | None = field(
-        default=None, metadata={"help": "Mine hard negatives at the beginning of every so many epochs."}
-    )
-    mine_negatives: int = field(default=1, metadata={"help": "Hard negatives that are mined for each pair."})
-    mine_range_min: int = field(
-        default=0, metadata={"help": "Skip so many of the most similar candidates when mining."}
-    )
-    mine_range_max: int | None = field(
-        default=None, metadata={"help": "Rank at which mining ends; default: as in `simcse-hf mine`."}
-    )
-    mine_relative_margin: float | None = field(
-        default=None,
-        metadata={
-            "help": "Mine only candidates below the positive's similarity by this share of it, such as 0.05; default: "
-            "no such bound."
-        },
-    )
-    mine_sampling_strategy: str = field(
-        default="top",
-        metadata={
-            "help": "Mine the most similar candidates that are left (top), or draw from them (random).",
-            "choices": SAMPLING_STRATEGIES,
-        },
-    )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Number of processes that tokenise."}
     )
@@ -173,19 +127,6 @@ class SimCSETrainingArguments(TrainingArguments):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
         return {**self.__dict__, "hub_token": None}
-
-    def mining_options(self) -> MiningOptions | None:
-        """Return which candidates may become hard negatives during training, or `None` if none are mined."""
-        if self.mine_every is None and self.mine_every_epochs is None:
-            return None
-        return MiningOptions(
-            num_negatives=self.mine_negatives,
-            range_min=self.mine_range_min,
-            range_max=self.mine_range_max,
-            relative_margin=self.mine_relative_margin,
-            sampling_strategy=self.mine_sampling_strategy,
-            seed=self.seed,
-        )
 
     def copy(self) -> Self:
         """Return a copy that may be changed, with the access token."""
@@ -214,14 +155,8 @@ class SimCSETrainingArguments(TrainingArguments):
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         if self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1:
             raise ValueError(f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}")
-        if self.mine_every is not None and self.mine_every_epochs is not None:
-            raise ValueError("mine_every and mine_every_epochs are both given: give one of the two")
-        for name in ("mine_every", "mine_every_epochs"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.shuffle_buffer < 1:
             raise ValueError(f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}")
-        self.mining_options()  # It checks the values.
         if self.max_seq_length < 3:
             raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
         if self.label_smoothing_factor:

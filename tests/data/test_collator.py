@@ -153,12 +153,12 @@ def test_the_error_says_what_is_wrong_with_a_row(tokenizer, row, message):
 
 def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
     rows = [
-        {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "row": 4, "mining": 2, "score": 3},
-        {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "row": 0, "mining": 2, "score": 0.5},
+        {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "score": 3},
+        {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "score": 0.5},
     ]
     batch = ContrastiveCollator(tokenizer, add_scores=True, add_lengths=True)(rows)
-    assert batch.keys() == {"input_ids", "attention_mask", "view_seed", "row", "mining", "scores", "lengths"}
-    assert (batch["view_seed"].tolist(), batch["row"].tolist(), batch["mining"].tolist()) == ([11, 12], [4, 0], [2, 2])
+    assert batch.keys() == {"input_ids", "attention_mask", "view_seed", "scores", "lengths"}
+    assert batch["view_seed"].tolist() == [11, 12]
     assert batch["scores"].tolist() == [3.0, 0.5] and batch["scores"].dtype == torch.float32
     assert batch["lengths"].tolist() == [[5, 3], [4, 4]]
     assert isinstance(batch["lengths"], HostLengths) and batch["lengths"].to("cuda") is batch["lengths"]

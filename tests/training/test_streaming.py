@@ -109,7 +109,6 @@ def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tok
     [
         ({"max_steps": -1}, "has no known length, so the run needs max_steps"),
         ({"dataloader_num_workers": 1}, "dataloader_num_workers = 1 does not work with a stream"),
-        ({"mine_every": 5}, "mining hard negatives needs all training rows"),
         (
             {"train_sampling_strategy": "group_by_length"},
             "needs all training rows, and a stream has none but the next",
