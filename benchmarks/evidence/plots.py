@@ -4,7 +4,7 @@
     python -m benchmarks.evidence.plots benchmarks/results/evidence_starts.json --output docs/evidence_starts.png
     python -m benchmarks.evidence.plots benchmarks/results/evidence_domains.json --output docs/evidence_domains.png
 
-For `grid` it is a heat map of the dev figures of every run; for `starts`, the dev figures, alignment and uniformity by
+For `grid` it is a heat map of the dev scores of every run; for `starts`, the dev scores, alignment and uniformity by
 step, each run with all its seeds; for `domains`, the gain of every method with its interval.
 """
 
@@ -14,10 +14,11 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
-from simcse_hf.publishing.analysis.drawing import legend_below, new_figure, series_name, series_style, style
-from simcse_hf.publishing.analysis.grids import heat_map
+from simcse_hf.publishing.plots import STYLE, legend_below, new_figure, series_style
 
 from .domains import DOMAINS, METRICS
 from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
@@ -27,7 +28,7 @@ NAMED_STEPS = (0, 10, 25, 60, 200, 500)
 
 
 def draw_grid(results: dict) -> Figure:
-    """Draw the change of the dev figure for every run of the grid, after 10 and 25 steps."""
+    """Draw the change of the dev score for every run of the grid, after 10 and 25 steps."""
     steps = (10, STEPS)
     columns = [(rate, step) for rate in LEARNING_RATES for step in steps]
     figure = new_figure(10, 6.2)
@@ -48,7 +49,15 @@ def draw_grid(results: dict) -> Figure:
                     cells[row][column] = point["dev"] - curve[0]["dev"]
         labels = [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows]
         heads = [f"{rate:g}\n{step} steps" for rate, step in columns]
-        mesh = heat_map(axis, cells, labels, heads, signed=True, cmap="RdBu", vmin=-8, vmax=8)
+        mesh = axis.imshow(np.array(cells, dtype=float), cmap="RdBu", vmin=-8, vmax=8, aspect="auto")
+        axis.grid(visible=False)
+        axis.set_xticks(range(len(heads)), heads)
+        axis.set_yticks(range(len(labels)), labels)
+        for row, column in np.ndindex(len(labels), len(heads)):
+            value = cells[row][column]
+            if value is not None:
+                color = "white" if abs(value) > 5 else "black"
+                axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=8, color=color)
         axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
     figure.colorbar(mesh, ax=axes, label="change of STS-B dev, Spearman × 100")
     figure.supxlabel("learning rate and steps (one seed)")
@@ -56,7 +65,7 @@ def draw_grid(results: dict) -> Figure:
 
 
 def draw_starts(results: dict) -> Figure:
-    """Draw dev figure, alignment and uniformity by step: the mean of the seeds, and a band over all of them."""
+    """Draw dev score, alignment and uniformity by step: the mean of the seeds, and a band over all of them."""
     panels = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
     figure = new_figure(12, 4.6)
     axes = figure.subplots(1, 3)
@@ -65,7 +74,7 @@ def draw_starts(results: dict) -> Figure:
     ]
     for number, (name, run) in enumerate(trained):
         curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
-        look, label_of_run = series_style(number), f"{series_name(number, name)} ({len(curves)})"
+        look, label_of_run = series_style(number), f"{name} ({len(curves)})"
         for axis, (key, label) in zip(axes, panels.items(), strict=True):
             by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
             steps, values = list(by_step), list(by_step.values())
@@ -106,7 +115,7 @@ def draw_domains(results: dict) -> Figure:
                 [gain - low for gain, low, _ in values.values()],
                 [high - gain for gain, _, high in values.values()],
             ]
-            axis.errorbar(middle, rows, xerr=reach, fmt="o", color=color, label=series_name(number, start))
+            axis.errorbar(middle, rows, xerr=reach, fmt="o", color=color, label=start)
     for axis, (domain, kind) in zip(axes, panels, strict=True):
         axis.axvline(0, color="black", linewidth=0.8)
         axis.set_title(f"{domain}: {kind}")
@@ -126,7 +135,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="PNG file to write")
     options = parser.parse_args()
     results = json.loads(options.results.read_text(encoding="utf-8"))
-    with style():
+    with matplotlib.rc_context(STYLE):
         DRAWINGS[results["part"]](results).savefig(options.output, dpi=110)
 
 

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep_overlap", action="store_true", help="train on texts of CORPUS that also occur in the tasks"
     )
-    add_output_options(parser, "folder for the verdict, the report and the model")
+    add_output_options(parser, "folder for the verdict, a picture of the search, and the model")
     add_general_options(parser)
     return parser
 
@@ -96,6 +96,6 @@ def adapt_main(argv: list[str]) -> int:
     if result["weak_evidence"]:
         lines.append("The tasks were drawn from the text itself, which is weak evidence.")
     kept = "the adapted model" if result["verdict"] == "gain" else "the start model, unchanged"
-    lines.append(f"{arguments.output}/model holds {kept}; {arguments.output}/report.html shows the search.")
+    lines.append(f"{arguments.output}/model holds {kept}; {arguments.output}/trials.png shows the search.")
     report(arguments, result, "\n".join(lines))
     return 0

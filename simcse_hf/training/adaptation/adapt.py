@@ -1,4 +1,4 @@
-"""The whole adaptation: from a corpus and a start model to a verdict, a model and a report."""
+"""The whole adaptation: from a corpus and a start model to a verdict, a model and a picture."""
 
 import json
 import os
@@ -15,9 +15,8 @@ from ...inference.simcse import SimCSE
 from ...models.configuration import max_positions
 from ...ops.files import read_json_object, write_atomically
 from .corpus import Corpus, fit_to_tokenizer, read_corpus
-from .neighbours import find_neighbours
 from .record import RESULT, Record, clear_output
-from .report import write_report
+from .report import draw_trials
 from .results import describe, ship
 from .search import Search
 from .tasks import Tasks, prepare_tasks
@@ -74,10 +73,10 @@ class AdaptationSettings:
 def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, Any]:
     """Search for training that improves a model on a domain, judge it on held-out data, and keep what helps.
 
-    The output directory gets `adaptation.json` (the verdict and everything that was tried), `report.html`, and
-    `model`: the adapted model with its card, or the unchanged files of the start model if there is no gain. An
-    interrupted adaptation continues when it is called again with the same settings, and a finished one returns its
-    result.
+    The output directory gets `adaptation.json` (the verdict and everything that was tried), `trials.png`
+    (the dev scores), and `model`: the adapted model with its card, or the unchanged files of the start model if there
+    is no gain. An interrupted adaptation continues when it is called again with the same settings, and a finished one
+    returns its result.
 
     Args:
         settings (`AdaptationSettings`): The corpus, the start model, the tasks and the budget.
@@ -109,10 +108,9 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
     best = max(chosen, key=lambda trial: trial.variants[chosen[0].variant])
     result = describe(settings.arguments(), search, chosen, best, tasks, verdicts)
     model = None if best.round == START else _open(search, best, chosen[0].variant)
-    result["neighbours"] = find_neighbours(start.open(), model, corpus.texts)
     result["seconds"] = round(record.seconds, 1)
     ship(result, model, settings.model, output)
-    write_report(result, output)
+    draw_trials(result, output)
     with write_atomically(output / RESULT) as temporary:  # last, because it marks the adaptation as finished
         temporary.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for trial in search.trials:

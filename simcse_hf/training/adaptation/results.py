@@ -115,6 +115,6 @@ def ship(result: dict[str, Any], model: SimCSE | None, start: str, output: Path)
             shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
             return
         model.save_pretrained(folder)
-        kept = {name: value for name, value in result.items() if name not in ("neighbours", "arguments")}
+        kept = {name: value for name, value in result.items() if name != "arguments"}
         (folder / ADAPTATION).write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         write_card(folder, repo_id=f"your-name/{output.resolve().name}")

@@ -110,10 +110,10 @@ def files_of(folder):
 def figures(result):
     """What must not depend on interruptions: everything but times."""
     plan = [{k: v for k, v in trial.items() if k != "seconds"} for trial in result["plan"]]
-    return plan, result["chosen"], result["tasks"], result["neighbours"], result["interval"]
+    return plan, result["chosen"], result["tasks"], result["interval"]
 
 
-def test_a_gain_gives_the_adapted_model_with_its_card_and_a_report(settings, fixed_plan, monkeypatch, tmp_path):
+def test_a_gain_gives_the_adapted_model_with_its_card_and_a_picture(settings, fixed_plan, monkeypatch, tmp_path):
     judged(monkeypatch, 0.5)
     choose_training(monkeypatch)
     result = adapt(settings)
@@ -134,8 +134,7 @@ def test_a_gain_gives_the_adapted_model_with_its_card_and_a_report(settings, fix
     assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card and "Weak evidence" not in card
     assert "adapted `start` to 120 unlabelled texts of `corpus.txt`" in card
     assert str(tmp_path) not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
-    report = (tmp_path / "out" / "report.html").read_text()
-    assert "Gain +1.50 [+0.50, +2.50] on pairs" in report and 'aria-label="Dev figures of all trials"' in report
+    assert (tmp_path / "out" / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (tmp_path / "out" / "search").iterdir()) == ["record.json"]
 
 
@@ -146,8 +145,6 @@ def test_without_a_gain_the_start_model_is_kept_bit_for_bit(settings, fixed_plan
     assert result["verdict"] == "no gain" and result["interval"] == [-0.5, 1.5]
     assert result["chosen"]["stages"] and not result["chosen"]["is_start"]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
-    report = (tmp_path / "out" / "report.html").read_text()
-    assert "No gain" in report and "the start model, unchanged" in report
 
 
 def test_if_nothing_beats_the_start_model_on_dev_nothing_is_judged(settings, fixed_plan, monkeypatch, start, tmp_path):
@@ -160,7 +157,6 @@ def test_if_nothing_beats_the_start_model_on_dev_nothing_is_judged(settings, fix
     assert result["verdict"] == "no gain" and result["chosen"]["is_start"] and result["seeds"] == []
     assert result["before"] == result["after"] and result["interval"] == [0.0, 0.0]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
-    assert "Nothing that was tried did better" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow
