@@ -218,7 +218,7 @@ def read_index(model: SimCSE, folder: Path) -> list[str] | None:
     index = SentenceIndex.load(folder, model)
     try:
         sentences = [index[position] for position in range(len(index))]
-        if not (index.vectors.search(model.encode(sentences, convert_to="numpy"), 1)[0] > 0.999).all():
+        if not (index.vectors.search(model.encode(sentences, convert_to_numpy=True), 1)[0] > 0.999).all():
             raise ValueError("the index does not find one of its sentences")
     finally:
         index.close()

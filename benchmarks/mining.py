@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     model.model.encode(pairs["sent0"][:64])  # warms up
     mining = MiningOptions(relative_margin=0.05)
     clock, processor = time.perf_counter(), time.process_time()
-    _, result = mine_hard_negatives(pairs, model, options=mining, show_progress=True)
+    _, result = mine_hard_negatives(pairs, model, options=mining, show_progress_bar=True)
     clock, processor = time.perf_counter() - clock, time.process_time() - processor
     report.save(
         machine=machine(),

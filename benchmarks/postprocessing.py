@@ -41,14 +41,14 @@ def run(options: argparse.Namespace, report: Report) -> None:
     model = SimCSE(path, pooler_type=POOLER, device="cpu")
     sets = sts_sets(options.data)
     target = distinct_sentences(sets)
-    embeddings = model.encode(target, normalize=False, show_progress=True)
+    embeddings = model.encode(target, normalize_embeddings=None, show_progress_bar=True)
     rows = {text: row for row, text in enumerate(target)}
     sample = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[: options.sentences]
     texts = {"target": embeddings[sample]}
     if options.data is not None:
         sentences = nli_sentences(options.data / "nli/nli_pairs.csv.gz")
         chosen_sentences = random.Random(0).sample(sentences, min(options.sentences, len(sentences)))
-        texts = {"nli": model.encode(chosen_sentences, normalize=False, show_progress=True)} | texts
+        texts = {"nli": model.encode(chosen_sentences, normalize_embeddings=None, show_progress_bar=True)} | texts
     measure = partial(figures, sets, rows, embeddings)
     report.save(
         machine=machine(),
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         runs = []
         for seed in SEEDS:
             start = time.perf_counter()
-            flow, history = fit_flow(part, seed=seed, show_progress=True)
+            flow, history = fit_flow(part, seed=seed, show_progress_bar=True)
             seconds = time.perf_counter() - start
             runs.append(measure(flow) | {"seed": seed, "seconds": seconds, "log_likelihood_per_dim": history})
         names = report.results["none"]

@@ -173,7 +173,7 @@ def prepare_work(arguments: argparse.Namespace) -> tuple[Work, dict[str, Any]]:
         prefix=model.resolve_prompt(arguments.prompt, arguments.prompt_name),
         max_length=model.max_length,
         token_budget=arguments.token_budget,
-        normalize=not arguments.no_normalize,
+        normalize_embeddings=not arguments.no_normalize,
         truncate_dim=arguments.truncate_dim,
         precision=arguments.precision,
         ranges=ranges,
@@ -181,7 +181,9 @@ def prepare_work(arguments: argparse.Namespace) -> tuple[Work, dict[str, Any]]:
     names = ("pooler_type", "max_length", "dtype", "device", "no_postprocess", "quiet")
     loading = {name: getattr(arguments, name) for name in names}
     work = Work(arguments.model, arguments.column, settings, tuple(model.model.settings.templates), loading)
-    described = {name: getattr(settings, name) for name in ("prefix", "normalize", "truncate_dim", "precision")}
+    described = {
+        name: getattr(settings, name) for name in ("prefix", "normalize_embeddings", "truncate_dim", "precision")
+    }
     described |= {"ranges": None if ranges is None else ranges.tolist()}
     described |= {"input": arguments.input, "column": arguments.column, "id_column": arguments.id_column}
     return work, {"model": describe_model(model), "settings": described}

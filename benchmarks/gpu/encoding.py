@@ -75,7 +75,7 @@ def _ours(model: Path, device: str) -> Callable[[Path, int], None]:
 
     def encode(source: Path, size: int) -> None:
         output = source.with_name(f"{source.name}.vectors{next(runs)}")
-        encode_file(encoder, source, output, token_budget=size, show_progress=False)
+        encode_file(encoder, source, output, token_budget=size, show_progress_bar=False)
 
     return encode
 

@@ -94,7 +94,7 @@ def encode_main(argv: list[str]) -> int:
             column=arguments.column,
             prompt=arguments.prompt,
             prompt_name=arguments.prompt_name,
-            normalize=not arguments.no_normalize,
+            normalize_embeddings=not arguments.no_normalize,
             truncate_dim=arguments.truncate_dim,
             precision=arguments.precision,
             ranges=ranges,
@@ -102,7 +102,7 @@ def encode_main(argv: list[str]) -> int:
             file_format=arguments.format,
             token_budget=arguments.token_budget,
             resume=arguments.resume,
-            show_progress=not arguments.quiet,
+            show_progress_bar=not arguments.quiet,
         )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]

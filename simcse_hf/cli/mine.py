@@ -131,7 +131,7 @@ def mine_main(argv: list[str]) -> int:
         options=options,
         backend=arguments.backend,
         output_format=arguments.output_format,
-        show_progress=not arguments.quiet,
+        show_progress_bar=not arguments.quiet,
     )
     if not len(rows):
         raise ValueError(

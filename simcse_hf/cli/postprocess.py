@@ -89,7 +89,7 @@ def postprocess_main(argv: list[str]) -> int:
             folder,
             columns=arguments.column,
             token_budget=arguments.token_budget,
-            show_progress=not arguments.quiet,
+            show_progress_bar=not arguments.quiet,
             **settings,
         )
     lines = [

@@ -131,7 +131,7 @@ def index_main(argv: list[str]) -> int:
             rows = manifest["input"]["rows"]
             options.setdefault("cells", default_cells(rows))
             options["training"] = sample_shards(arguments.vectors, TRAINING_VECTORS * options["cells"])
-    texts = {"column": arguments.column, "vectors": vectors, "show_progress": not arguments.quiet}
+    texts = {"column": arguments.column, "vectors": vectors, "show_progress_bar": not arguments.quiet}
     with ExitStack() as stack:
         if arguments.add:
             describe(arguments.output)  # says so if there is no index

@@ -25,8 +25,8 @@ class SentenceEmbeddings:
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns floats of shape `(n, dim)`. An `encode`
-            that takes `normalize` or `show_progress` is called with `normalize=False`, because SentEval's classifiers
-            read embeddings as they are, and `show_progress=True`.
+            that takes `normalize_embeddings` is called with `None`, because SentEval's classifiers read embeddings as
+            they are, and one that takes `show_progress_bar` with `True`.
         texts (`Iterable[str]`): The texts, in any order; they may repeat.
 
     Raises:
@@ -69,7 +69,8 @@ def _encode(model: Encoder, texts: list[str]) -> Any:
         parameters = set(inspect.signature(model.encode).parameters)
     except (TypeError, ValueError):  # a callable without a Python signature
         parameters = set()
-    settings = {name: value for name, value in (("normalize", False), ("show_progress", True)) if name in parameters}
+    wanted = {"normalize_embeddings": None, "show_progress_bar": True}
+    settings = {name: value for name, value in wanted.items() if name in parameters}
     return model.encode(texts, **settings)
 
 

@@ -20,25 +20,10 @@ def check_hub_arguments(arguments: dict[str, Any]) -> None:
     raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}: {advice}")
 
 
-def output_container(convert_to: str, convert_to_tensor: bool | None, convert_to_numpy: bool | None) -> str:
-    """Choose what `encode` returns.
-
-    Args:
-        convert_to (`str`): Our own argument.
-        convert_to_tensor (`bool`, *optional*): sentence-transformers' argument. If one of its two arguments is given,
-            the other one has its default there.
-        convert_to_numpy (`bool`, *optional*): sentence-transformers' argument.
-
-    Returns:
-        `str`: `"tensor"`, `"device tensor"`, `"numpy"` or `"list"`.
-
-    Raises:
-        ValueError: If `convert_to` is unknown.
-    """
-    if convert_to not in ("tensor", "numpy"):
-        raise ValueError(f"convert_to must be 'tensor' or 'numpy', got {convert_to!r}")
+def output_container(convert_to_tensor: bool | None, convert_to_numpy: bool | None) -> str:
+    """Choose what `encode` returns: `"tensor"`, `"device tensor"`, `"numpy"` or `"list"`."""
     if convert_to_tensor is None and convert_to_numpy is None:
-        return convert_to
+        return "tensor"
     if convert_to_tensor:
         return "device tensor"
     return "list" if convert_to_numpy is False else "numpy"

@@ -179,7 +179,7 @@ def encode_token_ids(
     *,
     token_budget: int | None = None,
     batch_size: int | None = None,
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
     split_over_processes: bool = True,
 ) -> torch.Tensor:
     """Compute the embeddings of tokenized texts in evaluation mode.
@@ -194,7 +194,7 @@ def encode_token_ids(
         token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`, or no limit
             if `batch_size` is given.
         batch_size (`int`, *optional*): Texts of a batch.
-        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
         split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
             own: it then encodes all of them itself.
 
@@ -206,7 +206,7 @@ def encode_token_ids(
     """
     token_budget = resolve_token_budget(model, token_budget, batch_size)
     plan = plan_batches(token_ids, token_budget, batch_size, is_batch_invariant())
-    options = {"show_progress": show_progress, "split_over_processes": split_over_processes}
+    options = {"show_progress_bar": show_progress_bar, "split_over_processes": split_over_processes}
     return start_encoding(model, token_ids, pad_token_id, plan, **options).result()
 
 
@@ -227,7 +227,7 @@ def start_encoding(
     pad_token_id: int,
     plan: BatchPlan,
     *,
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
     split_over_processes: bool = True,
 ) -> Computation:
     """Start to compute the embeddings of tokenized texts, without waiting for an accelerator.
@@ -240,7 +240,7 @@ def start_encoding(
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
         plan (`BatchPlan`): The batches.
-        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
         split_over_processes (`bool`, *optional*, defaults to `True`): Encode a part of the batches in each process.
 
     Returns:
@@ -276,7 +276,9 @@ def start_encoding(
         model.eval()
     try:
         with prefetched(padded(), _BATCHES_AHEAD if rounds > 1 else 0) as batches:
-            bar = tqdm(batches, desc="Encoding", total=rounds, unit="batch", disable=not show_progress or rank != 0)
+            bar = tqdm(
+                batches, desc="Encoding", total=rounds, unit="batch", disable=not show_progress_bar or rank != 0
+            )
             for number, tensors, lengths in bar:
                 rows, ids, mask = (tensor.to(device, non_blocking=True) for tensor in tensors)
                 output = model(input_ids=ids, attention_mask=mask, **lengths).sentence_embeddings.float()

@@ -38,8 +38,9 @@ class EncodingSettings:
         batch_size (`int`, *optional*): Texts of a batch.
         batch_invariant (`bool`, *optional*, defaults to `False`): See `SimCSE.encode`.
         split_over_processes (`bool`, *optional*, defaults to `True`): See `SimCSE.encode`.
-        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar for each window.
-        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after truncation.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar for each window.
+        normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after
+            truncation.
         normalize_first (`bool`, *optional*, defaults to `False`): Scale them to unit length before truncation too.
         truncate_dim (`int`, *optional*): Keep only the leading dimensions.
         precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
@@ -52,8 +53,8 @@ class EncodingSettings:
     batch_size: int | None = None
     batch_invariant: bool = False
     split_over_processes: bool = True
-    show_progress: bool = False
-    normalize: bool = True
+    show_progress_bar: bool = False
+    normalize_embeddings: bool | None = True
     normalize_first: bool = False
     truncate_dim: int | None = None
     precision: str = "float32"
@@ -145,7 +146,7 @@ def encode_windows(
                     window.token_ids,
                     tokenizer.pad_token_id,
                     window.plan,
-                    show_progress=settings.show_progress,
+                    show_progress_bar=settings.show_progress_bar,
                     split_over_processes=settings.split_over_processes,
                 )
             if started is not None:
@@ -192,7 +193,7 @@ def shape_embeddings(embeddings: torch.Tensor, settings: EncodingSettings) -> to
     if settings.normalize_first:
         embeddings = F.normalize(embeddings, dim=-1)
     embeddings = embeddings[:, : settings.truncate_dim]
-    if settings.normalize:
+    if settings.normalize_embeddings:
         embeddings = F.normalize(embeddings, dim=-1)
     if settings.precision != "float32":
         embeddings = torch.from_numpy(quantize(embeddings.numpy(), settings.precision, settings.ranges))

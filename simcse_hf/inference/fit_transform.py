@@ -29,7 +29,7 @@ def fit_transform(
     *,
     columns: list[str] | None = None,
     token_budget: int | None = None,
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
     **settings: Any,
 ) -> tuple[VectorTransform, Fit]:
     """Fit a transform on a model's embeddings, before normalization, and save it with the model.
@@ -42,7 +42,7 @@ def fit_transform(
             or the model's own directory, to which only the transform is added.
         columns (`list[str]`, *optional*): The columns of sentences, if the file has several columns.
         token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
-        show_progress (`bool`, *optional*, defaults to `False`): Show progress bars.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
         **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
 
     Returns:
@@ -68,7 +68,7 @@ def fit_transform(
 
     def embeddings() -> Iterator[torch.Tensor]:
         nonlocal count
-        for window in _encode_windows(model, sentences, columns, token_budget, show_progress):
+        for window in _encode_windows(model, sentences, columns, token_budget, show_progress_bar):
             count += len(window)
             yield window
 
@@ -82,7 +82,7 @@ def fit_transform(
             if not windows:
                 raise ValueError("there are no sentences to fit a flow on")
             vectors = torch.cat(windows).to(model.device)
-            transform, history = fit_flow(vectors, show_progress=show_progress, **settings)
+            transform, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
     except ValueError as error:
         raise ValueError(f"{sentences}: {error}") from error
     if not is_own_directory:
@@ -113,13 +113,13 @@ def _check_columns(sentences: str | Path, columns: list[str] | None) -> list[str
 
 
 def _encode_windows(
-    model: SimCSE, sentences: str | Path, columns: list[str], token_budget: int | None, show_progress: bool
+    model: SimCSE, sentences: str | Path, columns: list[str], token_budget: int | None, show_progress_bar: bool
 ) -> Iterator[torch.Tensor]:
     for column in columns:
         texts = (text for _, text in stream_texts(sentences, column))
         windows = iter(partial(_take, texts, default_window(model.device)), [])
-        embedded = model.encode_windows(windows, normalize=False, token_budget=token_budget)
-        with tqdm(desc="Encoding", unit="text", disable=not show_progress) as bar, closing(embedded):
+        embedded = model.encode_windows(windows, normalize_embeddings=None, token_budget=token_budget)
+        with tqdm(desc="Encoding", unit="text", disable=not show_progress_bar) as bar, closing(embedded):
             for embeddings in embedded:
                 yield embeddings
                 bar.update(len(embeddings))

@@ -47,7 +47,8 @@ class ShardSettings:
 
     Args:
         column (`str`, *optional*): The column of texts, if the file has several columns.
-        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after truncation.
+        normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after
+            truncation.
         truncate_dim (`int`, *optional*): Keep only the leading dimensions.
         precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
         ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
@@ -63,7 +64,7 @@ class ShardSettings:
     """
 
     column: str | None = None
-    normalize: bool = True
+    normalize_embeddings: bool = True
     truncate_dim: int | None = None
     precision: str = "float32"
     ranges: np.ndarray | None = None
@@ -92,7 +93,7 @@ class ShardSettings:
         ranges = None if self.ranges is None else np.asarray(self.ranges, dtype=np.float32)
         return {
             "column": column,
-            "normalize": self.normalize,
+            "normalize_embeddings": self.normalize_embeddings,
             "truncate_dim": self.truncate_dim,
             "precision": self.precision,
             "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
@@ -109,7 +110,7 @@ def encode_file(
     output_dir: str | os.PathLike,
     *,
     resume: bool = False,
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
     **settings: Any,
 ) -> list[Path]:
     """Write the embeddings of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
@@ -130,7 +131,7 @@ def encode_file(
         source (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
         output_dir (`str` or `os.PathLike`): A new or empty folder, or with `resume` the folder of the same run.
         resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run.
-        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over its
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over its
             own rows.
         **settings (`Any`): The fields of [`ShardSettings`].
 
@@ -171,7 +172,7 @@ def encode_file(
             initial=sum(sizes[number] for number in assigned if number not in set(missing)),
             desc="Encoding",
             unit="text",
-            disable=not show_progress or rank != 0,
+            disable=not show_progress_bar or rank != 0,
         ) as bar,
         closing(_encode_shards(model, source, windows, options, prompt, bar)) as encoded,
     ):
@@ -199,7 +200,7 @@ def _encode_shards(
                 in_flight.append(window)
                 yield [text for _, text in window.rows]
 
-    settings = {name: getattr(options, name) for name in ("normalize", "truncate_dim", "token_budget")}
+    settings = {name: getattr(options, name) for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
     rows: list[Row] = []
     parts: list[np.ndarray] = []
     finished = 0

@@ -129,54 +129,47 @@ class SimCSE(SearchMethods):
         self,
         sentences: Texts,
         *,
-        normalize: bool = True,
-        convert_to: str = "tensor",
-        token_budget: int | None = None,
-        max_length: int | None = None,
-        show_progress: bool = False,
-        truncate_dim: int | None = None,
-        precision: str = "float32",
-        ranges: np.ndarray | None = None,
-        split_over_processes: bool = True,
         prompt: str | None = None,
         prompt_name: str | None = None,
         batch_size: int | None = None,
-        show_progress_bar: bool | None = None,
+        token_budget: int | None = None,
+        max_length: int | None = None,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool | None = True,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        ranges: np.ndarray | None = None,
         convert_to_tensor: bool | None = None,
         convert_to_numpy: bool | None = None,
-        normalize_embeddings: bool | None = None,
         device: str | torch.device | None = None,
+        split_over_processes: bool = True,
         batch_invariant: bool | None = None,
     ) -> Any:
-        """Compute embeddings. Threads may call this at the same time, also while another thread trains the model.
-
-        The arguments from `prompt` on are those of `SentenceTransformer.encode`, with the same meaning.
+        """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
 
         Args:
             sentences (`str` or `Sequence[str]`): One text or several.
-            normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, so that a dot product
-                is a cosine.
-            convert_to (`str`, *optional*, defaults to `"tensor"`): `"tensor"` (on the CPU) or `"numpy"`.
-            token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
-            max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
-            show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
-                whitening or flow and before `normalize`.
-            precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
-            ranges (`np.ndarray`, *optional*): For int8 and uint8, see `quantization.calibrate_ranges`.
-            split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
-                the texts in each. Set to `False` if each process has texts of its own.
             prompt (`str`, *optional*): Put this before each text.
             prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
                 prompt named by the model's `default_prompt_name`, if it names one.
             batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
-            show_progress_bar (`bool`, *optional*): The same as `show_progress`.
-            convert_to_tensor (`bool`, *optional*): Return one tensor, on the model's device.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
+            max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, so that a
+                dot product is a cosine. With `False`, a sentence-transformers model that ends in `Normalize` gives
+                unit vectors all the same; with `None`, none does.
+            truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
+                whitening or flow and before the scaling to unit length.
+            precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
+            ranges (`np.ndarray`, *optional*): For int8 and uint8, see `quantization.calibrate_ranges`.
+            convert_to_tensor (`bool`, *optional*): Return one tensor, on the model's device. By default the tensor is
+                on the CPU.
             convert_to_numpy (`bool`, *optional*): Return an array; if this and `convert_to_tensor` are `False`, a list
                 of tensors.
-            normalize_embeddings (`bool`, *optional*): The same as `normalize`, except that with `False` a
-                sentence-transformers model that ends in `Normalize` gives unit vectors all the same.
             device (`str` or `torch.device`, *optional*): Move the model there first.
+            split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
+                the texts in each. Set to `False` if each process has texts of its own.
             batch_invariant (`bool`, *optional*): On a CPU, give a text the same bits whatever the other texts and
                 their batches are. The default is the model's attribute of this name, which is `False` at first.
 
@@ -186,9 +179,8 @@ class SimCSE(SearchMethods):
 
         Raises:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
-                `convert_to`, `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
+                `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
         """
-        container = output_container(convert_to, convert_to_tensor, convert_to_numpy)
         texts = list_texts(sentences)
         if max_length is not None:
             check_max_length(max_length, self.model.config)
@@ -199,11 +191,11 @@ class SimCSE(SearchMethods):
             [texts[start : start + window] for start in range(0, max(1, len(texts)), window)],
             prompt=prompt,
             prompt_name=prompt_name,
-            normalize=normalize if normalize_embeddings is None else normalize_embeddings,
+            normalize_embeddings=normalize_embeddings,
             normalize_first=normalize_embeddings is False and self.model.settings.normalize,
             token_budget=token_budget,
             max_length=max_length,
-            show_progress=show_progress if show_progress_bar is None else show_progress_bar,
+            show_progress_bar=show_progress_bar,
             truncate_dim=truncate_dim,
             precision=precision,
             ranges=ranges,
@@ -214,7 +206,7 @@ class SimCSE(SearchMethods):
         parts = list(windows)
         embeddings = parts[0] if len(parts) == 1 else torch.cat(parts)
         embeddings = embeddings[0] if isinstance(sentences, str) else embeddings
-        return convert(embeddings, container, self.device)
+        return convert(embeddings, output_container(convert_to_tensor, convert_to_numpy), self.device)
 
     def encode_windows(
         self,

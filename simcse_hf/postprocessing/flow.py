@@ -185,7 +185,7 @@ def fit_flow(
     batch_size: int = 256,
     learning_rate: float = 1e-3,
     seed: int = 42,
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
 ) -> tuple[Flow, list[float]]:
     """Train a flow by maximum likelihood (BERT-flow, Li et al. 2020, arXiv:2011.05864, eq. 4).
 
@@ -200,7 +200,7 @@ def fit_flow(
         batch_size (`int`, *optional*, defaults to `256`): Embeddings per step.
         learning_rate (`float`, *optional*, defaults to `1e-3`): Learning rate of the first step.
         seed (`int`, *optional*, defaults to `42`): Seed of the initial weights and the order.
-        show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar over the steps.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar over the steps.
 
     Returns:
         `tuple[Flow, list[float]]`: The flow, and the mean log-likelihood of the embeddings in nats per dimension,
@@ -238,7 +238,7 @@ def fit_flow(
         steps = epochs * math.ceil(count / batch_size)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         history = [_mean_log_likelihood(flow, vectors)]
-        with tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not show_progress) as bar:
+        with tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not show_progress_bar) as bar:
             for epoch in range(epochs):
                 for rows in torch.randperm(count).split(batch_size):
                     loss = -flow.log_likelihood(vectors[rows]).mean() / dim

@@ -78,7 +78,7 @@ def mine_hard_negatives(
     options: MiningOptions | None = None,
     backend: str = "exact",
     output_format: str = "n-tuple",
-    show_progress: bool = False,
+    show_progress_bar: bool = False,
 ) -> tuple[Dataset, MiningReport]:
     """Add hard negatives to pairs of an anchor and a positive.
 
@@ -95,7 +95,7 @@ def mine_hard_negatives(
         output_format (`str`, *optional*, defaults to `"n-tuple"`): `"n-tuple"` gives a pair one row with all of its
             negatives in columns `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on; `"triplet"` gives it a row for
             each negative.
-        show_progress (`bool`, *optional*, defaults to `False`): Show progress bars.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
 
     Returns:
         `tuple[datasets.Dataset, MiningReport]`: Rows of `sent0`, `sent1` and hard negatives, and what was left out.
@@ -115,8 +115,8 @@ def mine_hard_negatives(
     keys = [fold_text(text) for text in texts]
     table = PairTable([fold_text(text) for text in first], keys[: len(second)], keys[len(second) :])
     candidate_texts = [texts[place] for place in table.first_candidate]
-    anchors = _encode(model.encode_query, [first[place] for place in table.first_anchor], show_progress)
-    candidates = _encode(model.encode_document, candidate_texts, show_progress)
+    anchors = _encode(model.encode_query, [first[place] for place in table.first_anchor], show_progress_bar)
+    candidates = _encode(model.encode_document, candidate_texts, show_progress_bar)
     mined = mine_negatives(table, anchors, candidates, make_index(candidates, backend), options)
     rows = _rows(first, second, candidate_texts, mined, output_format)
     found = mined.candidates >= 0
@@ -133,9 +133,9 @@ def mine_hard_negatives(
     return rows, report
 
 
-def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress: bool) -> np.ndarray:
+def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress_bar: bool) -> np.ndarray:
     parts = [
-        np.asarray(encode(texts[start : start + _WINDOW], convert_to="numpy", show_progress=show_progress))
+        np.asarray(encode(texts[start : start + _WINDOW], convert_to_numpy=True, show_progress_bar=show_progress_bar))
         for start in range(0, len(texts), _WINDOW)
     ]
     vectors = np.concatenate(parts).astype(np.float32, copy=False)

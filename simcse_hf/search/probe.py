@@ -46,7 +46,7 @@ def check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
 def encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
     """Encode texts as the model encodes documents, with its prompt for them if it has one."""
     encode = getattr(model, "encode_document", model.encode)
-    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to="numpy"))
+    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
 
 
 def probe_embedding(model: Any, truncate_dim: int | None) -> np.ndarray:

@@ -69,7 +69,7 @@ class SentenceIndex:
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
         vectors: Iterable[np.ndarray] | None = None,
-        show_progress: bool = False,
+        show_progress_bar: bool = False,
         **options: Any,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
@@ -87,7 +87,7 @@ class SentenceIndex:
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
             vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
                 arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
-            show_progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
             **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`], [`DiskIndex`],
                 [`QdrantIndex`] and [`PgvectorIndex`]. With the option `resume`, sentences that an interrupted build
                 has stored are compared with those given and not encoded again.
@@ -105,7 +105,7 @@ class SentenceIndex:
         dim = len(probe_embedding(model, truncate_dim))
         index = cls(model, create(backend, dim, options), rows, backend, truncate_dim)
         try:
-            index.add(sentences, column=column, vectors=vectors, show_progress=show_progress)
+            index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
             if not len(index):
                 raise ValueError("there are no sentences to index: give at least one")
         except BaseException:
@@ -119,14 +119,14 @@ class SentenceIndex:
         *,
         column: str | None = None,
         vectors: Iterable[np.ndarray] | None = None,
-        show_progress: bool = False,
+        show_progress_bar: bool = False,
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         # If a row far down a file is invalid, the sentences of the windows before it have been added.
         _kept_columns(sentences, self.rows.kept)
         texts = _rows(sentences, column, self.rows.kept)
         windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
-        with tqdm(desc="Indexing", unit="sentence", disable=not show_progress) as bar:
+        with tqdm(desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for window, embeddings in windows:
                 rows = self.rows.batch(window)
                 stored = min(len(self.vectors) - len(self), len(window))  # by an interrupted run
@@ -250,7 +250,7 @@ class SentenceIndex:
             single = isinstance(queries, str)
             texts = [queries] if isinstance(queries, str) else list(queries)
             encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(texts, truncate_dim=self.truncate_dim, convert_to="numpy")
+            embeddings = encode(texts, truncate_dim=self.truncate_dim, convert_to_numpy=True)
         check_finite(embeddings, "query {}")
         return embeddings, single
 

@@ -67,7 +67,9 @@ def fit(raw, sentences, tmp_path):
 
 
 def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
-    return SimCSE(directory, pooler_type=pooler, device="cpu", postprocess=False).encode(texts, normalize=False)
+    return SimCSE(directory, pooler_type=pooler, device="cpu", postprocess=False).encode(
+        texts, normalize_embeddings=False
+    )
 
 
 # --- fitting ------------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
 def test_whitened_embeddings_have_identity_covariance(fit, capsys):
     directory = fit("whitening")
     assert "whitening of pooler 'avg_first_last', 32 to 32 dimensions, fitted on 150" in capsys.readouterr().out
-    vectors = SimCSE(directory, device="cpu").encode(SENTENCES, normalize=False).double()
+    vectors = SimCSE(directory, device="cpu").encode(SENTENCES, normalize_embeddings=False).double()
     torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM).double(), rtol=0, atol=1e-4)
 
 
@@ -86,7 +88,7 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
     assert applied.pooler_type == plain.pooler_type == "avg_first_last"
     assert torch.equal(plain.encode(TEXTS), SimCSE(raw, pooler_type="avg_first_last", device="cpu").encode(TEXTS))
-    vectors = applied.encode(TEXTS, normalize=False)
+    vectors = applied.encode(TEXTS, normalize_embeddings=False)
     wanted = applied.postprocessing.transform(raw_vectors(raw, TEXTS))
     torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
     assert not torch.allclose(F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1)
@@ -100,7 +102,7 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
 def test_a_layer_norm_reduces_the_rank_by_one_dimension(pooler, fit):
     model = SimCSE(fit("whitening", pooler=pooler), device="cpu")
     assert model.dim == DIM - 1 and model.encode(TEXTS).shape == (6, DIM - 1)
-    vectors = model.encode(SENTENCES, normalize=False).double()
+    vectors = model.encode(SENTENCES, normalize_embeddings=False).double()
     torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM - 1).double(), rtol=0, atol=1e-4)
 
 
@@ -116,7 +118,7 @@ def test_records_what_it_was_fitted_on(fit):
 def test_reduces_then_truncates_then_normalises(fit):
     model = SimCSE(fit("whitening", "--dim", "10"), device="cpu")
     assert model.dim == 10 and model.encode([]).shape == (0, 10)
-    full, cut = model.encode(TEXTS, normalize=False), model.encode(TEXTS, truncate_dim=4)
+    full, cut = model.encode(TEXTS, normalize_embeddings=False), model.encode(TEXTS, truncate_dim=4)
     assert full.shape == (6, 10)
     torch.testing.assert_close(cut, F.normalize(full[:, :4], dim=1))
     with pytest.raises(ValueError, match="between 1 and the model's 10 dimensions, got 11"):
@@ -132,8 +134,8 @@ def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
     columns = ["premise", "hypothesis"]
     transform, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
     assert record.sentences == 150 and record.columns == columns
-    wanted = fit_whitening([model.encode(SENTENCES, normalize=False)])
-    x = model.encode(TEXTS, normalize=False)
+    wanted = fit_whitening([model.encode(SENTENCES, normalize_embeddings=False)])
+    x = model.encode(TEXTS, normalize_embeddings=False)
     torch.testing.assert_close(transform.transform(x).abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
     with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
         fit_transform(model, "whitening", table, tmp_path / "out2", columns=["conclusion"])
@@ -167,7 +169,7 @@ def test_fits_on_other_encoders_with_their_head(family, fit, save_checkpoint):
     directory = fit("whitening", model=source, pooler=None)
     wanted = SimCSE(directory, device="cpu").postprocessing.transform(raw_vectors(source, TEXTS, "cls"))
     torch.testing.assert_close(
-        SimCSE(directory, device="cpu").encode(TEXTS, normalize=False), wanted, rtol=0, atol=1e-5
+        SimCSE(directory, device="cpu").encode(TEXTS, normalize_embeddings=False), wanted, rtol=0, atol=1e-5
     )
 
 
@@ -260,7 +262,7 @@ def test_sentence_transformers_applies_the_whitening(pooler, fit, tmp_path):
     exported = export_sentence_transformers(ours, tmp_path / "exported")
     for path in (directory, exported):
         theirs = sentence_transformers.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
-        np.testing.assert_allclose(theirs, ours.encode(TEXTS, normalize=False), rtol=0, atol=1e-3)
+        np.testing.assert_allclose(theirs, ours.encode(TEXTS, normalize_embeddings=False), rtol=0, atol=1e-3)
         assert torch.equal(SimCSE(path, device="cpu").encode(TEXTS), ours.encode(TEXTS))
 
 

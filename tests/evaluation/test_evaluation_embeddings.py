@@ -42,10 +42,10 @@ def test_encoders_may_return_arrays_tensors_or_lists(convert, dtype):
     assert got.dtype == dtype and np.array_equal(got, x[::-1])
 
 
-def test_encode_is_called_with_normalize_false_if_it_takes_the_argument():
+def test_encode_is_called_without_normalization_if_it_takes_the_argument():
     class Model:
-        def encode(self, texts, *, normalize=True, show_progress=False):
-            assert not normalize and show_progress
+        def encode(self, texts, *, normalize_embeddings=True, show_progress_bar=False):
+            assert normalize_embeddings is None and show_progress_bar
             return np.eye(len(texts), dtype=np.float32)
 
     SentenceEmbeddings(Model(), TEXTS)

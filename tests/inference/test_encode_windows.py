@@ -48,7 +48,7 @@ def in_windows(texts, size):
     "settings",
     [
         {},
-        {"normalize": False, "truncate_dim": 8},
+        {"normalize_embeddings": False, "truncate_dim": 8},
         {"precision": "ubinary"},
         {"prompt": "a red ", "max_length": 5, "token_budget": 30},
         {"batch_size": 3, "batch_invariant": True},

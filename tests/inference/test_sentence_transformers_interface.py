@@ -144,8 +144,8 @@ def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directo
 def test_uint8_codes_are_int8_codes_plus_128(directory):
     model = SimCSE(directory, device="cpu")
     ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)])
-    codes = model.encode(TEXTS, precision="uint8", ranges=ranges, convert_to="numpy")
-    signed = model.encode(TEXTS, precision="int8", ranges=ranges, convert_to="numpy")
+    codes = model.encode(TEXTS, precision="uint8", ranges=ranges, convert_to_numpy=True)
+    signed = model.encode(TEXTS, precision="int8", ranges=ranges, convert_to_numpy=True)
     assert codes.dtype == np.uint8 and (codes.astype(int) - 128 == signed).all()
 
 
@@ -197,7 +197,7 @@ def test_dense_modules_and_every_pooling_give_the_embeddings_of_sentence_transfo
 
 def test_similarity_pairwise_is_the_cosine_of_each_pair(directory):
     model = SimCSE(directory, device="cpu")
-    a, b = model.encode(TEXTS[:2], normalize=False), model.encode(TEXTS[2:4], normalize=False)
+    a, b = model.encode(TEXTS[:2], normalize_embeddings=False), model.encode(TEXTS[2:4], normalize_embeddings=False)
     torch.testing.assert_close(model.similarity_pairwise(TEXTS[:2], TEXTS[2:4]), F.cosine_similarity(a, b))
     torch.testing.assert_close(model.similarity_pairwise(a.numpy(), TEXTS[2:4]), F.cosine_similarity(a, b))
     with pytest.raises(ValueError, match="equally many items on both sides, got 2 and 3"):

@@ -60,14 +60,14 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(model, source, tmp
     paths = encode_file(model, source, tmp_path / "out", shard_size=20)
     assert [path.name for path in paths] == [f"vectors-0000{i}-of-00003.npy" for i in range(3)]
     assert [len(np.load(path)) for path in paths] == [20, 20, 13]
-    expected = model.encode(make_texts(53), convert_to="numpy")
+    expected = model.encode(make_texts(53), convert_to_numpy=True)
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
 def test_a_shard_longer_than_the_window_is_complete(model, source, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "default_window", lambda device: 7)
     encode_file(model, source, tmp_path / "out", shard_size=50)
-    expected = model.encode(make_texts(53), convert_to="numpy")
+    expected = model.encode(make_texts(53), convert_to_numpy=True)
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
@@ -100,7 +100,9 @@ def test_parquet_shards_name_the_row_and_the_text_of_each_embedding(model, tmp_p
     assert table["row"].to_pylist() == [1, 3, 4]
     assert table["text"].to_pylist() == ["the cat", "a dog", "red house"]
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
-    np.testing.assert_allclose(vectors, model.encode(["the cat", "a dog", "red house"], convert_to="numpy"), atol=1e-6)
+    np.testing.assert_allclose(
+        vectors, model.encode(["the cat", "a dog", "red house"], convert_to_numpy=True), atol=1e-6
+    )
     np.testing.assert_array_equal(np.concatenate(list(read_shards(tmp_path / "out"))), vectors)
 
 
@@ -109,7 +111,7 @@ def test_an_empty_cell_of_a_table_keeps_its_row(model, tmp_path):
     source.write_text('text,n\nthe cat,1\n"",2\na dog,3\n')
     encode_file(model, source, tmp_path / "out")
     (vectors,) = read_shards(tmp_path / "out")
-    np.testing.assert_allclose(vectors, model.encode(["the cat", "", "a dog"], convert_to="numpy"), atol=1e-6)
+    np.testing.assert_allclose(vectors, model.encode(["the cat", "", "a dog"], convert_to_numpy=True), atol=1e-6)
 
 
 def test_the_file_is_streamed_and_no_more_than_one_window_of_it_is_read_ahead(model, source, tmp_path, monkeypatch):
@@ -136,13 +138,13 @@ def test_the_file_is_streamed_and_no_more_than_one_window_of_it_is_read_ahead(mo
 def test_embeddings_are_normalized_after_truncation(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", truncate_dim=8)
     (vectors,) = read_shards(tmp_path / "out")
-    full = model.encode(make_texts(53), normalize=False, convert_to="numpy")[:, :8]
+    full = model.encode(make_texts(53), normalize_embeddings=False, convert_to_numpy=True)[:, :8]
     np.testing.assert_allclose(vectors, full / np.linalg.norm(full, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_int8_uses_the_ranges_of_the_first_shard_for_all_shards(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8")
-    vectors = model.encode(make_texts(53), convert_to="numpy")
+    vectors = model.encode(make_texts(53), convert_to_numpy=True)
     ranges = np.load(tmp_path / "out" / "ranges.npy")
     np.testing.assert_allclose(ranges, [vectors[:20].min(0), vectors[:20].max(0)], atol=1e-6)
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
@@ -176,7 +178,7 @@ def test_ranges_passed_by_the_caller_are_used(model, source, tmp_path):
     ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=ranges)
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
-    expected = model.encode(make_texts(53), convert_to="numpy", precision="int8", ranges=ranges)
+    expected = model.encode(make_texts(53), convert_to_numpy=True, precision="int8", ranges=ranges)
     assert np.abs(codes.astype(int) - expected).max() <= 1  # a rounding of the encoder may tip a code
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "ranges.npy"), ranges)
 

@@ -300,7 +300,7 @@ def test_the_newer_head_can_be_chosen_for_inference(trained_on_in_the_library):
         SimCSE(directory, device="cpu")
     texts = ["a cat sat .", "the dog"]
     newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
-    embeddings = newer.encode(texts, normalize=False)
+    embeddings = newer.encode(texts, normalize_embeddings=False)
     torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(texts)), rtol=0, atol=1e-6)
     difference = newer.model.bert.pooler.dense.weight - older.model.bert.pooler.dense.weight
     torch.testing.assert_close(difference, torch.full_like(difference, 0.1))

@@ -221,7 +221,7 @@ def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(save
     assert "no pooling like 'ngrams'" in caplog.text and not (folder / "modules.json").exists()
     texts = ["The cat sat on the mat.", "A dog ran."]
     simcse = SimCSE(folder)
-    embeddings = simcse.encode(texts, normalize=False)
+    embeddings = simcse.encode(texts, normalize_embeddings=False)
     ids = simcse.tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = model(ids["input_ids"], ids["attention_mask"]).sentence_embeddings

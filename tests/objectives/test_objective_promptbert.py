@@ -225,7 +225,7 @@ def test_a_trained_model_is_saved_and_loaded_with_its_template(tmp_path, tokeniz
     )
     assert not (tmp_path / "run" / "modules.json").exists()
     simcse = SimCSE(tmp_path / "run")
-    vectors = simcse.encode(TEXTS, normalize=False)
+    vectors = simcse.encode(TEXTS, normalize_embeddings=False)
     for text, vector in zip(TEXTS, vectors, strict=True):
         ids = [CLS, *id_of(f"the {text} , [MASK] ."), SEP]
         torch.testing.assert_close(vector, slow_vector(simcse.model, ids, list(range(len(ids)))), rtol=0, atol=1e-5)
@@ -235,7 +235,7 @@ def test_a_trained_model_is_saved_and_loaded_with_its_template(tmp_path, tokeniz
     plain = SimCSE(tmp_path / "run", pooler_type="avg")
     ids = torch.tensor([[CLS, *id_of(TEXTS[0]), SEP]])
     expected = plain.model.base_model(ids).last_hidden_state[0].mean(0)
-    torch.testing.assert_close(plain.encode(TEXTS[0], normalize=False), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(plain.encode(TEXTS[0], normalize_embeddings=False), expected, rtol=0, atol=1e-5)
 
 
 def test_the_model_card_shows_how_to_use_the_template(tmp_path, tokenizer):

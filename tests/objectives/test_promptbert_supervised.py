@@ -175,7 +175,7 @@ def test_a_saved_model_gives_the_denoised_embeddings_everywhere(start, tokenizer
     assert not torch.equal(untrained, trainer.model.template_head.layer.dense.weight)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["denoising"] == "transform"
     simcse = SimCSE(tmp_path / "run")
-    embeddings = simcse.encode(TEXTS, normalize=False)
+    embeddings = simcse.encode(TEXTS, normalize_embeddings=False)
     with torch.no_grad():
         trained = trainer.model.double().eval()
         expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
@@ -187,7 +187,9 @@ def test_a_saved_model_gives_the_denoised_embeddings_everywhere(start, tokenizer
     gold = torch.tensor(PAIRS.scores).argsort().argsort()
     assert 100 * torch.corrcoef(torch.stack([pairs, gold]).double())[0, 1].item() == pytest.approx(evaluated)
     simcse.save_pretrained(tmp_path / "copy")
-    torch.testing.assert_close(SimCSE(tmp_path / "copy").encode(TEXTS, normalize=False), embeddings, rtol=0, atol=0)
+    torch.testing.assert_close(
+        SimCSE(tmp_path / "copy").encode(TEXTS, normalize_embeddings=False), embeddings, rtol=0, atol=0
+    )
 
 
 def test_stock_auto_model_loads_the_encoder_without_missing_or_unexpected_weights(start, tokenizer, tmp_path):

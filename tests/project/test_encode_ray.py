@@ -65,8 +65,8 @@ def test_the_workers_give_the_embeddings_of_encode(program, checkpoint, words, s
     chosen = work.settings
     expected = SimCSE(checkpoint, device="cpu", **settings).encode(
         rows["text"].to_pylist(),
-        convert_to="numpy",
-        normalize=chosen.normalize,
+        convert_to_numpy=True,
+        normalize_embeddings=chosen.normalize_embeddings,
         truncate_dim=chosen.truncate_dim,
         precision=chosen.precision,
         token_budget=chosen.token_budget,
@@ -155,5 +155,5 @@ def test_a_resumed_run_on_ray_writes_the_missing_rows_once(program, checkpoint, 
     assert {path: path.stat().st_mtime_ns for path in written} == written
     table = pq.read_table(tmp_path / "out").sort_by("id")
     assert table["id"].to_pylist() == list(range(60))
-    expected = SimCSE(checkpoint, device="cpu").encode(rows["text"].to_pylist(), convert_to="numpy")
+    expected = SimCSE(checkpoint, device="cpu").encode(rows["text"].to_pylist(), convert_to_numpy=True)
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)

@@ -84,7 +84,7 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     with torch.no_grad():
         output = plain.eval()(**batch)
     expected = output.pooler_output if pooler == "cls" else output.last_hidden_state[:, 0]
-    torch.testing.assert_close(model.encode(["the cat sat"], normalize=False), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model.encode(["the cat sat"], normalize_embeddings=False), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow

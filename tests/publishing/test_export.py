@@ -127,7 +127,7 @@ def agree(found, wanted):
 def test_a_trained_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(name, trained):
     directory = trained(name)
     simcse = SimCSE(directory)
-    ours = simcse.encode(TEXTS, normalize=False)
+    ours = simcse.encode(TEXTS, normalize_embeddings=False)
     assert simcse.pooler_type == ("cls_before_pooler" if name == "mlp_only_train" else name)
     agree(automodel_vectors(directory, simcse.pooler_type), ours)
     if name in NOT_IN_SENTENCE_TRANSFORMERS:
@@ -139,11 +139,11 @@ def test_a_trained_model_gives_equal_embeddings_in_automodel_and_sentence_transf
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
-    ours = SimCSE(published, pooler_type=pooler).encode(TEXTS, normalize=False)
+    ours = SimCSE(published, pooler_type=pooler).encode(TEXTS, normalize_embeddings=False)
     agree(automodel_vectors(published, pooler), ours)
     exported = export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
     again = SimCSE(exported)
-    assert again.pooler_type == pooler and torch.equal(again.encode(TEXTS, normalize=False), ours)
+    assert again.pooler_type == pooler and torch.equal(again.encode(TEXTS, normalize_embeddings=False), ours)
     agree(automodel_vectors(exported, pooler), ours)
     needs("sentence_transformers")
     agree(sentence_transformer_vectors(exported), ours)
@@ -157,7 +157,7 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, t
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(trained(name))
     export_onnx(simcse, tmp_path / "out")
-    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
+    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize_embeddings=False))
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_published_model_gives_equal_embeddings_in_onnx_runtime(pooler, publis
     needs("onnxruntime"), needs("onnxscript")
     simcse = SimCSE(published, pooler_type=pooler)
     export_onnx(simcse, tmp_path / "out")
-    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize=False))
+    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize_embeddings=False))
 
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
@@ -175,7 +175,7 @@ def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(fa
     needs("sentence_transformers")
     model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
     directory = save_checkpoint(model)
-    agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+    agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
 
 
 @pytest.mark.parametrize("pooler", LACKING)
@@ -208,7 +208,7 @@ def test_saving_another_pooler_replaces_the_modules(save_checkpoint):
     needs("sentence_transformers")
     for pooler in ("avg_top2", "cls", "avg"):
         directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
-        agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize=False))
+        agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
 
 
 @pytest.mark.parametrize("pooler", LACKING)
@@ -231,7 +231,7 @@ def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_pa
     limited.save_pretrained(tmp_path)
     simcse = SimCSE(tmp_path)
     assert simcse.max_length == min(limit, 40 if family == "bert" else 38)
-    agree(sentence_transformer_vectors(tmp_path), simcse.encode(TEXTS, normalize=False))
+    agree(sentence_transformer_vectors(tmp_path), simcse.encode(TEXTS, normalize_embeddings=False))
 
 
 # --- the command --------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ with torch.no_grad():
     output = model(**tokenizer(texts, padding=True, return_tensors="pt"))
 found = {"last_hidden_state": output.last_hidden_state, "pooler_output": output.get("pooler_output")}
 from simcse_hf import SimCSE
-found["simcse"] = SimCSE("org/name").encode(texts, normalize=False)
+found["simcse"] = SimCSE("org/name").encode(texts, normalize_embeddings=False)
 try:
     from sentence_transformers import SentenceTransformer
     found["sentence_transformers"] = SentenceTransformer("org/name").encode(texts, convert_to_tensor=True)
@@ -107,7 +107,7 @@ def test_a_pushed_model_gives_bit_identical_embeddings_on_another_machine(family
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     with torch.no_grad():
         wanted = model(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
-    ours = SimCSE(directory, device="cpu").encode(TEXTS, normalize=False)
+    ours = SimCSE(directory, device="cpu").encode(TEXTS, normalize_embeddings=False)
     assert torch.equal(found["last_hidden_state"], wanted.last_hidden_state)
     assert torch.equal(found["simcse"], ours)
     if family == "bert":
@@ -409,14 +409,14 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
     in_progress = [message for _, message in repository.messages if "in progress" in message]
     assert len(in_progress) == {"end": 0, "every_save": 2}.get(strategy, 4)
     if strategy != "end":
-        pushed = SimCSE("org/name").encode(TEXTS, normalize=False)
-        assert torch.equal(pushed, SimCSE(directory / "checkpoint-4").encode(TEXTS, normalize=False))
+        pushed = SimCSE("org/name").encode(TEXTS, normalize_embeddings=False)
+        assert torch.equal(pushed, SimCSE(directory / "checkpoint-4").encode(TEXTS, normalize_embeddings=False))
     trainer.save_model()  # as the example scripts do: with push_to_hub this pushes
     files = repository.files()
     assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", CARD} < set(files)
     assert "| `learning_rate` | 0.01 |" in files[CARD].decode() and 'SimCSE("org/name")' in files[CARD].decode()
-    found = SimCSE("org/name", force_download=True).encode(TEXTS, normalize=False)
-    assert torch.equal(found, SimCSE(directory).encode(TEXTS, normalize=False))
+    found = SimCSE("org/name", force_download=True).encode(TEXTS, normalize_embeddings=False)
+    assert torch.equal(found, SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
     if strategy in ("checkpoint", "all_checkpoints"):
         folder = "last-checkpoint" if strategy == "checkpoint" else "checkpoint-4"
         kept = load(files[f"{folder}/model.safetensors"])
@@ -457,5 +457,5 @@ def test_trainer_push_to_hub_works_without_the_push_to_hub_argument(hub, train, 
     trainer = SimCSETrainer(model, args, processing_class=tokenizer)
     trainer.push_to_hub(commit_message="Here it is")
     assert hub.repositories["org/name"].messages[-1] == ("main", "Here it is")
-    found = SimCSE("org/name").encode(TEXTS, normalize=False)
-    assert torch.equal(found, SimCSE(tmp_path / "run").encode(TEXTS, normalize=False))
+    found = SimCSE("org/name").encode(TEXTS, normalize_embeddings=False)
+    assert torch.equal(found, SimCSE(tmp_path / "run").encode(TEXTS, normalize_embeddings=False))

@@ -22,7 +22,7 @@ class CountingModel:
 
     name_or_path, revision, pooler_type, max_length = "counting", None, "avg", None
 
-    def encode(self, texts, truncate_dim=None, convert_to="numpy"):
+    def encode(self, texts, truncate_dim=None, convert_to_numpy=True):
         single = isinstance(texts, str)
         rows = []
         for text in [texts] if single else texts:

@@ -96,7 +96,7 @@ def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend):
 
 
 def test_embeddings_that_are_not_finite_are_refused(model):
-    vectors = model.encode(SENTENCES, convert_to="numpy")
+    vectors = model.encode(SENTENCES, convert_to_numpy=True)
     vectors[3, 0] = np.nan
     with pytest.raises(ValueError, match="sentence 3 of the index has an embedding that is not finite"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors])
@@ -141,7 +141,9 @@ def test_a_threshold_that_is_not_a_cosine_is_refused(threshold, model):
 @pytest.mark.parametrize("container", ["numpy", "tensor"])
 def test_embeddings_of_any_length_can_be_queries(model, container):
     index = SentenceIndex.build(model, SENTENCES)
-    vectors = model.encode(["the cat", "dog"], normalize=False, convert_to=container)
+    vectors = model.encode(
+        ["the cat", "dog"], normalize_embeddings=False, convert_to_numpy=container == "numpy" or None
+    )
     kept = vectors.clone() if container == "tensor" else vectors.copy()
     expected = index.search(["the cat", "dog"])
     for results, wanted in zip(index.search(vectors), expected, strict=True):
@@ -230,7 +232,7 @@ def test_embeddings_that_were_computed_before_are_used(model, tmp_path, monkeypa
 
 
 def test_embeddings_of_other_sentences_are_refused(model, checkpoint):
-    vectors = model.encode(SENTENCES, convert_to="numpy")
+    vectors = model.encode(SENTENCES, convert_to_numpy=True)
     with pytest.raises(ValueError, match="more sentences than the 79 vectors"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[:40], vectors[40:79]])
     with pytest.raises(ValueError, match="more vectors than the 79 sentences"):

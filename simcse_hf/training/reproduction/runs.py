@@ -40,7 +40,7 @@ class _WithoutProgress:
         self._model = model
 
     def encode(self, texts: list[str]) -> torch.Tensor:
-        return cast(torch.Tensor, self._model.encode(texts, normalize=False))
+        return cast(torch.Tensor, self._model.encode(texts, normalize_embeddings=None))
 
 
 class RunStore:
