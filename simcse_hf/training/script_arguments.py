@@ -9,7 +9,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
-from ..data.sample import sample_files
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.configuration import SECTION, max_positions
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
@@ -217,10 +216,6 @@ class DataArguments:
             "seeds. The model of the best one on the dev set is saved in --output_dir."
         },
     )
-    sample_dir: str = field(
-        default="outputs/sample",
-        metadata={"help": "Where the sample corpus and encoder are kept, for runs without a model and texts."},
-    )
 
 
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
@@ -283,8 +278,7 @@ def parse_arguments(
     papers = _objective_defaults(objective, supervised, explicit, values)
     values |= papers
     if sample is not None and not names_a_model_or_texts(explicit):
-        directory = explicit.get("sample_dir", DataArguments.sample_dir)
-        values |= sample | {"dev_file": str(sample_files(directory)[0].dev)}
+        values |= sample
     values |= from_file
     final = values | explicit
     if "seed" in explicit and explicit.get("seeds") is not None:
