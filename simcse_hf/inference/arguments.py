@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
-from ..models.configuration import SECTION, ContrastiveSettings
+from ..models.settings import SECTION, ContrastiveSettings
 from ..models.poolers import POOLER_TYPES
 from ..ops.files import HUB_ARGUMENTS
 

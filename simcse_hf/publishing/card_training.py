@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
-from ..models.configuration import ContrastiveSettings
+from ..models.settings import ContrastiveSettings
 from ..objectives import OBJECTIVES
 
 _ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)

@@ -29,7 +29,7 @@ from ..data.readers import load_text_dataset
 from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
 from ..models.auto import contrastive_class
-from ..models.configuration import SECTION, check_max_length
+from ..models.settings import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
 from ..objectives.masked_lm import IGNORED
 from .masking import TokenMasker

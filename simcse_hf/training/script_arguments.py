@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES
-from ..models.configuration import SECTION, max_positions
+from ..models.settings import SECTION, max_positions
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..objectives import OBJECTIVES, objective_class

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..data.templates import template_settings
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, check_tokenizer
+from ..models.settings import check_max_length, check_tokenizer
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import Objective, objective_class

@@ -20,7 +20,7 @@ from simcse_hf.data.texts import stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.inference.batches import length_sorted_batches
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
-from simcse_hf.models.configuration import ContrastiveSettings
+from simcse_hf.models.settings import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
 examples = settings(

@@ -7,7 +7,7 @@ from conftest import tiny_config
 from transformers import AutoConfig
 
 from simcse_hf import BertForCL, ContrastiveSettings
-from simcse_hf.models.configuration import SECTION, SETTING_NAMES
+from simcse_hf.models.settings import SECTION, SETTING_NAMES
 from simcse_hf.models.poolers import POOLER_TYPES
 
 OTHER_VALUES = {

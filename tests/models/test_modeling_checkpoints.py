@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
-from simcse_hf.models.configuration import SETTING_NAMES
+from simcse_hf.models.settings import SETTING_NAMES
 
 WITH_OWN_POOLER = ("bert", "roberta", "xlm-roberta", "mpnet", "albert")
 

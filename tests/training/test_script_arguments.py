@@ -12,7 +12,7 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
-from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
+from simcse_hf.models.settings import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.simcse import SimCSEObjective
 from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
