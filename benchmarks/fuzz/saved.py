@@ -95,7 +95,7 @@ _PROBE = json.loads((_OLD / "index/index.json").read_text())["probe"]
 
 def saved_targets() -> list[Target]:
     """Return the targets whose inputs are folders that the package has written."""
-    section = {"section.json": json.dumps(ContrastiveSettings().to_dict()).encode()}
+    section = {"section.json": json.dumps(ContrastiveSettings().to_section()).encode()}
     bert = "modules.json", "*_config.json", "config_*.json", "*/config.json"
     return [
         Target("settings", [section], _read_settings, names_file=False),

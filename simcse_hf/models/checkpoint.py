@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, drop_unchosen
 from .head import (
     POOLER_FOLDERS,
     WEIGHTS,
@@ -153,7 +153,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
         # As one argument under a name of ours: transformers moves an argument that is also a key of config.json into
         # the config, and some configs have a `pooler_type` of their own.
-        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        settings = drop_unchosen({name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES})
         files = read_sentence_transformers_settings(name_or_path, **select_hub_arguments(kwargs))
         kwargs["_settings"] = _combine_settings(name_or_path, files, settings, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)

@@ -103,7 +103,10 @@ SETTING_NAMES = frozenset().union(*_NAMES.values())
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
 _OPTIONAL = {"max_length", "default_prompt_name"}
 #: Settings that belong to one pooler, and go when another one is chosen.
-_OF_POOLER = {"cls": ("mlp_only_train",), TEMPLATE_POOLER: ("templates", "mask_token_id", "template_edges", "denoising")}
+_OF_POOLER = {
+    "cls": ("mlp_only_train",),
+    TEMPLATE_POOLER: ("templates", "mask_token_id", "template_edges", "denoising"),
+}
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         """
         saved = _flatten(section)
         _check_known(given.keys())
-        given = {name: value for name, value in given.items() if value is not None or name in _OPTIONAL}
+        given = drop_unchosen(given)
         objective = given.get("objective", saved.get("objective", cls.objective))
         if saved.get("objective", objective) != objective:
             saved = {name: value for name, value in saved.items() if name in _NAMES["pooling"]}
@@ -208,11 +211,16 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         if "pooler_type" in given and not _poolers(given) & _poolers(saved):
             saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
         papers = OBJECTIVES[objective].defaults if objective in OBJECTIVES else {}
+        papers = {"temperature" if name == "temp" else name: value for name, value in papers.items()}  # as arguments
         values = {name: value for name, value in papers.items() if name in SETTING_NAMES - {"max_seq_length"}}
-        values |= saved | given
+        pooler_type = (values | saved | given).get("pooler_type", cls.pooler_type)
         for pooler, names in _OF_POOLER.items():
-            if values.get("pooler_type", cls.pooler_type) != pooler:
-                values = {name: value for name, value in values.items() if name in given or name not in names}
+            for name in names:
+                if pooler_type != pooler:
+                    values.pop(name, None)
+                if pooler_type != pooler or saved.get("pooler_type") != pooler:
+                    saved.pop(name, None)
+        values |= saved | given
         default = DEFAULT_TEMPERATURES.get(values.get("similarity", cls.similarity))
         return cls(**{"temperature": default or cls.temperature, **values})
 
@@ -232,6 +240,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         """
         _check_dropout_rates(config)
         return cls.resolve(getattr(config, SECTION, None), **given)
+
+
+def drop_unchosen(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the settings that are `None` because nobody has chosen a value."""
+    return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
 
 def _poolers(settings: dict[str, Any]) -> set[str | None]:

@@ -205,7 +205,7 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the settings, options and dropout rates that differ from their defaults and that the objective reads."""
     settings = ContrastiveSettings.from_config(config).to_dict()
-    defaults = ContrastiveSettings(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
+    defaults = ContrastiveSettings.resolve(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
     options = settings.pop("objective_options")
     known_options = option_defaults(settings["objective"])
     unread = ["mask_token_id", "template_edges"]  # both follow from the templates

@@ -24,7 +24,6 @@ logger = logging.get_logger(__name__)
 # Optimizer and schedule are the reference implementation's: AdamW without weight decay, linear decay without warm-up,
 # gradients clipped at 1. The batch is that of all processes together.
 _COMMON = {
-    "pooler_type": "cls",
     "logging_steps": 25,
     "eval_strategy": "steps",
     "eval_steps": 125,
