@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type chec
     from .data.readers import load_text_dataset
     from .inference.simcse import SimCSE
     from .models.auto import AutoModelForCL
-    from .models.settings import ContrastiveSettings
     from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
+    from .models.settings import ContrastiveSettings
     from .training.callbacks import SimilarityEvalCallback
     from .training.trainer import SimCSETrainer
     from .training.training_args import SimCSETrainingArguments

@@ -12,9 +12,9 @@ from torch import nn
 from simcse_hf import SimCSE
 from simcse_hf.inference.manifest import read_manifest
 from simcse_hf.inference.shards import read_shards
-from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.models.head import load_dense
 from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
+from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.postprocessing.files import find_transform
 from simcse_hf.search import SentenceIndex, describe
 

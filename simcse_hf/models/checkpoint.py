@@ -12,7 +12,6 @@ from transformers.utils import logging
 
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, drop_unchosen
 from .head import (
     POOLER_FOLDERS,
     WEIGHTS,
@@ -39,6 +38,7 @@ from .sentence_transformers import (
     read_sentence_transformers_settings,
     save_sentence_transformers_files,
 )
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, drop_unchosen
 
 logger = logging.get_logger(__name__)
 

@@ -21,11 +21,11 @@ from ..ops.dropout import use_fast_dropout
 from ..ops.flash import avoid_cudnn_attention
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
-from .settings import SECTION, ContrastiveSettings
 from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead, TemplateHead
 from .objective import AUXILIARY_MODULES
 from .output import ContrastiveOutput
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
+from .settings import SECTION, ContrastiveSettings
 from .views import check_lengths, check_shapes, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.

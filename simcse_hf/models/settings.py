@@ -259,7 +259,8 @@ def _flatten(section: dict[str, Any] | None) -> dict[str, Any]:
         name not in TABLES or not isinstance(table, dict) for name, table in tables.items()
     ):
         raise ValueError(
-            f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got {section!r:.200}. "
+            f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
+            f"{section!r:.200}. "
             "Remove the section to use the defaults."
         )
     values = {name: value for table in tables.values() for name, value in table.items()}

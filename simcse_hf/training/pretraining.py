@@ -29,8 +29,8 @@ from ..data.readers import load_text_dataset
 from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
 from ..models.auto import contrastive_class
-from ..models.settings import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
+from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir

@@ -10,9 +10,9 @@ from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES
-from ..models.settings import SECTION, SETTING_NAMES, ContrastiveSettings, max_positions
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
+from ..models.settings import SECTION, SETTING_NAMES, ContrastiveSettings, max_positions
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
 from ..objectives.is_bert import NGRAM_POOLER
