@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from simcse_hf import SimCSE
-from simcse_hf.data.files import open_table
+from simcse_hf.data.read import open_table
 from simcse_hf.evaluation.geometry import uniformity
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.pairs import ScoredPairs

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type checkers and editors read
     from .data.collator import ContrastiveCollator
     from .data.nli import build_nli_triplets
-    from .data.readers import load_text_dataset
+    from .data.read import load_text_dataset
     from .inference.simcse import SimCSE
     from .models.auto import AutoModelForCL
+    from .models.configuration import ContrastiveSettings
     from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
-    from .models.settings import ContrastiveSettings
     from .training.callbacks import SimilarityEvalCallback
     from .training.trainer import SimCSETrainer
     from .training.training_args import SimCSETrainingArguments
@@ -42,14 +42,14 @@ _MODULE_OF = {
     "BertForCL": "models.modeling",
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
-    "ContrastiveSettings": "models.settings",
+    "ContrastiveSettings": "models.configuration",
     "RobertaForCL": "models.modeling",
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.callbacks",
     "build_nli_triplets": "data.nli",
-    "load_text_dataset": "data.readers",
+    "load_text_dataset": "data.read",
 }
 _SUBPACKAGES = (
     "cli",

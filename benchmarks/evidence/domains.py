@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from simcse_hf.data.files import open_table
+from simcse_hf.data.read import open_table
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
 from simcse_hf.models.modeling import ContrastiveModel

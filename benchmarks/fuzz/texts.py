@@ -11,12 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simcse_hf.data import readers
+from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.files import open_table
 from simcse_hf.data.nli_groups import build_nli_groups
-from simcse_hf.data.rows import RowReport
-from simcse_hf.data.texts import stream_texts
+from simcse_hf.data.read import open_table, resolve_tables, stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 from simcse_hf.evaluation.transfer_data import read_transfer_task
@@ -38,12 +36,12 @@ def _only(folder: Path) -> Path:
 def _read_training_rows(folder: Path) -> int:
     """Read a file as training data, and return how many of its rows became rows of training or were reported."""
     table = open_table(_only(folder))
-    resolved, width = readers.resolve_tables([table], None, None)
-    reports: list[RowReport] = []
-    for _ in readers._arrow_tables([table], resolved, width, None, reports):
+    resolved, width = resolve_tables([table], None, None)
+    cleaner = RowCleaner(table.name, resolved[0], width, table.unit)
+    for _ in cleaner.clean_all(table.rows(resolved[0])):
         pass
     records = sum(1 for _ in table.rows(resolved[0]))
-    return min(records, reports[0].rows + reports[0].dropped)  # a list of positives gives several rows
+    return min(records, cleaner.kept + cleaner.counts["dropped"])  # a list of positives gives several rows
 
 
 def _stream(folder: Path) -> int:

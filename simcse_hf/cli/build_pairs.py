@@ -113,7 +113,7 @@ def _conditions(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
 
 def _texts_of(path: Path) -> list[str]:
     """Return the texts of a file, or those of the STS tasks that a SentEval folder has."""
-    from ..data.texts import stream_texts
+    from ..data.read import stream_texts
 
     if not path.is_dir():
         return [text for _, text in stream_texts(path)]

@@ -114,8 +114,7 @@ def mine_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     check_table_file(parser, arguments)
 
-    from ..data.readers import load_text_dataset
-    from ..data.texts import stream_texts
+    from ..data.read import load_text_dataset, stream_texts
     from ..search.hard_negatives import mine_hard_negatives
     from ..search.mining import MiningOptions
 

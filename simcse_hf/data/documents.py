@@ -7,7 +7,7 @@ from pathlib import Path
 from datasets import Dataset
 from transformers.utils import logging
 
-from .files import LinesFile, open_table
+from .read import open_table
 
 logger = logging.get_logger(__name__)
 
@@ -33,7 +33,7 @@ def read_documents(source: str | Path | Sequence[str | Path]) -> Iterator[list[s
 
 def _documents_of(path: str | Path) -> Iterator[list[str]]:
     table = open_table(path)
-    if not isinstance(table, LinesFile):
+    if table.format != "txt":
         raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
     document: list[str] = []
     documents, last = 0, 0

@@ -12,9 +12,8 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, Value
 from transformers.utils import logging
 
-from .files import open_table
-from .rows import check_encodable
-from .table import TextTable
+from .columns import check_encodable, find_parts
+from .read import open_table
 
 logger = logging.get_logger(__name__)
 
@@ -23,7 +22,7 @@ LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
 _LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, str(number), name[0])}
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
-_NAMES = (("premise", "sentence1", "context"), ("hypothesis", "sentence2"), ("label", "gold_label"))
+_PARTS = ("premise", "hypothesis", "relation")
 
 
 @dataclass
@@ -201,7 +200,7 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, Dataset):
-        columns = [_find(source.column_names, names, "the dataset") for names in _NAMES]
+        columns = find_parts(source.column_names, _PARTS, "the dataset")
         label_type = source.features[columns[2]]
         for number, row in enumerate(source.with_format(None).select_columns(columns), 1):
             premise, hypothesis, label = (row[column] for column in columns)
@@ -211,25 +210,10 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
         return
     for number, item in enumerate(source, 1):
         if isinstance(item, (str, Path)):
-            yield from _file_pairs(open_table(item))
+            table = open_table(item)
+            for line, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):
+                yield table.at(line), *cells
         elif isinstance(item, Mapping):
-            columns = [_find(item, names, f"row {number}") for names in _NAMES]
-            yield f"row {number}", *(item[column] for column in columns)
+            yield f"row {number}", *(item[column] for column in find_parts(item, _PARTS, f"row {number}"))
         else:
             raise ValueError(f"row {number}: expected a dict or the path of a file, got {item!r}.")
-
-
-def _file_pairs(table: TextTable) -> Iterator[tuple[str, Any, Any, Any]]:
-    columns = [_find(table.columns, names, table.name) for names in _NAMES]
-    for number, cells in table.rows(columns):
-        yield table.at(number), *cells
-
-
-def _find(columns: Iterable[str], names: Sequence[str], where: str) -> str:
-    columns = list(columns)
-    for name in names:
-        if name in columns:
-            return name
-    raise ValueError(
-        f"{where}: no column {' or '.join(map(repr, names))}; the columns are {', '.join(map(repr, columns))}."
-    )

@@ -12,12 +12,10 @@ from typing import Any
 from datasets import Dataset
 from transformers.utils import logging
 
-from .files import open_table
-from .lines import decoded_lines
+from .columns import check_encodable
 from .nli import describe_skipped
+from .read import Row, Table, decoded_lines, open_table
 from .row_filter import Condition, keeps
-from .rows import check_encodable
-from .table import Row, TextTable
 
 logger = logging.get_logger(__name__)
 
@@ -89,7 +87,7 @@ def build_positive_pairs(
     return Dataset.from_dict({"sent0": [first for first, _ in pairs], "sent1": [second for _, second in pairs]})
 
 
-class TabbedFile(TextTable):
+class TabbedFile(Table):
     """A file without a header, whose lines are cells between tabs. Quotation marks belong to the texts.
 
     Args:
@@ -108,28 +106,25 @@ class TabbedFile(TextTable):
             raise ValueError(f"column_names must differ, got {', '.join(columns)}.")
         if not path.is_file():
             open_table(path)  # says what is wrong
-        super().__init__(str(path))
-        self.columns = list(columns)
+        super().__init__(path, columns)
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the number and the cells of each row; see [`TextTable.rows`]."""
-        self.blank_lines = 0
+        """Yield the number and the cells of each row; see [`Table.rows`]."""
         indices = [self.columns.index(column) for column in columns]
         for number, line in decoded_lines(Path(self.name)):
             cells = line.rstrip("\r\n").split("\t")
             if not line.strip():
-                self.blank_lines += 1
-            elif len(cells) != len(self.columns):
+                continue
+            if len(cells) != len(self.columns):
                 raise ValueError(
                     f"{self.at(number)}: {len(cells)} cells between tabs where {len(self.columns)} columns are named "
                     f"({', '.join(self.columns)}). Name each column of the file."
                 )
-            else:
-                yield number, [cells[index] for index in indices]
+            yield number, [cells[index] for index in indices]
 
 
 def _groups(
-    tables: Sequence[TextTable],
+    tables: Sequence[Table],
     columns: Sequence[str],
     group_column: str | None,
     where: Sequence[Condition],

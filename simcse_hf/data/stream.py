@@ -1,27 +1,33 @@
-"""Read training text as a stream, for text that is larger than the memory and the disk cache."""
+"""Training text as a stream, for text that is larger than the memory and the disk cache."""
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datasets import IterableDataset
+import torch
+from datasets import Dataset, IterableDataset
 
-from .columns import check_column_count, output_columns, resolve_columns
-from .files import open_table
-from .readers import find_paths, load_from_hub, resolve_tables, text_features
-from .rows import RowReport, clean_row, clean_rows, row_width
-from .table import SAMPLE_ROWS, Row, TextTable
+from ..ops.files import read_json_object, write_json
+from .columns import (
+    SAMPLE_ROWS,
+    RowCleaner,
+    check_column_count,
+    output_columns,
+    resolve_columns,
+    row_width,
+    text_features,
+)
+from .read import find_paths, load_from_hub, open_table, resolve_tables
+from .view_dataset import SeededDataset
+
+STATE_FILE = "stream_state.json"
 
 _BATCH_ROWS = 1000
 
-
-class _StreamedTable(TextTable):
-    """The name and the unit of a stream of rows, for messages."""
-
-    unit = "row"
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        raise NotImplementedError
+MakeRows = Callable[[Sequence[dict[str, str]], Sequence[random.Random]], list[dict[str, Any]]]
 
 
 def load_text_stream(
@@ -65,10 +71,11 @@ def load_text_stream(
 def _rows_of_files(paths: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> Iterator[dict[str, str]]:
     names = output_columns(width)
     for path, resolved in zip(paths, columns, strict=True):
-        table, report = open_table(path), RowReport()
-        for row in clean_rows(table, resolved, width, report):
+        table = open_table(path)
+        cleaner = RowCleaner(table.name, resolved, width, table.unit)
+        for row in cleaner.clean_all(table.rows(resolved)):
             yield dict(zip(names, row, strict=True))
-        report.log(table.name, table.unit)
+        cleaner.log()
 
 
 def resolve_stream_columns(
@@ -105,20 +112,15 @@ def resolve_stream_columns(
     resolved = resolve_columns(names, name=name, sample=sample, columns=columns, expected_columns=expected_columns)
     width = row_width([row[column] for column in resolved] for row in head)
     check_column_count(width, expected_columns, resolved, name, names)
-    table, report = _StreamedTable(name), RowReport(width=width)
+    cleaner = RowCleaner(name, resolved, width)
 
     def clean(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
-        nonlocal report
+        nonlocal cleaner
         if numbers[0] == 0:  # another pass over the stream begins
-            report = RowReport(width=width, logged=report.logged)
+            cleaner = RowCleaner(name, resolved, width, logged=cleaner.logged)
         cells = zip(*(batch[column] for column in resolved), strict=True)
-        rows = [
-            row
-            for number, row_cells in zip(numbers, cells, strict=True)
-            for row in clean_row(table, number + 1, row_cells, resolved, width, report)
-        ]
-        report.rows += len(rows)
-        report.log_so_far(name, table.unit)
+        rows = [row for number, c in zip(numbers, cells, strict=True) for row in cleaner.clean(number + 1, c)]
+        cleaner.log_so_far()
         return {column: [row[i] for row in rows] for i, column in enumerate(output_columns(width))}
 
     return stream.select_columns(resolved).map(
@@ -129,3 +131,119 @@ def resolve_stream_columns(
         remove_columns=resolved,
         features=text_features(width),
     )
+
+
+class StreamedRows(torch.utils.data.IterableDataset):
+    """An endless stream of batches of token ids.
+
+    The text is read in windows of `shuffle_buffer` rows, and each window is put into a random order that depends only
+    on the seed, the number of the pass over the text and the place of the window. So a checkpoint needs no texts, but
+    only where the window begins and how many of its rows are used. The buffer of `datasets.IterableDataset.shuffle`
+    mixes a row with more distant ones, but it is lost and filled anew after a resume.
+
+    When the text ends, the next pass follows, in the same batch if need be. Every process reads the whole text and
+    tokenises its own rows: with 2 processes and batches of 4 rows, process 0 takes the rows 0 to 3, 8 to 11 and so on.
+    One process with batches of 8 rows has the same batches.
+
+    Args:
+        texts (`datasets.IterableDataset`): Columns `sent0`, `sent1`, ..., as from `load_text_stream`.
+        head (`datasets.Dataset` or `SeededDataset`): The first rows of token ids, by which a run is checked.
+        make_rows (`Callable`): Turns rows of texts, each with its source of randomness, into rows of token ids.
+        batch_size (`int`): Rows in a batch of one process.
+        shuffle_buffer (`int`): Rows in a window; 1 keeps the order of the text.
+        seed (`int`, *optional*, defaults to `0`): The seed.
+        rank (`int`, *optional*, defaults to `0`): The number of this process.
+        processes (`int`, *optional*, defaults to `1`): How many processes there are.
+    """
+
+    #: The columns, as a tokenised `datasets.Dataset` has them.
+    column_names = ["input_ids"]
+
+    def __init__(
+        self,
+        texts: IterableDataset,
+        head: Dataset | SeededDataset,
+        make_rows: MakeRows,
+        *,
+        batch_size: int,
+        shuffle_buffer: int,
+        seed: int = 0,
+        rank: int = 0,
+        processes: int = 1,
+    ):
+        self.texts, self.head, self.make_rows = texts, head, make_rows
+        self.batch_size, self.shuffle_buffer, self.seed = batch_size, shuffle_buffer, seed
+        self.rank, self.processes = rank, processes
+        self._start = deepcopy(texts.state_dict())
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the first row."""
+        # `row` counts the rows of the pass before the window, `done` those of the window that were used.
+        self._state = {"pass": 0, "row": 0, "done": 0, "source": self._start}
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        group: list[tuple[int, dict[str, str]]] = []
+        group_size = self.batch_size * self.processes
+        mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+        for state, rows in self._windows():
+            for position in range(state["done"], len(rows)):
+                group.append(rows[position])
+                if len(group) == group_size:
+                    self._state = state | {"done": position + 1}
+                    rngs = [random.Random(f"{self.seed} {state['pass']} {number}") for number, _ in group[mine]]
+                    yield self.make_rows([row for _, row in group[mine]], rngs)
+                    group = []
+
+    def _windows(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, dict[str, str]]]]]:
+        """Yield the state at the start of each window, and its rows with their numbers in a random order."""
+        state = deepcopy(self._state)
+        while True:
+            self.texts.load_state_dict(deepcopy(state["source"]))
+            rows_of_pass = iter(self.texts)
+            while window := list(islice(rows_of_pass, self.shuffle_buffer)):
+                following = deepcopy(self.texts.state_dict())
+                rows = list(enumerate(window, state["row"]))
+                random.Random(f"shuffle {self.seed} {state['pass']} {state['row']}").shuffle(rows)
+                yield state, rows
+                state = state | {"row": state["row"] + len(window), "done": 0, "source": following}
+            if state["row"] < self.batch_size * self.processes:
+                raise ValueError(
+                    f"the streamed text has {state['row']} rows, fewer than the batch of "
+                    f"{self.batch_size * self.processes} over all processes, so a text would be its own negative: "
+                    "lower per_device_train_batch_size"
+                )
+            state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
+
+    def save_state(self, directory: str) -> None:
+        """Write the place of the last batch that was read into a checkpoint.
+
+        Args:
+            directory (`str`): The checkpoint.
+        """
+        state = {"seed": self.seed, "shuffle_buffer": self.shuffle_buffer, **self._state}
+        write_json(Path(directory, STATE_FILE), state)
+
+    def load_state(self, directory: str) -> None:
+        """Continue after the last batch of a checkpoint.
+
+        Args:
+            directory (`str`): The checkpoint.
+
+        Raises:
+            ValueError: If the checkpoint is of a run that did not stream, or that streamed in another order.
+        """
+        path = Path(directory, STATE_FILE)
+        if not path.exists():
+            raise ValueError(
+                f"{directory} has no {STATE_FILE}: its run did not stream its text. Resume it without streaming, or "
+                "start a new run from it."
+            )
+        state = read_json_object(path, "seed", "shuffle_buffer", advice="Resume from an older checkpoint.")
+        for name in ("seed", "shuffle_buffer"):
+            if state.pop(name) != getattr(self, name):
+                raise ValueError(
+                    f"{path} is of a run with another {name}, so its rows came in another order: resume with the "
+                    "settings of that run, or start a new run from its weights."
+                )
+        self._state = state

@@ -10,7 +10,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from .scored_pairs import SCORE
+from .columns import SCORE
 from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from .pairs import ScoredPairs, find_columns, parse_score, parse_text, read_lines, read_scored_pairs
+from ..data.columns import find_parts, parse_score
+from ..data.read import read_lines
+from .pairs import PARTS, ScoredPairs, parse_text, read_scored_pairs
 from .tasks import STS_PAIRS, STS_SPLITS, STS_SUBSETS, STS_TASKS, TaskNotFound
 
 logger = logging.get_logger(__name__)
@@ -77,20 +79,16 @@ def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
     from datasets import load_dataset
 
     rows = load_dataset(dataset, split=split)
-    columns = find_columns(rows.column_names)
-    if columns is None:
-        raise ValueError(
-            f"{dataset}, split {split}: the columns sentence1, sentence2 and score are needed, but it has "
-            f"{rows.column_names}."
-        )
     pairs = ScoredPairs(name)
     where = f"{dataset}, split {split}"
-    for number, row in enumerate(rows, start=1):
-        if row[columns["score"]] is None:
+    columns = find_parts(rows.column_names, PARTS, where)
+    for number, row in enumerate(rows.select_columns(columns), start=1):
+        score, sentence1, sentence2 = (row[column] for column in columns)
+        if score is None:
             continue
-        pairs.scores.append(parse_score(row[columns["score"]], where, number))
-        pairs.sentences1.append(parse_text(row[columns["sentence1"]], where, number))
-        pairs.sentences2.append(parse_text(row[columns["sentence2"]], where, number))
+        pairs.scores.append(parse_score(score, f"{where}, row {number}"))
+        pairs.sentences1.append(parse_text(sentence1, where, number))
+        pairs.sentences2.append(parse_text(sentence2, where, number))
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair. Choose another split as name:split.")
     return pairs
@@ -187,7 +185,7 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
             raise ValueError(f"{texts_path}, line {line}: {len(columns)} tab-separated texts instead of 2.")
         if not score.strip():
             continue
-        pairs.scores.append(parse_score(score, scores_path, line))
+        pairs.scores.append(parse_score(score, f"{scores_path}, line {line}"))
         pairs.sentences1.append(parse_text(columns[0], texts_path, line))
         pairs.sentences2.append(parse_text(columns[1], texts_path, line))
     if not pairs.scores:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from .pairs import read_lines
+from ..data.read import read_lines
 from .tasks import TRANSFER_EXAMPLES, TaskNotFound
 
 logger = logging.get_logger(__name__)

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.lines import raw_lines
+from ..data.read import raw_lines
 
 logger = logging.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class WordVectors:
         return vectors
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        for number, line in enumerate(raw_lines(self.path), start=1):
+        for number, _, line in raw_lines(self.path):
             try:
                 yield number, line.decode("utf-8").rstrip("\r\n ")
             except UnicodeDecodeError as error:

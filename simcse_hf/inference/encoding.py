@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerBase
 
-from ..data.texts import list_texts
+from ..data.read import list_texts
 from ..models.modeling import ContrastiveModel
 from ..ops.evaluation_view import evaluation_view
 from ..ops.finite import check_finite_texts

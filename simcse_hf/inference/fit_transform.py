@@ -11,8 +11,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..data.columns import resolve_columns
-from ..data.files import open_table
-from ..data.texts import stream_texts, text_column
+from ..data.read import open_table, stream_texts, text_column
 from ..postprocessing.files import METHODS, MODULES, Fit, save_transform
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.interface import VectorTransform

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from ..data.lines import Place
+from ..data.read import Place
 from ..ops.files import write_atomically
 
 MANIFEST = "manifest.json"

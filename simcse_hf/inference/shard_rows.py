@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..data.lines import Place
-from ..data.table import FileTable
-from ..data.texts import placed_texts
+from ..data.read import Place, Table, placed_texts
 
 Row = tuple[int, str]
 
@@ -51,12 +49,12 @@ def file_version(path: Path) -> tuple[int, int]:
 
 
 def read_windows(
-    table: FileTable, column: str, shards: Sequence[Shard], window: int, version: tuple[int, int] | None
+    table: Table, column: str, shards: Sequence[Shard], window: int, version: tuple[int, int] | None
 ) -> Generator[Window]:
     """Yield the rows of some shards in windows, none of which holds rows of two shards.
 
     Args:
-        table (`FileTable`): The file.
+        table (`Table`): The file.
         column (`str`): The column of texts.
         shards (`Sequence[Shard]`): The shards, in the order of their numbers.
         window (`int`): The most rows of a window.

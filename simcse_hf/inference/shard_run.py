@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from ..data.lines import Place
-from ..data.table import FileTable
-from ..data.texts import placed_texts
+from ..data.read import Place, Table, placed_texts
 from ..ops.files import digest
 from .manifest import (
     LAYOUT_VERSION,
@@ -54,13 +52,13 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
     }
 
 
-def start_run(folder: Path, model: SimCSE, table: FileTable, settings: dict[str, Any], resume: bool) -> str:
+def start_run(folder: Path, model: SimCSE, table: Table, settings: dict[str, Any], resume: bool) -> str:
     """Write the manifest of a new run, or compare with that of the run to resume.
 
     Args:
         folder (`Path`): The folder of the shards.
         model (`SimCSE`): The model.
-        table (`FileTable`): The input.
+        table (`Table`): The input.
         settings (`dict[str, Any]`): The settings as the manifest holds them.
         resume (`bool`): Whether the folder may hold this run already.
 
@@ -111,7 +109,7 @@ def start_run(folder: Path, model: SimCSE, table: FileTable, settings: dict[str,
     return _digest(folder)
 
 
-def _count_rows(table: FileTable, column: str, shard_size: int) -> tuple[int, list[Place]]:
+def _count_rows(table: Table, column: str, shard_size: int) -> tuple[int, list[Place]]:
     """Check and count the rows of a file; return their number, and where each shard starts."""
     rows, starts = 0, []
     for place, _ in placed_texts(table, column):

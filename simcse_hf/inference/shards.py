@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.texts import text_column
+from ..data.read import text_column
 from ..ops.distributed import from_first_process, world
 from ..ops.files import ARRAY_DAMAGE, read_npy
 from ..ops.finite import NotFiniteError

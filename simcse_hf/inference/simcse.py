@@ -13,10 +13,10 @@ from huggingface_hub import HfApi
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from ..data.texts import list_texts
+from ..data.read import list_texts
 from ..models.auto import AutoModelForCL
+from ..models.configuration import check_max_length, check_tokenizer, max_positions
 from ..models.poolers import POOLER_TYPES
-from ..models.settings import check_max_length, check_tokenizer, max_positions
 from ..ops.files import explain_damage
 from ..ops.finite import check_finite
 from ..postprocessing import VectorTransform

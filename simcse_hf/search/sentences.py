@@ -11,7 +11,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.texts import list_texts, stream_rows
+from ..data.read import list_texts, stream_rows
 from ..ops.finite import NotFiniteError, check_finite
 from .backends import BACKENDS, CLASSES, check_options, create
 from .folder import data_folder, describe, write_index

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ..data.sampler import LARGEST_LISTED, PermutedSampler
-from ..data.streamed_rows import StreamedRows
+from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective

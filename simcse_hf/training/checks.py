@@ -12,7 +12,7 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from ..data.streamed_rows import StreamedRows
+from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
 from .base import ContrastiveTrainer, prepared_objective

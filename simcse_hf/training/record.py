@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from ..data.scored_pairs import SCORE
+from ..data.columns import SCORE
 from ..data.spans import SpanDataset
-from ..data.streamed_rows import StreamedRows
+from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
-from ..models.settings import ContrastiveSettings
+from ..models.configuration import ContrastiveSettings
 from .base import ContrastiveTrainer, prepared_objective
 
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.

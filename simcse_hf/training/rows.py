@@ -9,11 +9,8 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import ContrastiveCollator
-from ..data.columns import resolve_dataset_columns
-from ..data.scored_pairs import SCORE, resolve_scored_pairs
-from ..data.stream import resolve_stream_columns
-from ..data.streamed_rows import MakeRows, StreamedRows
-from ..data.table import SAMPLE_ROWS
+from ..data.columns import SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
+from ..data.stream import MakeRows, StreamedRows, resolve_stream_columns
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simcse_hf.data.documents import next_sentence_pairs, read_documents
-from simcse_hf.data.files import DataFileNotFoundError
+from simcse_hf.data.read import DataFileNotFoundError
 
 WIKI = Path(__file__).parents[3] / "shared/data/wiki/wiki_documents.txt.gz"
 DOCUMENTS = [["a1", "a2", "a3", "a4", "a5"], ["alone"], ["c1", "c2"]]

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from simcse_hf.data.files import DataFileNotFoundError, open_table
-from simcse_hf.data.memory import MemoryTable
+from simcse_hf.data.read import DataFileNotFoundError, MemoryTable, open_table
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 
@@ -72,13 +71,11 @@ def test_txt_keeps_inner_white_space_and_does_not_split_at_unicode_separators(tm
         (4, ("form\x0cfeed and\u2028separator",)),
         (5, ("last",)),
     ]
-    assert table.blank_lines == 2
 
 
 def test_csv_line_numbers_count_blank_lines_and_line_breaks_in_cells(tmp_path):
     table = open_table(write(tmp_path / "x.csv", 'a,b\n\n"one\ntwo",x\ny,z\n'))
     assert list(table.rows(["a"])) == [(3, ["one\ntwo"]), (5, ["y"])]
-    assert table.blank_lines == 1
 
 
 def test_reads_csv_cells_longer_than_the_limit_of_the_csv_module(tmp_path):

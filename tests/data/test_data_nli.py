@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from simcse_hf.cli.build_nli import build_nli_main
 from simcse_hf.data.nli import build_nli_triplets
-from simcse_hf.data.readers import load_text_dataset
+from simcse_hf.data.read import load_text_dataset
 
 PAIRS = [
     ("A dog runs.", "An animal moves.", "entailment"),
@@ -179,7 +179,9 @@ def test_invalid_input_is_refused_with_file_and_line(tmp_path):
     with pytest.raises(ValueError, match=r"x\.csv, line 3: unknown label 'contra'; expected entailment"):
         build_nli_triplets(path)
     path.write_text("premise,label\na,0\n")
-    with pytest.raises(ValueError, match=r"x\.csv: no column 'hypothesis' or 'sentence2'; the columns are 'premise'"):
+    with pytest.raises(
+        ValueError, match=r"x\.csv: no column 'hypothesis' \(also .*: sentence2\)\. The columns are 'premise'"
+    ):
         build_nli_triplets(path)
     with pytest.raises(ValueError, match="row 2: unknown label 3"):
         build_nli_triplets([ROWS[0], ROWS[0] | {"label": 3}])

@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.scored_pairs import resolve_scored_pairs
+from simcse_hf.data.columns import resolve_scored_pairs
 from simcse_hf.data.tokenize import tokenize_dataset
 
 ROWS = {"id": [1, 2, 3], "sentence1": ["a cat", "a dog", ""], "sentence2": ["the cat", "a bird", "it"]}

@@ -12,15 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.files import open_table
-from simcse_hf.data.lines import decoded_lines
-from simcse_hf.data.rows import RowReport, clean_rows
-from simcse_hf.data.texts import stream_texts
+from simcse_hf.data.read import decoded_lines, open_table, stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.inference.batches import length_sorted_batches
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
-from simcse_hf.models.settings import ContrastiveSettings
+from simcse_hf.models.configuration import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
 examples = settings(
@@ -74,23 +72,23 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
         pq.write_table(pa.Table.from_pylist(records), path)
     else:
         write(path, json.dumps(records) if suffix == "json" else "\n".join(map(json.dumps, records)))
-    table, report = open_table(path), RowReport()
-    assert [tuple(row) for row in clean_rows(table, ["sent0", "sent1"], 2, report)] == rows
-    assert report.rows == len(rows) and not report.dropped
+    cleaner = RowCleaner("a", ["sent0", "sent1"], 2)
+    assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == rows
+    assert cleaner.kept == len(rows) and not cleaner.counts["dropped"]
 
 
 @examples
 @given(st.lists(st.tuples(st.none() | texts, st.none() | texts), min_size=1, max_size=8))
 def test_a_row_is_kept_or_counted_as_dropped(tmp_path, rows):
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"sent0": a, "sent1": b}) for a, b in rows))
-    report = RowReport()
+    cleaner = RowCleaner("a", ["sent0", "sent1"], 2)
     kept = [(a, b) for a, b in rows if a and a.strip() and b and b.strip()]
     if not kept:
         with pytest.raises(ValueError, match=f"every one of the {len(rows)} row"):
-            list(clean_rows(open_table(path), ["sent0", "sent1"], 2, report))
+            list(cleaner.clean_all(open_table(path).rows(cleaner.columns)))
     else:
-        assert [tuple(row) for row in clean_rows(open_table(path), ["sent0", "sent1"], 2, report)] == kept
-    assert (report.rows, report.dropped) == (len(kept), len(rows) - len(kept))
+        assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == kept
+    assert (cleaner.kept, cleaner.counts["dropped"]) == (len(kept), len(rows) - len(kept))
 
 
 @examples
@@ -137,16 +135,12 @@ json_values = st.recursive(
 )
 
 
-def table_of(name):
-    return next(table for table, values in ContrastiveSettings().to_section().items() if name in values)
-
-
 @settings(examples, max_examples=200)
 @given(st.sampled_from(sorted(ContrastiveSettings().to_dict())), json_values)
 def test_a_setting_of_any_value_is_accepted_or_named_in_the_error(name, value):
     try:
-        settings = ContrastiveSettings.resolve({table_of(name): {name: value}})
+        settings = ContrastiveSettings.from_section({name: value})
     except ValueError as error:
         assert name in str(error)
     else:
-        assert ContrastiveSettings.resolve(settings.to_section()) == settings
+        assert ContrastiveSettings.from_section(settings.to_dict()) == settings

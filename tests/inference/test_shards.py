@@ -17,7 +17,7 @@ import torch
 from conftest import WORDS, tiny_config
 
 from simcse_hf.cli.encode import encode_main
-from simcse_hf.data.texts import placed_texts, stream_texts
+from simcse_hf.data.read import placed_texts, stream_texts
 from simcse_hf.inference import encoding, shard_rows, shards
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
 from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, shard_paths

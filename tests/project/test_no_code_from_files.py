@@ -21,7 +21,7 @@ import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.encode import encode_main
-from simcse_hf.data.readers import load_text_dataset
+from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation.report import read_results
 from simcse_hf.evaluation.word_vectors import WordVectors
 from simcse_hf.inference.shards import encode_file, read_shards
@@ -157,7 +157,7 @@ def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload,
         config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
         load(folder)
     content = json.loads((folder / "config.json").read_text())
-    content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
+    content["simcse"]["dense_layers"][0]["activation_function"] = kind
     (folder / "config.json").write_text(json.dumps(content))
     assert "activation_function" in load(folder)
 

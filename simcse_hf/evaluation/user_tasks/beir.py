@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ...data.files import SUFFIX, open_table
+from ...data.read import SUFFIX, open_table
 from .reading import checked_text, file_of, short_name
 from .retrieval import JudgedQuery, RetrievalTask
 

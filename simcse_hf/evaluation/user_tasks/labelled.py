@@ -6,8 +6,9 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ...data.files import open_table
-from .reading import checked_label, checked_text, file_of, find_columns, has_column, read_columns
+from ...data.columns import find_part
+from ...data.read import open_table
+from .reading import checked_label, checked_text, file_of, read_columns
 
 logger = logging.get_logger(__name__)
 
@@ -78,8 +79,7 @@ def read_labelled_rows(path: Path) -> tuple[LabelledRows, LabelledRows | None]:
 def _read(path: Path) -> dict[str, LabelledRows]:
     """Read a table by split; without a column of that name, the only split is `""`."""
     table = open_table(path)
-    divided = has_column(table, "split")
-    find_columns(table, "text", "label")
+    divided = find_part(table.columns, "split") is not None
     splits: dict[str, LabelledRows] = {}
     label_of: dict[tuple[str, str], str] = {}
     repeated: Counter[str] = Counter()

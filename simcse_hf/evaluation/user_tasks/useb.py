@@ -6,7 +6,7 @@ The layouts are those of the archive `data-eval` that the benchmark's own packag
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...data.lines import decoded_lines
+from ...data.read import decoded_lines
 from ...ops.files import read_json_object
 from ..pairs import ScoredPairs
 from .base import UserTask

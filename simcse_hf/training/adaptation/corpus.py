@@ -11,8 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ...data.files import JsonFile
-from ...data.texts import text_column
+from ...data.read import text_column
 
 logger = logging.get_logger(__name__)
 
@@ -120,8 +119,7 @@ def _open(path: str | os.PathLike[str], column: str | None) -> tuple[Any, str]:
             "Write one object on each line and name the file .jsonl, of which a sample is read."
         )
     table, column = text_column(path, column)
-    if isinstance(table, JsonFile):
-        table.refuse_late_keys = False  # only the column of texts is read
+    table.refuse_late_keys = False  # only the column of texts is read
     return table, column
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from ...data.documents import read_documents
-from ...data.files import LinesFile, open_table
+from ...data.read import open_table
 from ...data.views.words import DeleteWords, split_words
 from .corpus import MIN_TEXTS, Corpus
 
@@ -117,7 +117,7 @@ def _titles(corpus: Corpus, rng: random.Random) -> DrawnTask | None:
 
 def _documents(corpus: Corpus, rng: random.Random) -> DrawnTask | None:
     table = open_table(corpus.path)
-    if not isinstance(table, LinesFile):
+    if table.format != "txt":
         return None
     try:
         read = [list(dict.fromkeys(document)) for document in islice(read_documents(corpus.path), _MAX_DOCUMENTS)]

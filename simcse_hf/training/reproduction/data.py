@@ -11,7 +11,7 @@ import pandas as pd
 from huggingface_hub import try_to_load_from_cache
 
 from ...data.documents import read_documents
-from ...evaluation.pairs import read_lines
+from ...data.read import read_lines
 from ...ops.files import write_atomically
 
 #: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from datasets import Dataset
 
-from ...data.files import open_table
 from ...data.nli import build_nli_triplets
 from ...data.positive_pairs import build_positive_pairs
+from ...data.read import open_table
 from ...data.row_filter import keeps, parse_condition
 from ...evaluation.sts_data import read_sts_texts
 from ...ops.files import write_atomically

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.readers import load_text_dataset
+from ...data.read import load_text_dataset
 from ...postprocessing.per_set import fit_per_set
 from .data import find_data
 
