@@ -13,7 +13,6 @@ from pathlib import Path
 from .harness import Report
 
 BENCHMARKS = {
-    "batch_invariance": "differing bits of encoding over random batchings, and the cost of having none",
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "versions": "training and encoding with this checkout and another one",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
@@ -22,20 +21,12 @@ BENCHMARKS = {
     "objective_cost": "the cost of each objective as a share of a training step",
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
-    "lexical_overlap": "the words that the two texts of a training pair share",
-    "recipes": "the learning curves of the two training recipes on real text",
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
-    "search": "exact and approximate search",
-    "billion": "compressed cells on disk, and pgvector: recall, bytes, build time and latency",
     "fuzz": "mutated files through every parser",
-    "mutants": "the share of small changes of the code that make a test fail",
     "mining": "mining hard negatives against encoding alone",
-    "processes": "one against two CPU processes",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
     "file_kills": "encoding and index saving that are killed, and concurrent additions: what is lost",
-    "soak": "memory, time of a step and open files over many steps",
-    "scaling": "a model of the cost on 1 to 512 GPUs (computed, not measured)",
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks cpu --output benchmarks/results/cpu.json
 
-All contestants start from the same weights, read the same texts and take turns; the figures are medians. Before the
+All contestants start from the same weights, read the same texts and take turns; the times are medians. Before the
 timing, losses without dropout and embeddings are compared: `agree` is the largest difference. `peak_share` is the
 number of floating point operations that ours executes, counted by torch, relative to the rate of a large matrix
 product measured in the same run. Memory is the growth of a process's peak over a training step, each in a process of
@@ -20,6 +20,7 @@ from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from simcse_hf import SimCSE, SimilarityEvalCallback
+from simcse_hf.ops.processor import lacks_bfloat16
 
 from .contestants import Ours, Peer, Plain, encode_ours, encode_peer
 from .harness import (
@@ -66,6 +67,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
         batch=BATCH,
         max_seq_length=LENGTH,
     )
+    if unknown := sorted(set(options.texts or ()) - texts.keys()):
+        raise SystemExit(f"--texts {', '.join(unknown)}: choose from {', '.join(map(repr, texts))}")
     if "train" in options.only:
         for name in options.texts or texts:
             keep(report, compare_training(name, texts[name], options))
@@ -94,17 +97,15 @@ def keep(report: Report, rows: list[dict]) -> None:
 
 
 def compare_training(name: str, rows: Dataset, options: argparse.Namespace) -> list[dict]:
-    """Compare the sentences per second of each contestant, in float32 and with bf16 autocast."""
+    """Compare the sentences per second of each contestant, in float32 and, where it is fast, with bf16 autocast."""
     losses = {kind: make(options.model, rows, bf16=False).loss_without_dropout() for kind, make in CONTESTANTS.items()}
-    contestants = {
-        "ours": Ours(options.model, rows, bf16=False),
-        "peer": Peer(options.model, rows, bf16=False),
-        "ours, bf16": Ours(options.model, rows, bf16=True),
-        "peer, bf16": Peer(options.model, rows, bf16=True),
-        "plain": Plain(options.model, rows, bf16=False),
-    }
+    contestants = {kind: make(options.model, rows, bf16=False) for kind, make in CONTESTANTS.items()}
+    modes = [("float32", "ours", torch.float32)]
+    if not lacks_bfloat16():
+        modes.append(("bf16 autocast", "ours, bf16", torch.bfloat16))
+        contestants |= {"ours, bf16": Ours(options.model, rows, True), "peer, bf16": Peer(options.model, rows, True)}
     turns = {kind: lambda c=contestant: c.time_steps(options.steps) for kind, contestant in contestants.items()}
-    rates = {dtype: lambda d=dtype: matmul_rate(d) for dtype in (torch.float32, torch.bfloat16)}
+    rates = {dtype: lambda d=dtype: matmul_rate(d) for *_, dtype in modes}
     medians = take_turns({**turns, **rates}, options.rounds)
     with FlopCounterMode(display=False) as counter:
         contestants["ours"].time_steps(1)
@@ -115,17 +116,16 @@ def compare_training(name: str, rows: Dataset, options: argparse.Namespace) -> l
             "work": f"training step, {name}, {label}",
             "ours": round(sentences / medians[kind], 1),
             "peer": round(sentences / medians["peer"], 1),
-            "peer_bf16": round(sentences / medians["peer, bf16"], 1),
             "plain": round(sentences / medians["plain"], 1),
             "unit": "sentences/s",
             "ratio": round(medians["peer"] / medians[kind], 2),
-            "ratio_to_peer_bf16": round(medians["peer, bf16"] / medians[kind], 2),
+            "ratio_to_peer_bf16": round(medians["peer, bf16"] / medians[kind], 2) if len(modes) > 1 else None,
             "ratio_to_plain": round(medians["plain"] / medians[kind], 2),
             "peak_share": round(flops / medians[kind] / medians[dtype], 3),
             "gemm_gflops": round(medians[dtype] / 1e9, 1),
             "agree": max(abs(loss - losses["ours"]) for loss in losses.values()),
         }
-        for label, kind, dtype in (("float32", "ours", torch.float32), ("bf16 autocast", "ours, bf16", torch.bfloat16))
+        for label, kind, dtype in modes
     ]
 
 
@@ -180,11 +180,12 @@ def compare_encoding(options: argparse.Namespace) -> list[dict]:
 
     with FlopCounterMode(display=False) as counter:
         encode("float32")
-    turns = {kind: lambda k=kind: encode(k) for kind in ("peer", "float32", "bfloat16")}
-    rates = {dtype: lambda d=dtype: matmul_rate(d) for dtype in (torch.float32, torch.bfloat16)}
+    kinds = ["float32"] if lacks_bfloat16() else ["float32", "bfloat16"]
+    turns = {kind: lambda k=kind: encode(k) for kind in ("peer", *kinds)}
+    rates = {dtype: lambda d=dtype: matmul_rate(d) for dtype in (getattr(torch, kind) for kind in kinds)}
     medians = take_turns({**turns, **rates}, max(1, options.rounds // 2))
     rows = []
-    for kind in ("float32", "bfloat16"):
+    for kind in kinds:
         difference = (embeddings[kind] - embeddings["peer"]).abs().max().item()
         one_minus_cosine = (1 - (embeddings[kind].double() * embeddings["peer"].double()).sum(1)).max().item()
         peak = medians[getattr(torch, kind)]

@@ -9,7 +9,6 @@ import platform
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from datasets import Dataset
 from tqdm import tqdm
 
 from simcse_hf import load_text_dataset
-from simcse_hf.data.sample import SampleCorpus, write_sample_corpus
+from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 
@@ -77,18 +76,13 @@ def model_or_default(model: Path | None) -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def sample_corpus() -> SampleCorpus:
-    """Generate the sample corpus in a temporary folder."""
-    return write_sample_corpus(tempfile.mkdtemp(prefix="simcse-sample-"))
-
-
 def training_texts(data: Path | None, max_rows: int) -> dict[str, Dataset]:
     """Read the first rows of each kind of training text, real or generated.
 
     The first entry holds the shortest sentences, those of the paper's own file.
     """
     if data is None:
-        corpus = sample_corpus()
+        corpus, _ = sample_files()
         triplets = load_text_dataset(str(corpus.train_triplets), max_rows=max_rows)
         sentences = {"generated sentences": load_text_dataset(str(corpus.train_sentences), max_rows=max_rows)}
     else:
@@ -106,7 +100,7 @@ def training_texts(data: Path | None, max_rows: int) -> dict[str, Dataset]:
 def sts_sets(data: Path | None) -> dict[str, dict[str, ScoredPairs]]:
     """Read the pairs of the STS tasks by task and subset or split; the pairs of the sample corpus without data."""
     if data is None:
-        corpus = sample_corpus()
+        corpus, _ = sample_files()
         files = {"dev": corpus.dev, "test": corpus.test}
         return {"generated pairs": {split: read_scored_pairs(path, split) for split, path in files.items()}}
     folder = data / "senteval/downstream"
@@ -121,7 +115,7 @@ def distinct_sentences(sets: dict[str, dict[str, ScoredPairs]]) -> list[str]:
 
 def dev_pairs(data: Path | None) -> ScoredPairs:
     """Read STS-B dev, or the dev pairs of the sample corpus."""
-    path = sample_corpus().dev if data is None else data / "senteval/downstream/STS/STSBenchmark/sts-dev.csv"
+    path = sample_files()[0].dev if data is None else data / "senteval/downstream/STS/STSBenchmark/sts-dev.csv"
     return read_scored_pairs(path, "stsb")
 
 

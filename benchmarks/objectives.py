@@ -24,14 +24,14 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
 from simcse_hf.data.documents import read_documents
+from simcse_hf.data.sample import sample_files
 from simcse_hf.data.spans import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.report import spread
 from simcse_hf.objectives import objective_class
-from simcse_hf.training.sample_encoder import build_sample_encoder
 from simcse_hf.training.script_arguments import dropout_settings
 
-from .harness import Report, add_data_option, dev_pairs, markdown, sample_corpus
+from .harness import Report, add_data_option, dev_pairs, markdown
 
 STEPS, BATCH, LENGTH, SENTENCES = 100, 16, 24, 20_000
 MOST_WORDS = 14  # Wikipedia sentences as short as those of STS-B, cheap enough for many runs on a CPU
@@ -93,10 +93,10 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def default_encoder(options: argparse.Namespace) -> Path:
-    """Return the small real encoder beside the data, or make the sample encoder."""
+    """Return the small real encoder beside the data, or the sample encoder."""
     if options.data is not None:
         return options.data.parent / "models/minilm-remasked-6x384"
-    return build_sample_encoder(options.work_dir / "encoder", sample_corpus())
+    return sample_files()[1]
 
 
 class Texts:
@@ -112,7 +112,7 @@ class Texts:
         return self._made[name]
 
     def _generate(self, name: str) -> Dataset:
-        corpus = sample_corpus()
+        corpus, _ = sample_files()
         return load_text_dataset(str(corpus.train_sentences if name == "wiki" else corpus.train_triplets))
 
     def _make(self, name: str) -> Dataset:

@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
-from simcse_hf.models.configuration import ContrastiveSettings
+from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
 from simcse_hf.publishing.card_results import Table
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type chec
     from .data.read import load_text_dataset
     from .inference.simcse import SimCSE
     from .models.auto import AutoModelForCL
-    from .models.configuration import ContrastiveSettings
     from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
+    from .models.settings import ContrastiveSettings
     from .training.callbacks import SimilarityEvalCallback
     from .training.trainer import SimCSETrainer
     from .training.training_args import SimCSETrainingArguments
@@ -42,7 +42,7 @@ _MODULE_OF = {
     "BertForCL": "models.modeling",
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
-    "ContrastiveSettings": "models.configuration",
+    "ContrastiveSettings": "models.settings",
     "RobertaForCL": "models.modeling",
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",

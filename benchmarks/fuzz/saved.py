@@ -12,9 +12,9 @@ from torch import nn
 from simcse_hf import SimCSE
 from simcse_hf.inference.manifest import read_manifest
 from simcse_hf.inference.shards import read_shards
-from simcse_hf.models.configuration import ContrastiveSettings
 from simcse_hf.models.head import load_dense
 from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
+from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.postprocessing.files import find_transform
 from simcse_hf.search import SentenceIndex, describe
 
@@ -38,7 +38,7 @@ def _read_settings(folder: Path) -> None:
         section = json.loads((folder / "section.json").read_bytes())
     except (ValueError, OSError, RecursionError):
         return  # transformers reads config.json
-    ContrastiveSettings.from_section(section)
+    ContrastiveSettings.resolve(section)
 
 
 def _read_sentence_transformers(folder: Path) -> None:
@@ -95,7 +95,7 @@ _PROBE = json.loads((_OLD / "index/index.json").read_text())["probe"]
 
 def saved_targets() -> list[Target]:
     """Return the targets whose inputs are folders that the package has written."""
-    section = {"section.json": json.dumps(ContrastiveSettings().to_dict()).encode()}
+    section = {"section.json": json.dumps(ContrastiveSettings().to_section()).encode()}
     bert = "modules.json", "*_config.json", "config_*.json", "*/config.json"
     return [
         Target("settings", [section], _read_settings, names_file=False),

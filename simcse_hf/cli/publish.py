@@ -63,11 +63,10 @@ def _card_parser() -> argparse.ArgumentParser:
         help="result files of `simcse-hf evaluate`; default: evaluation*.json in the folder",
     )
     parser.add_argument(
-        "--baseline",
+        "--comparison",
         nargs="+",
         metavar="FILE",
-        help="result files of other models, from which the card gives the differences with their significance; "
-        "default: baseline*.json in the folder",
+        help="JSON files of `simcse-hf compare`, whose tables the card shows; default: comparison*.json in the folder",
     )
     parser.add_argument("--repo_id", metavar="OWNER/NAME", help="name on the hub, for the usage examples")
     parser.add_argument("--language", nargs="+", metavar="CODE", help="codes of the languages, such as en")
@@ -93,7 +92,7 @@ def card_main(argv: list[str]) -> int:
     path = write_card(
         arguments.directory,
         arguments.results,
-        baselines=arguments.baseline,
+        comparisons=arguments.comparison,
         repo_id=arguments.repo_id,
         language=arguments.language,
         license=arguments.license,

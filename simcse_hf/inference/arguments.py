@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
-from ..models.configuration import SECTION, ContrastiveSettings
 from ..models.poolers import POOLER_TYPES
+from ..models.settings import SECTION, ContrastiveSettings
 from ..ops.files import HUB_ARGUMENTS
 
 

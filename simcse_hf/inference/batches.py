@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
-from ..models.configuration import max_positions
+from ..models.settings import max_positions
 from ..ops.distributed import world
 from ..ops.invariance import is_batch_invariant, padded_width
 from ..ops.memory import keep_freed_memory

@@ -15,8 +15,8 @@ from transformers.utils import logging
 
 from ..data.read import list_texts
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, check_tokenizer, max_positions
 from ..models.poolers import POOLER_TYPES
+from ..models.settings import check_max_length, check_tokenizer, max_positions
 from ..ops.files import explain_damage
 from ..ops.finite import check_finite
 from ..postprocessing import VectorTransform

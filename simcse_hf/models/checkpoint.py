@@ -12,7 +12,6 @@ from transformers.utils import logging
 
 from ..ops.files import find_file, select_hub_arguments
 from ..postprocessing.files import DESCRIPTION, FOLDER
-from .configuration import SECTION, SETTING_NAMES, ContrastiveSettings
 from .head import (
     POOLER_FOLDERS,
     WEIGHTS,
@@ -39,6 +38,7 @@ from .sentence_transformers import (
     read_sentence_transformers_settings,
     save_sentence_transformers_files,
 )
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, drop_unchosen
 
 logger = logging.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
             raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
         # As one argument under a name of ours: transformers moves an argument that is also a key of config.json into
         # the config, and some configs have a `pooler_type` of their own.
-        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        settings = drop_unchosen({name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES})
         files = read_sentence_transformers_settings(name_or_path, **select_hub_arguments(kwargs))
         kwargs["_settings"] = _combine_settings(name_or_path, files, settings, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
@@ -176,8 +176,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
             model, info = load(key_mapping=renames)
         has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
         model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
-        section = model._saved_section or {}
-        pooling = [section.get(name, "none") == getattr(model.settings, name) for name in _POOLING_SETTINGS]
+        pooling = [model._saved.get(name, "none") == getattr(model.settings, name) for name in _POOLING_SETTINGS]
         model._load_pooler_layers(name_or_path, kwargs, has_them=all(pooling))
         keeps = head in ("keep", "pooler", "dense") or (
             head == "auto" and has_head and (has_reference_head or model._is_trained(info))
@@ -197,7 +196,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         unused = sorted({key.split(".")[0] for key in model._explained_keys[1]})
         if unused:
             logger.info(f"{name_or_path}: embeddings do not use its pretraining head ({', '.join(unused)}).")
-        if model._saved_section is not None:
+        if model.has_section:
             model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
         loaded: Any = (model, info) if wants_info else model
         return loaded
@@ -232,7 +231,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         if self.has_own_pooler:
             return not any(".pooler." in f".{key}" for key in info["missing_keys"])
         # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-        is_ours = self._saved_section is not None and head != "pooler"
+        is_ours = self.has_section and head != "pooler"
         return is_ours and load_head(self.sentence_head, name_or_path, kwargs)
 
     def _settle_head(
@@ -251,8 +250,7 @@ class ContrastiveCheckpoint(ModelWithObjective):
         """
         linear = next(module for module in self.contrastive_head.modules() if isinstance(module, nn.Linear))
         dense = nn.Linear(linear.in_features, linear.out_features)
-        has_section = self._saved_section is not None
-        uses_head = has_section and ContrastiveSettings.from_section(self._saved_section).inference_pooler == "cls"
+        uses_head = self._saved.get("pooler_type") == "cls" and not self._saved["mlp_only_train"]
         is_listed = uses_head and files.pooler_type == "cls_before_pooler" and files.dense_folders
         if not is_listed or not load_dense(dense, name_or_path, files.dense_folders[0], kwargs):
             if head == "dense":
@@ -314,9 +312,8 @@ class ContrastiveCheckpoint(ModelWithObjective):
 
     def _is_trained(self, info: dict) -> bool:
         """Return whether the head of the checkpoint was trained as a head of embeddings."""
-        section = self._saved_section
-        if section is not None:
-            return section.get("pooler_type", "cls") == "cls"
+        if self.has_section:
+            return self._saved["pooler_type"] == "cls"
         unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
         mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
         mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
@@ -347,7 +344,7 @@ def _combine_settings(
     if files.prompts:
         read = {"prompts": files.prompts, "default_prompt_name": files.default_prompt_name}
     if section is not None:
-        saved = ContrastiveSettings.from_section(section)
+        saved = ContrastiveSettings.resolve(section)
         layout = {name: settings[name] for name in settings if name in _LAYOUT_SETTINGS}
         if files.pooler_type and all(getattr(saved, name) == value for name, value in layout.items()):
             _check_modules(name_or_path, files, saved)

@@ -21,11 +21,11 @@ from ..ops.dropout import use_fast_dropout
 from ..ops.flash import avoid_cudnn_attention
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
-from .configuration import SECTION, ContrastiveSettings
 from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead, TemplateHead
 from .objective import AUXILIARY_MODULES
 from .output import ContrastiveOutput
 from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
+from .settings import SECTION, ContrastiveSettings
 from .views import check_lengths, check_shapes, embed_views
 
 #: Settings that do not concern the objective: it is kept when they change.
@@ -76,13 +76,14 @@ class ContrastiveModel(ContrastiveCheckpoint):
     ) -> None:
         config = copy.deepcopy(config)  # this model writes its own settings into it
         super().__init__(config)
-        self._saved_section = getattr(config, SECTION, None)
+        self.has_section = getattr(config, SECTION, None) is not None
+        self._saved = ContrastiveSettings.from_config(config).to_dict() if self.has_section else {}
         self.settings = ContrastiveSettings.from_config(config, **(_settings or {}), **settings)
         self.head_source = "fresh"
         self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder = None
-        setattr(config, SECTION, self.settings.to_dict())
+        setattr(config, SECTION, self.settings.to_section())
         setattr(self, self.base_model_prefix, self.base_class(config))
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
@@ -119,9 +120,9 @@ class ContrastiveModel(ContrastiveCheckpoint):
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
             )
         before = self.settings.to_dict()
-        self.settings = ContrastiveSettings.from_config(self.config, **settings)
+        self.settings = ContrastiveSettings.from_config(self.config, **{"do_mlm": self.settings.do_mlm, **settings})
         after = self.settings.to_dict()
-        setattr(self.config, SECTION, after)
+        setattr(self.config, SECTION, self.settings.to_section())
         if any(before[name] != after[name] for name in before.keys() - _NOT_THE_OBJECTIVES):
             self.objective = self.second_encoder = None
 

@@ -14,7 +14,7 @@ from ..objectives import Objective, make_objective
 from ..objectives.base import Encoder
 from ..objectives.masked_lm import StockMaskedLMHead
 from ..objectives.matryoshka import make_matryoshka
-from .configuration import ContrastiveSettings
+from .settings import ContrastiveSettings
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel
@@ -44,7 +44,8 @@ class ModelWithObjective(_Base):
     has_own_pooler: bool
     #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
     head_source: str
-    _saved_section: dict[str, Any] | None
+    _saved: dict[str, Any]  # the settings of the checkpoint
+    has_section: bool
     _objective_file: str | None
     _stock_mlm_head: StockMaskedLMHead
 
@@ -89,8 +90,7 @@ class ModelWithObjective(_Base):
                 )
             self.second_encoder = self.copy_encoder()
         self.objective.to(self.device).train(self.training)
-        saved = self._saved_section or {}
-        if self._objective_file and all(saved.get(name) == settings[name] for name in _OBJECTIVE_SETTINGS):
+        if self._objective_file and all(self._saved.get(name) == settings[name] for name in _OBJECTIVE_SETTINGS):
             load_auxiliary_state(self, self._objective_file)
 
     def copy_encoder(self) -> Self:

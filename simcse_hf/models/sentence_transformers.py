@@ -15,9 +15,9 @@ from transformers.utils import logging
 from ..objectives.is_bert import NGRAM_POOLER
 from ..ops.files import find_file
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
-from .configuration import ContrastiveSettings, max_positions
 from .head import FOLDER, POOLER_FOLDERS, WEIGHTS, save_dense, save_head
 from .poolers import SECOND_LAYER, TEMPLATE_POOLER, needs_hidden_states
+from .settings import ContrastiveSettings, max_positions
 
 logger = logging.get_logger(__name__)
 

@@ -129,7 +129,7 @@ class Objective(nn.Module):
     The class attributes describe the objective to the rest of the package:
 
     - `summary` completes the sentence "This model was trained with ..." of a model card.
-    - `papers` lists keys of `simcse_hf.publishing.papers`. The first key is the paper of the method itself.
+    - `papers` lists keys of `simcse_hf.publishing.card_training`. The first key is the paper of the method itself.
     - `defaults` maps names of training-script arguments to the paper's values, such as
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
       YAML file sets the argument, and log which ones they used. They override the script's own defaults. Options of

@@ -13,33 +13,33 @@ from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yam
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from ..models.configuration import SECTION, ContrastiveSettings, max_positions
 from ..models.head import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.settings import SECTION, ContrastiveSettings, max_positions
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.files import Fit, find_transform
 from ..postprocessing.interface import VectorTransform
 from .card_adaptation import adaptation_seeds, adaptation_tables, adaptation_text, read_adaptation
-from .card_comparison import Measured, comparison_tables, read_measured
 from .card_results import (
+    Measured,
     Table,
+    comparison_text,
+    dev_table,
     eval_result_entries,
+    evaluation_tables,
     model_index,
+    read_measured,
     read_run,
     without_outdated,
 )
-from .card_tables import dev_table, evaluation_tables
-from .card_training import hub_id, hyperparameters, papers_of, read_emissions, training_context
-from .papers import PAPERS, bibtex_of
+from .card_training import PAPERS, bibtex_of, hub_id, hyperparameters, papers_of, training_context
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
-# Cards of earlier versions are still recognised as written by this package.
-_MARKERS = (MARKER, "<!-- Written by `simcse-hf card`; what is changed here by hand is lost at its next run. -->")
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("citation", "training_text", "template", "prompt")
+_WRITTEN_HERE = ("citation", "training_text", "template", "prompt", "comparison")
 FRONT_MATTER: dict[str, Any] = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
@@ -61,7 +61,7 @@ def write_card(
     directory: str | os.PathLike,
     evaluations: Sequence[str | os.PathLike] | None = None,
     *,
-    baselines: Sequence[str | os.PathLike] | None = None,
+    comparisons: Sequence[str | os.PathLike] | None = None,
     repo_id: str | None = None,
     run: dict[str, Any] | None = None,
     language: str | Sequence[str] | None = None,
@@ -71,15 +71,15 @@ def write_card(
 ) -> Path:
     """Write the card of a saved model, and `.eval_results` for the benchmarks that the hub knows.
 
-    All figures come from files: `results.json` of the training run in `directory`, and the evaluations.
+    All scores come from files: `results.json` of the training run in `directory`, and the evaluations.
 
     Args:
         directory (`str` or `os.PathLike`): The directory of the model.
         evaluations (`Sequence`, *optional*): JSON files written by `simcse-hf evaluate --output`. By default, all
             files `evaluation*.json` in `directory` that are not older than the weights. After training with several
             seeds, files of the same name in the folders of all seeds give means and standard deviations.
-        baselines (`Sequence`, *optional*): Such files for other models, from which the card gives the differences with
-            their significance. By default, all files `baseline*.json` in `directory`.
+        comparisons (`Sequence`, *optional*): JSON files written by `simcse-hf compare --output`, whose tables the card
+            shows. By default, all files `comparison*.json` in `directory`.
         repo_id (`str`, *optional*): The model's name on the hub, for the usage examples. Defaults to `your-name/`
             followed by the name of the directory.
         run (`dict`, *optional*): The result of `describe_run`, where `results.json` is not written yet. A
@@ -106,21 +106,18 @@ def write_card(
     adaptation = read_adaptation(directory)
     trained = run or adaptation_seeds(adaptation)
     measured = _read_evaluations(directory, evaluations, repo_id, settings, transform, trained)
-    emissions = read_emissions(directory / "emissions.csv")
-    figures = [figure for each in measured for figure in model_index(each.document)]
+    scores = [score for each in measured for score in model_index(each.document)]
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     in_sentence_transformers = _is_sentence_transformers_model(directory)
     languages = language if language is None or isinstance(language, str) else list(language)
-    optional: dict[str, Any] = _library(settings.objective, in_sentence_transformers, tags or ())
-    optional |= {"co2_eq_emissions": {"emissions": emissions["grams"], "source": "CodeCarbon"}} if emissions else {}
     data = ModelCardData(
         language=languages or previous.get("language"),
         license=license or previous.get("license"),
         datasets=list(datasets or ()) or previous.get("datasets"),
         base_model=hub_id(run.get("base_model") or adaptation.get("model")) or previous.get("base_model"),
-        model_name=name if figures else None,
-        eval_results=figures or None,
-        **optional,
+        model_name=name if scores else None,
+        eval_results=scores or None,
+        **_library(settings.objective, in_sentence_transformers, tags or ()),
     )
     method = transform[0].method if transform else None
     context = model_context(config, settings, run, transform, data.datasets)
@@ -133,11 +130,12 @@ def write_card(
             *filter(None, [dev_table(run, method)]),
             *adaptation_tables(adaptation),
             *(table for each in measured for table in evaluation_tables(each, trained)),
-            *comparison_tables(measured, _baselines(directory, baselines, measured), trained, name),
         ],
+        comparison=comparison_text(
+            sorted(directory.glob("comparison*.json")) if comparisons is None else [Path(path) for path in comparisons]
+        ),
         training_text=adaptation_text(adaptation),
         hyperparameters=hyperparameters(settings, config, run),
-        emissions=emissions,
         sentence_transformers=in_sentence_transformers,
         **context,
     )
@@ -242,7 +240,7 @@ def _activation(layer: dict[str, Any]) -> str:
 
 def is_written_by_hand(path: Path) -> bool:
     """Return whether there is a card that [`write_card`] did not write."""
-    return path.exists() and not any(marker in path.read_text(encoding="utf-8") for marker in _MARKERS)
+    return path.exists() and MARKER not in path.read_text(encoding="utf-8")
 
 
 def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
@@ -281,13 +279,6 @@ def _read_evaluations(
         (settings.inference_pooler, None) if transform is None else (transform[1].pooler, transform[0].method)
     )
     return [read_measured(Path(path), directory, repo_id, run, pooler=pooler, transform=method) for path in paths]
-
-
-def _baselines(directory: Path, paths: Sequence[str | os.PathLike] | None, measured: Sequence[Measured]) -> list[Path]:
-    """Return the result files to compare with: by default those beside the model, if there is what to compare."""
-    if paths is None:
-        return sorted(directory.glob("baseline*.json")) if measured else []
-    return [Path(path) for path in paths]
 
 
 def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[str, Any]:

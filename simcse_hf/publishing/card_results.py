@@ -1,17 +1,30 @@
-"""Turns result files into the tables of a card and into the entries that the hub reads."""
+"""Turn training results and evaluations into the tables of a card and into the entries that the hub reads."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, EvalResultEntry
 from transformers.utils import logging
 
-from ..evaluation.report import NOT_TASKS, headline, is_transfer, is_user_task, read_results
+from ..evaluation.compare import describe_difference, format_comparison
+from ..evaluation.report import (
+    NOT_TASKS,
+    format_mteb_averages,
+    format_number,
+    headline,
+    is_transfer,
+    is_user_task,
+    read_results,
+    spread,
+)
 from ..evaluation.run import Evaluation
 from ..evaluation.sts_data import HUB_DATASETS
 from ..evaluation.tasks import STS_SUBSETS
 from ..ops.files import read_json_object
 from ..postprocessing.files import FOLDER
+from .card_training import public_name
 
 logger = logging.get_logger(__name__)
 
@@ -26,6 +39,14 @@ _TASK_TYPES = {
     "reranking": "reranking",
     "retrieval": "information-retrieval",
 }
+
+
+_DEV_METRICS = tuple(
+    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
+    "_recall@100".split()
+)
+_GEOMETRY = ("alignment", "uniformity", "isotropy")
+_PROTOCOL = ("mode", "aggregation", "metric", "regressor")
 
 
 @dataclass
@@ -92,6 +113,111 @@ def read_evaluation(
             "without --no_postprocess."
         )
     return document, Evaluation(document["results"], scores)
+
+
+@dataclass
+class Measured:
+    """An evaluation of the published model.
+
+    Args:
+        path (`Path`): The result file.
+        document (`dict`): Its content.
+        evaluation (`Evaluation`): Its results and scores.
+        seeds (`list[Evaluation]`): The same evaluation of the model of every seed; empty if one of them is missing.
+    """
+
+    path: Path
+    document: dict[str, Any]
+    evaluation: Evaluation
+    seeds: list[Evaluation]
+
+
+def read_measured(path: Path, directory: Path, repo_id: str | None, run: dict[str, Any], **expected: Any) -> Measured:
+    """Read an evaluation of a model, and those of its other seeds under the same file name in their folders.
+
+    Args:
+        path (`Path`): The result file.
+        directory (`Path`): The directory of the model.
+        repo_id (`str`, *optional*): The model's name on the hub.
+        run (`dict`): The content of `results.json`; empty without a record.
+        expected (`Any`): `pooler` and `transform`, as for [`read_evaluation`].
+
+    Returns:
+        [`Measured`]: The evaluation.
+
+    Raises:
+        ValueError: If a file is not a result file, or was measured with another model, pooler or transform.
+    """
+    document, evaluation = read_evaluation(path, directory, repo_id, **expected)
+    folders = [directory / f"seed-{seed}" for seed in seeds_of(run)] if len(seeds_of(run)) > 1 else []
+    files = [found for folder in folders for found in without_outdated([folder / path.name], folder)]
+    seeds = []
+    if files and len(files) == len(folders) and expected["transform"] is None:
+        seeds = [read_evaluation(file, file.parent, None, **expected) for file in files]
+        for file, (other, _) in zip(files, seeds, strict=True):
+            _check_protocol(file, other, path, document)
+    return Measured(path, document, evaluation, [each for _, each in seeds])
+
+
+def seeds_of(run: dict[str, Any]) -> list[int]:
+    """Return the seeds of a training run; empty without a record."""
+    if "seeds" in run:
+        return [each["seed"] for each in run["seeds"]["runs"]]
+    return [run["seed"]] if "seed" in run else []
+
+
+def seed_note(run: dict[str, Any], of_all_seeds: bool = False) -> str:
+    """Say in a sentence from how many seeds a figure of a trained model comes.
+
+    Args:
+        run (`dict`): The content of `results.json`; empty without a record.
+        of_all_seeds (`bool`, *optional*, defaults to `False`): Whether all seeds were measured, and not only the
+            published one.
+
+    Returns:
+        `str`: The sentence.
+    """
+    seeds = seeds_of(run)
+    if not seeds:
+        return "There is no record of the training, so it is unknown from how many seeds these figures come."
+    if len(seeds) == 1:
+        return f"All figures come from one seed ({seeds[0]})."
+    listed, published = ", ".join(map(str, seeds)), run["seeds"]["published"]
+    if of_all_seeds:
+        return f"Mean ± standard deviation over {len(seeds)} seeds ({listed}); the published seed is {published}."
+    chosen = "the best on the dev set" if run["seeds"]["chosen_by"] else "the first"
+    return f"All figures come from one seed ({published}), {chosen} of {len(seeds)}."
+
+
+def _check_protocol(path: Path, document: dict[str, Any], other: Path, reference: dict[str, Any]) -> None:
+    ours, theirs = reference["protocol"], document["protocol"]
+    different = [key for key in _PROTOCOL if ours.get(key) != theirs.get(key)]
+    if different:
+        listed = ", ".join(f"{key} {theirs.get(key)} and {ours.get(key)}" for key in different)
+        raise ValueError(f"{path} and {other} were measured with different protocols ({listed}). Evaluate both alike.")
+
+
+def comparison_text(paths: Sequence[Path]) -> str:
+    """Return the tables that `simcse-hf compare` wrote, as blocks of preformatted text.
+
+    Args:
+        paths (`Sequence[Path]`): JSON files that `simcse-hf compare --output` wrote.
+
+    Returns:
+        `str`: The tables.
+
+    Raises:
+        ValueError: If a file is not such a comparison. The message names the file.
+    """
+    advice = "Name a file that `simcse-hf compare --output` wrote."
+    tables = []
+    for path in paths:
+        comparison = read_json_object(path, "baseline", "differences", advice=advice)
+        text = format_comparison(comparison)
+        for name in (comparison["baseline"], *comparison["differences"]):  # as wide as before, without a local folder
+            text = text.replace(name, str(public_name(name)).ljust(len(name)))
+        tables.append(f"```\n{text}\n```")
+    return "\n\n".join(tables)
 
 
 def without_outdated(paths: list[Path], directory: Path) -> list[Path]:
@@ -190,3 +316,159 @@ def _headlines(document: dict) -> list[tuple[str, float]]:
         if task not in NOT_TASKS
     }
     return [(task, value) for task, value in values.items() if value is not None]
+
+
+def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None:
+    """Build the table of dev figures of a training run: before training, at the best and at the last evaluation.
+
+    Args:
+        run (`dict`): The content of `results.json`. With several seeds, the figures are means over them.
+        transform (`str`, *optional*): The transform that was fitted after training; these figures lack it.
+
+    Returns:
+        `Table`: The table, or None if the run had no evaluations.
+    """
+    if not run.get("final"):
+        return None
+    metrics = [key for key in run["final"] if key.endswith(_DEV_METRICS)]
+    seeds = seeds_of(run)
+    when = {"initial": "before training", "best": "best evaluation", "final": "last evaluation"}
+    if len(seeds) > 1:
+        when = {"initial": "before training", "final": "last evaluation", "saved": "saved weights"}
+        runs = run["seeds"]["runs"]
+        rows = [[label, *(_spread(runs, key, name) for name in metrics)] for key, label in when.items()]
+        rows.append([f"seed {run['seeds']['published']}, saved weights", *(_number(run["saved"], x) for x in metrics)])
+    else:
+        rows = [
+            [f"{label} (step {run[key]['step']})", *(_number(run[key], name) for name in metrics)]
+            for key, label in when.items()
+            if run.get(key)
+        ]
+    best = run.get("arguments", {}).get("load_best_model_at_end")
+    saved = f" The saved weights are those of the {'best evaluation' if best else 'last step'}."
+    protocol = "Measured on the dev set during training; all but alignment and uniformity x 100."
+    protocol += (saved if "arguments" in run else "") + f" {seed_note(run, of_all_seeds=True)}"
+    if change := run.get("change"):
+        start = f"{public_name(run.get('base_model')) or 'the model'} before training"
+        interval = (change["difference"], change["low"], change["high"])
+        described = describe_difference(*interval, change["confidence"], start)
+        drawn = f" and the {change['seeds']} seeds" if change["seeds"] > 1 else ""
+        protocol += f" Change of `{change['metric']}`: {described} (paired bootstrap over the examples{drawn})."
+        if best or len(seeds) > 1:
+            what = " and ".join(["checkpoint"] * bool(best) + ["seed"] * (len(seeds) > 1))
+            protocol += f" The same dev set chose the {what}, so the gain on other data may be smaller."
+    if transform is not None:
+        protocol += f" All figures are without the {transform}, which was fitted later."
+    return Table("Dev set", protocol, ["", *metrics], rows)
+
+
+def _digits(name: str) -> int:
+    return 4 if name.endswith(("alignment", "uniformity", "isotropy")) else 2
+
+
+def _number(evaluation: dict[str, Any], name: str) -> str:
+    return f"{evaluation[name]:.{_digits(name)}f}" if evaluation.get(name) is not None else "n/a"
+
+
+def _spread(runs: Sequence[dict[str, Any]], when: str, name: str) -> str:
+    values = [run[when][name] for run in runs if run[when].get(name) is not None]
+    return spread(values, _digits(name)) if len(values) == len(runs) else "n/a"
+
+
+def evaluation_tables(measured: Measured, run: dict[str, Any]) -> list[Table]:
+    """Build the tables for which an evaluation has results: STS, transfer, users' tasks, geometry and MTEB.
+
+    Args:
+        measured (`Measured`): The evaluation, also of the other seeds if they were measured.
+        run (`dict`): The content of `results.json`; empty without a record.
+
+    Returns:
+        `list[Table]`: The tables.
+    """
+    results, seeds = measured.document["results"], measured.seeds
+    note = seed_note(run)
+    several = f"{seed_note(run, of_all_seeds=True)} The first row is the published model." if seeds else note
+    tables = [
+        _average_table(measured, key, several) for key in ("average", "average_transfer") if _members(results, key)
+    ]
+    if users := [name for name, result in results.items() if is_user_task(result)]:
+        tables.append(_user_task_table(measured, users, several.replace("first row", "column `value`")))
+    if geometry := results.get("geometry"):
+        protocol_text = (
+            f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
+            f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
+            f"lower is better. {several}"
+        )
+        rows = _rows(measured, lambda each, name: each.results["geometry"][name], _GEOMETRY)
+        tables.append(Table("Geometry", protocol_text, [*[""] * bool(seeds), *_GEOMETRY], rows))
+    if mteb := results.get("mteb"):
+        rows = [[task, format_number(score)] for task, score in mteb.items()]
+        protocol_text = f"Main scores, measured with the package `mteb`. {note}"
+        tables.append(Table("MTEB", protocol_text, ["task", "score"], rows))
+        if averages := format_mteb_averages(mteb):
+            text = f"Means of the main scores; each data set counts once. {note}"
+            tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
+    return tables
+
+
+def _members(results: dict[str, Any], key: str) -> list[str]:
+    """Return the tasks that an average is over, or would be over if they had been measured."""
+    if key not in results:
+        return []
+    return [task for task in results if task in {*results[key]["tasks"], *results[key]["missing"]}]
+
+
+def _average_table(measured: Measured, key: str, note: str) -> Table:
+    results, protocol = measured.document["results"], measured.document["protocol"]
+    tasks = _members(results, key)
+    transfer = is_transfer(tasks[0])
+    missing = " n/a: not measured and not part of the average." if results[key]["missing"] else ""
+
+    def figure(each: Evaluation, task: str) -> float | None:
+        if task == key:
+            return each.results[key]["value"]
+        return headline(each.results[task], protocol["mode"], protocol["aggregation"], protocol["metric"])
+
+    names = [*(SHORT_NAMES.get(task, task) for task in tasks), f"Avg. of {len(results[key]['tasks'])}"]
+    return Table(
+        "Transfer" if transfer else "Semantic textual similarity",
+        f"{protocol_of(measured.document, transfer)}{missing} {note}",
+        [*[""] * bool(measured.seeds), *names],
+        _rows(measured, figure, [*tasks, key]),
+    )
+
+
+def _rows(
+    measured: Measured,
+    figure: Callable[[Evaluation, str], float | None],
+    names: Sequence[str],
+) -> list[list[str]]:
+    """Return the row of the published model, and if all seeds were measured that of their means."""
+    published = [figure(measured.evaluation, name) for name in names]
+    cells = ["n/a" if x is None else f"{x:.{_digits(name)}f}" for x, name in zip(published, names, strict=True)]
+    if not measured.seeds:
+        return [cells]
+    columns = [[figure(each, name) for each in measured.seeds] for name in names]
+    means = [
+        spread([x for x in column if x is not None], _digits(name)) if None not in column else "n/a"
+        for column, name in zip(columns, names, strict=True)
+    ]
+    return [["published", *cells], [f"mean of {len(measured.seeds)} seeds", *means]]
+
+
+def _user_task_table(measured: Measured, names: Sequence[str], note: str) -> Table:
+    results, rows = measured.document["results"], []
+    for task in names:
+        result = results[task]
+        for metric in result["metrics"]:
+            means = [spread(each.results[task][metric] for each in measured.seeds)] if measured.seeds else []
+            value = format_number(result[metric])
+            rows.append([f"{result['kind']} ({result['name']})", metric, value, *means, str(result["examples"])])
+    protocols = dict.fromkeys(f"{results[task]['kind']}: {results[task]['protocol']}" for task in names)
+    header = ["task", "metric", "value", *[f"mean of {len(measured.seeds)} seeds"] * bool(measured.seeds), "examples"]
+    return Table(
+        "Tasks from files",
+        f"Measured on the author's own data, x 100. {'. '.join(protocols)}. {note}",
+        header,
+        rows,
+    )

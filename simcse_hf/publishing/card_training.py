@@ -1,17 +1,53 @@
-"""What a card says about the training of a model, as values for the template."""
+"""Describe the training of a model and the papers to cite, as values for the template of the card."""
 
-import csv
 import inspect
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
-from ..models.configuration import ContrastiveSettings
+from ..models.settings import ContrastiveSettings
 from ..objectives import OBJECTIVES
-from .papers import PAPERS
+
+_ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A BibTeX entry."""
+
+    key: str
+    bibtex: str
+
+    def field(self, name: str) -> str:
+        """Return a field of the entry, such as `url` or `year`."""
+        match = re.search(rf"^  {name} = \{{(.*)\}},?$", self.bibtex, re.MULTILINE)
+        if match is None:
+            raise KeyError(f"papers.bib: the entry {self.key} has no field {name}")
+        return match[1]
+
+    @property
+    def url(self) -> str:
+        """Where to read the paper."""
+        return self.field("url")
+
+
+def _read_papers() -> dict[str, Paper]:
+    text = Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")
+    return {entry["name"]: Paper(entry["key"], entry["bibtex"]) for entry in _ENTRY.finditer(text)}
+
+
+PAPERS = _read_papers()
+
+
+def bibtex_of(names: Iterable[str]) -> str:
+    """Return the BibTeX entries of the named papers, each once, in the order of the names."""
+    return "\n\n".join(PAPERS[name].bibtex for name in dict.fromkeys(names))
+
 
 #: How each view makes the positive of a sentence, and the paper that introduced it for sentence embeddings.
 VIEWS = {
@@ -169,7 +205,7 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the settings, options and dropout rates that differ from their defaults and that the objective reads."""
     settings = ContrastiveSettings.from_config(config).to_dict()
-    defaults = ContrastiveSettings(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
+    defaults = ContrastiveSettings.resolve(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
     options = settings.pop("objective_options")
     known_options = option_defaults(settings["objective"])
     unread = ["mask_token_id", "template_edges"]  # both follow from the templates
@@ -198,27 +234,3 @@ def _duration(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-
-
-def read_emissions(path: Path) -> dict[str, float] | None:
-    """Read the emissions of the last run from CodeCarbon's file.
-
-    Args:
-        path (`Path`): The file `emissions.csv`, which need not exist.
-
-    Returns:
-        `dict`: `grams` of CO2 and `kwh`, or None without a file.
-
-    Raises:
-        ValueError: If the file holds no measurement.
-    """
-    if not path.exists():
-        return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    try:
-        return {"grams": float(rows[-1]["emissions"]) * 1000, "kwh": float(rows[-1]["energy_consumed"])}
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} holds no measurement of CodeCarbon ({error!r}). Remove the file, or run CodeCarbon again."
-        ) from error

@@ -23,8 +23,8 @@ from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..evaluation.report import Scores
 from ..inference.batches import encode_token_ids, tokenize_texts
-from ..models.configuration import ContrastiveSettings, max_positions
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
+from ..models.settings import ContrastiveSettings, max_positions
 from ..ops.distributed import sum_over_processes, world
 
 # Pairs scored above this share of the highest score count as positives: above 4 of 5 in STS-B (SimCSE, footnote 3).

@@ -88,6 +88,9 @@ def make_parser(classes: Sequence[type]) -> HfArgumentParser:
     theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")
     options = [group for group in parser._action_groups if group not in (ours, theirs)]
     actions: list[Action] = [action for action in parser._actions if action.dest != "help"]
+    for action in actions:
+        if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
+            action.nargs, action.const = "?", True
     for group in options:
         group._group_actions = [action for action in group._group_actions if action.dest == "help"]
     ours._group_actions = [action for action in actions if action.dest not in inherited]

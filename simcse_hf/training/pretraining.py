@@ -26,11 +26,11 @@ from transformers import (
 
 from ..data.collator import pad
 from ..data.read import load_text_dataset
-from ..data.sample import sample_files, write_sample_corpus
+from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
 from ..models.auto import contrastive_class
-from ..models.configuration import SECTION, check_max_length
 from ..models.modeling import ContrastiveModel
+from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED
 from .masking import TokenMasker
 from .output_dir import RESULTS, prepare_output_dir
@@ -99,10 +99,6 @@ class PretrainingArguments:
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
     )
-    sample_dir: str = field(
-        default="outputs/sample",
-        metadata={"help": "Where the sample corpus is kept, for runs without --train_file."},
-    )
 
 
 @cache
@@ -164,7 +160,7 @@ class MaskedLMTrainer(ReliableTrainer):
 
 
 def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArguments, TrainingArguments]:
-    """Parse a command line over a YAML file over `MLM_DEFAULTS`; without `--train_file`, write the sample corpus.
+    """Parse a command line over a YAML file over `MLM_DEFAULTS`; without `--train_file`, name the sample corpus.
 
     Args:
         argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml
@@ -182,9 +178,7 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
     defaults = MLM_DEFAULTS | MLM_SAMPLE if is_sample else MLM_DEFAULTS
     options, args = parse_over(defaults | from_file, classes, argv)
     if is_sample:
-        with args.main_process_first(desc="writing the sample corpus"):
-            corpus = write_sample_corpus(sample_files(options.sample_dir)[0].train_sentences.parent)
-        options.train_file = str(corpus.train_sentences)
+        options.train_file = str(sample_files()[0].train_sentences)
         options.overwrite_output_dir |= args.output_dir == MLM_SAMPLE["output_dir"]
     return options, args
 

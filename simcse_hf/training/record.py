@@ -14,7 +14,7 @@ from ..data.spans import SpanDataset
 from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
-from ..models.configuration import ContrastiveSettings
+from ..models.settings import ContrastiveSettings
 from .base import ContrastiveTrainer, prepared_objective
 
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.

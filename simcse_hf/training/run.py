@@ -9,11 +9,11 @@ from pathlib import Path
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from ..data.sample import sample_files
 from .dev_tasks import warn_of_overlap
 from .loading import load_model, load_training_texts
 from .output_dir import SEEDS, prepare_output_dir
 from .results import write_results
-from .sample_encoder import prepare_sample
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
 from .seeds import RunArguments, runs_by_seed
 from .trainer import SimCSETrainer
@@ -24,7 +24,6 @@ logger = logging.get_logger(__name__)
 # Optimizer and schedule are the reference implementation's: AdamW without weight decay, linear decay without warm-up,
 # gradients clipped at 1. The batch is that of all processes together.
 _COMMON = {
-    "pooler_type": "cls",
     "logging_steps": 25,
     "eval_strategy": "steps",
     "eval_steps": 125,
@@ -48,10 +47,12 @@ SUP_DEFAULTS = _COMMON | {
     "per_device_train_batch_size": 512,
     "num_train_epochs": 3,
 }
+_CORPUS, _ENCODER = sample_files()
+_SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev), "max_seq_length": 32}
 # The tiny sample encoder learns faster than BERT, and from larger batches.
-UNSUP_SAMPLE = {
+UNSUP_SAMPLE = _SAMPLE | {
+    "train_file": str(_CORPUS.train_sentences),
     "output_dir": "outputs/sample-unsup",
-    "max_seq_length": 32,
     "learning_rate": 1e-3,
     "per_device_train_batch_size": 256,
     "max_steps": 60,
@@ -59,9 +60,9 @@ UNSUP_SAMPLE = {
     "eval_steps": 20,
     "save_steps": 20,
 }
-SUP_SAMPLE = {
+SUP_SAMPLE = _SAMPLE | {
+    "train_file": str(_CORPUS.train_triplets),
     "output_dir": "outputs/sample-sup",
-    "max_seq_length": 32,
     "learning_rate": 3e-3,
     "per_device_train_batch_size": 64,
     "max_steps": 200,
@@ -76,7 +77,7 @@ def train_unsup(argv: Sequence[str] | None = None) -> int:
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
             A first argument that ends in .yaml or .yml is a recipe. Without a model and texts, the run trains offline
-            on a generated sample.
+            on the sample of the package.
 
     Returns:
         `int`: Exit code 0.
@@ -93,7 +94,7 @@ def train_sup(argv: Sequence[str] | None = None) -> int:
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
             A first argument that ends in .yaml or .yml is a recipe. Without a model and texts, the run trains offline
-            on a generated sample.
+            on the sample of the package.
 
     Returns:
         `int`: Exit code 0.
@@ -154,7 +155,7 @@ def _train_once(
 
 
 def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunArguments]:
-    """Parse the arguments, make the sample if it is needed, check the output directory, and yield the runs.
+    """Parse the arguments, check the output directory, and yield the runs.
 
     There is one run, or with `--seeds` one for each seed that is not finished. The caller trains a run before it takes
     the next one; after the last, the best of several seeds is published (see [`runs_by_seed`]).
@@ -173,10 +174,8 @@ def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunAr
     defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
     argv = sys.argv[1:] if argv is None else argv
     model_args, data_args, training_args = parse_arguments(argv, defaults, sample, supervised)
-    if not (model_args.model_name_or_path or data_args.train_file or data_args.dataset_name):
-        corpus, encoder = prepare_sample(data_args.sample_dir, training_args)
-        model_args.model_name_or_path = str(encoder)
-        data_args.train_file = str(corpus.train_triplets if supervised else corpus.train_sentences)
+    if model_args.model_name_or_path == sample["model_name_or_path"]:
+        logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
         # The default output directory of the sample belongs to it: nothing else is lost there.
         continues = data_args.seeds is not None and Path(str(training_args.output_dir), SEEDS).exists()
         data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"] and not continues

@@ -9,11 +9,10 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.nli_groups import SAMPLINGS
-from ..data.sample import sample_files
 from ..models.checkpoint import HEAD_CHOICES
-from ..models.configuration import SECTION, max_positions
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
+from ..models.settings import SECTION, SETTING_NAMES, ContrastiveSettings, max_positions
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES, log_weight
 from ..objectives.is_bert import NGRAM_POOLER
@@ -42,11 +41,12 @@ class ModelArguments:
             "choices": HEAD_CHOICES,
         },
     )
-    pooler_type: str = field(
-        default="cls",
+    pooler_type: str | None = field(
+        default=None,
         metadata={
             "aliases": ["--pooler"],
-            "help": "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's.",
+            "help": "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's; "
+            "default: the checkpoint's, else the objective's, else cls.",
             "choices": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
         },
     )
@@ -56,26 +56,30 @@ class ModelArguments:
             "help": "Templates with {text} and [MASK] for the pooler mask: one for anchors, one for other texts."
         },
     )
-    denoising: str = field(
-        default="none",
+    denoising: str | None = field(
+        default=None,
         metadata={
             "help": "Subtract the template's own embedding in training and at inference (pooler mask, one template): "
             "transform passes both through the layer before BERT's vocabulary, tanh the difference through a new one.",
             "choices": DENOISINGS,
         },
     )
-    mlp_only_train: bool = field(
-        default=False, metadata={"help": "Use the dense + tanh head during training only (pooler cls)."}
+    mlp_only_train: bool | None = field(
+        default=None, metadata={"help": "Use the dense + tanh head during training only (pooler cls)."}
     )
     temp: float | None = field(
         default=None,
         metadata={"help": "Temperature of the contrastive softmax; default: 0.05, or 1 with --similarity dot."},
     )
-    similarity: str = field(
-        default="cosine", metadata={"help": "Similarity of two embeddings: cosine or dot.", "choices": SIMILARITIES}
+    similarity: str | None = field(
+        default=None,
+        metadata={
+            "help": "Similarity of two embeddings: cosine or dot; default: the objective's, else cosine.",
+            "choices": SIMILARITIES,
+        },
     )
-    hard_negative_weight: float = field(
-        default=0.0,
+    hard_negative_weight: float | None = field(
+        default=None,
         metadata={"help": "Logarithm of alpha, the weight of an anchor's own hard negatives (SimCSE, Eq. 8)."},
     )
     hard_negative_alpha: float | None = field(
@@ -88,8 +92,10 @@ class ModelArguments:
             "than this (objective simcse); default: every candidate counts."
         },
     )
-    do_mlm: bool = field(default=False, metadata={"help": "Add the auxiliary masked-LM loss."})
-    mlm_weight: float = field(default=0.1, metadata={"help": "Weight of the auxiliary masked-LM loss."})
+    do_mlm: bool | None = field(default=None, metadata={"help": "Add the auxiliary masked-LM loss."})
+    mlm_weight: float | None = field(
+        default=None, metadata={"help": "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."}
+    )
     objective: str = field(default="simcse", metadata={"help": f"Training objective: {', '.join(OBJECTIVES)}."})
     objective_options: list[str] = field(
         default_factory=list,
@@ -99,8 +105,8 @@ class ModelArguments:
         default=None,
         metadata={"help": "Also apply the objective to these leading dimensions, for example 256,128,64."},
     )
-    encoders: int = field(
-        default=1,
+    encoders: int | None = field(
+        default=None,
         metadata={"help": "Number of encoders; with 2, one encodes the anchors and one the other texts (Table 2)."},
     )
     unpadded: bool = field(
@@ -112,24 +118,29 @@ class ModelArguments:
     )
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments for `AutoModelForCL.from_pretrained`."""
+        """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
         return {
             "head": self.head,
             "pooler_type": self.pooler_type,
             "mlp_only_train": self.mlp_only_train,
             "temperature": self.temp,
             "similarity": self.similarity,
-            "hard_negative_weight": log_weight(self.hard_negative_weight, self.hard_negative_alpha),
+            "hard_negative_weight": self._hard_negative_weight(),
             "do_mlm": self.do_mlm,
             "mlm_weight": self.mlm_weight,
             "objective": self.objective,
-            "objective_options": self._options(),
-            "matryoshka_dims": _parse_dims(self.matryoshka_dims),
+            "objective_options": self._options() or None,
+            "matryoshka_dims": None if self.matryoshka_dims is None else _parse_dims(self.matryoshka_dims),
             "encoders": self.encoders,
             "unpadded": self.unpadded,
-            "templates": self.templates or [],
+            "templates": self.templates,
             "denoising": self.denoising,
         }
+
+    def _hard_negative_weight(self) -> float | None:
+        if self.hard_negative_alpha is None:
+            return self.hard_negative_weight
+        return log_weight(self.hard_negative_weight or 0.0, self.hard_negative_alpha)
 
     def _options(self) -> dict[str, Any]:
         options = _parse_options(self.objective_options)
@@ -217,11 +228,10 @@ class DataArguments:
             "seeds. The model of the best one on the dev set is saved in --output_dir."
         },
     )
-    sample_dir: str = field(
-        default="outputs/sample",
-        metadata={"help": "Where the sample corpus and encoder are kept, for runs without a model and texts."},
-    )
 
+
+#: Names of the model's settings as arguments; the length is one of training.
+_SETTINGS = (SETTING_NAMES | {"temp"}) - {"max_seq_length", "temperature"}
 
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
 
@@ -281,10 +291,13 @@ def parse_arguments(
     values = dict(defaults or {})
     objective = explicit.get("objective", values.get("objective", "simcse"))
     papers = _objective_defaults(objective, supervised, explicit, values)
-    values |= papers
+    # The model itself finds its settings in the objective's table, after those of the checkpoint.
+    left_to_the_model = _SETTINGS & objective_class(objective).defaults.keys()
+    if supervised:
+        left_to_the_model -= objective_class(objective).supervised_defaults.keys()
+    values = {name: x for name, x in (values | papers).items() if name not in left_to_the_model}
     if sample is not None and not names_a_model_or_texts(explicit):
-        directory = explicit.get("sample_dir", DataArguments.sample_dir)
-        values |= sample | {"dev_file": str(sample_files(directory)[0].dev)}
+        values |= sample
     values |= from_file
     final = values | explicit
     if "seed" in explicit and explicit.get("seeds") is not None:
@@ -292,14 +305,11 @@ def parse_arguments(
             f"seed is {explicit['seed']} and seeds {explicit['seeds']}: give one of the two, --seed for one run or "
             "--seeds with the list of seeds for several"
         )
-    saved_pooler = None if "pooler_type" in explicit | papers else _saved_pooler(final)
-    if saved_pooler is not None:
-        logger.info(f"{final['model_name_or_path']}: keeping its pooler {saved_pooler}; --pooler_type sets another.")
-        values["pooler_type"] = final["pooler_type"] = saved_pooler
     if "max_seq_length" in papers and "max_seq_length" not in explicit:
         values["max_seq_length"] = _paper_length(values["max_seq_length"], final)
-    if final.get("pooler_type", "cls") != "cls" and "mlp_only_train" not in explicit:
-        values["mlp_only_train"] = False  # The head belongs to the pooler cls.
+    pooler = final.get("pooler_type") or _saved_pooler(final) or papers.get("pooler_type", "cls")
+    if pooler != "cls" and "mlp_only_train" not in explicit:
+        values.pop("mlp_only_train", None)  # The head belongs to the pooler cls.
     if "eval_steps" in explicit and "save_steps" not in explicit:
         values["save_steps"] = final["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
     if final.get("dev_file") is None and not final.get("dev_task"):
@@ -330,16 +340,17 @@ def _paper_length(length: int, arguments: dict[str, Any]) -> int:
 
 
 def _saved_pooler(arguments: dict[str, Any]) -> str | None:
-    """Return the pooler of a sentence-transformers model to start from; `None` for other models, ours included."""
+    """Return the pooler that the model to start from was saved with, if it was saved with one."""
     name = arguments.get("model_name_or_path")
     revision = arguments.get("model_revision", ModelArguments.model_revision)
     hub = {"cache_dir": arguments.get("cache_dir"), "revision": revision}
     try:
-        if not name or hasattr(_config(name, hub), SECTION):
-            return None
+        section = None if not name else getattr(_config(name, hub), SECTION, None)
     except ValueError:  # Loading the model says so, after the other arguments are read.
         return None
-    return read_sentence_transformers_settings(name, **hub).pooler_type
+    if section is not None:
+        return ContrastiveSettings.resolve(section).pooler_type
+    return read_sentence_transformers_settings(name, **hub).pooler_type if name else None
 
 
 def _config(name: str, hub: dict[str, Any]) -> PreTrainedConfig:

@@ -18,9 +18,9 @@ from transformers.utils import logging
 
 from ..data.templates import template_settings
 from ..models.auto import AutoModelForCL
-from ..models.configuration import check_max_length, check_tokenizer
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
+from ..models.settings import check_max_length, check_tokenizer
 from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch
 from ..ops.memory import keep_freed_memory

@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.models.configuration import check_max_length, max_positions
+from simcse_hf.models.settings import check_max_length, max_positions
 
 TRIPLETS = {
     "sent0": ["a cat sat", "dog", "a cat sat on the mat ."],

@@ -18,7 +18,7 @@ from simcse_hf.data.read import decoded_lines, open_table, stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.inference.batches import length_sorted_batches
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
-from simcse_hf.models.configuration import ContrastiveSettings
+from simcse_hf.models.settings import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
 examples = settings(
@@ -135,12 +135,16 @@ json_values = st.recursive(
 )
 
 
+def table_of(name):
+    return next(table for table, values in ContrastiveSettings().to_section().items() if name in values)
+
+
 @settings(examples, max_examples=200)
 @given(st.sampled_from(sorted(ContrastiveSettings().to_dict())), json_values)
 def test_a_setting_of_any_value_is_accepted_or_named_in_the_error(name, value):
     try:
-        settings = ContrastiveSettings.from_section({name: value})
+        settings = ContrastiveSettings.resolve({table_of(name): {name: value}})
     except ValueError as error:
         assert name in str(error)
     else:
-        assert ContrastiveSettings.from_section(settings.to_dict()) == settings
+        assert ContrastiveSettings.resolve(settings.to_section()) == settings

@@ -69,7 +69,7 @@ def test_update_settings_changes_objective_and_config():
     batch = random_batch(4, 2)
     before = model(**batch).loss.item()
     model.update_settings(temperature=0.5)
-    assert model.config.simcse["temperature"] == 0.5
+    assert model.config.simcse["training"]["temperature"] == 0.5
     assert model(**batch).loss.item() != pytest.approx(before)
     objective = model.objective
     model.update_settings(max_seq_length=20)
@@ -78,7 +78,7 @@ def test_update_settings_changes_objective_and_config():
         model.update_settings(pooler_type="avg", do_mlm=True)
     with pytest.raises(ValueError, match="temperature"):
         model.update_settings(temperature=-1.0)
-    assert model.config.simcse["temperature"] == 0.5
+    assert model.config.simcse["training"]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -344,7 +344,7 @@ def test_two_models_of_one_config_do_not_share_settings():
     config = tiny_config()
     first = BertForCL(config, temperature=1.0)
     second = BertForCL(config)
-    assert second.settings.temperature == 0.05 and first.config.simcse["temperature"] == 1.0
+    assert second.settings.temperature == 0.05 and first.config.simcse["training"]["temperature"] == 1.0
 
 
 def test_masked_inputs_without_targets_or_with_two_dimensions_are_refused():

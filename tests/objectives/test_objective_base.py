@@ -11,7 +11,7 @@ from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.objective import OBJECTIVE_FILE
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, register
 from simcse_hf.objectives.base import Encoder
-from simcse_hf.publishing.papers import PAPERS
+from simcse_hf.publishing.card_training import PAPERS
 
 
 class Distance(Objective):

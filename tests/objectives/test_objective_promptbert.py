@@ -217,7 +217,7 @@ def test_a_trained_model_is_saved_and_loaded_with_its_template(tmp_path, tokeniz
     trainer.train()
     evaluated = trainer.evaluate()
     trainer.save_model()
-    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]
+    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["pooling"]
     assert (section["templates"], section["mask_token_id"], section["template_edges"]) == (
         TEMPLATES,
         MASK,

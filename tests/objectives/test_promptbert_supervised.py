@@ -173,7 +173,7 @@ def test_a_saved_model_gives_the_denoised_embeddings_everywhere(start, tokenizer
     evaluated = trainer.evaluate()["eval_stsb_spearman"]
     trainer.save_model()
     assert not torch.equal(untrained, trainer.model.template_head.layer.dense.weight)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["denoising"] == "transform"
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["pooling"]["denoising"] == "transform"
     simcse = SimCSE(tmp_path / "run")
     embeddings = simcse.encode(TEXTS, normalize_embeddings=False)
     with torch.no_grad():

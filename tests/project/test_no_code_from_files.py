@@ -157,7 +157,7 @@ def test_modules_and_activations_are_not_imported_by_name(kind, folder, payload,
         config.write_text(json.dumps(json.loads(config.read_text()) | {"activation_function": kind}))
         load(folder)
     content = json.loads((folder / "config.json").read_text())
-    content["simcse"]["dense_layers"][0]["activation_function"] = kind
+    content["simcse"]["pooling"]["dense_layers"][0]["activation_function"] = kind
     (folder / "config.json").write_text(json.dumps(content))
     assert "activation_function" in load(folder)
 

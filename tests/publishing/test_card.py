@@ -236,16 +236,6 @@ def test_the_error_names_a_broken_result_file(name, content, directory):
         write_card(directory)
 
 
-def test_the_card_reports_measured_emissions(directory):
-    (directory / "emissions.csv").write_text("run_id,emissions,energy_consumed\na,9,9\nb,0.0125,0.25\n")
-    path = write_card(directory)
-    assert "0.25 kWh and estimates the emissions at 12.5 g of CO2" in path.read_text()
-    assert ModelCard.load(path).data.co2_eq_emissions["emissions"] == 12.5
-    (directory / "emissions.csv").write_text("run_id\n")
-    with pytest.raises(ValueError, match="emissions.csv holds no measurement"):
-        write_card(directory)
-
-
 # --- a run --------------------------------------------------------------------------------------------------------
 
 

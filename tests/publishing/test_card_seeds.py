@@ -8,9 +8,10 @@ import pytest
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL
+from simcse_hf.cli.evaluate import compare_main
 from simcse_hf.cli.publish import card_main
 from simcse_hf.evaluation.bootstrap import mean_over_drawn_seeds
-from simcse_hf.evaluation.compare import compare_evaluations, describe_difference
+from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.run import Evaluation
 from simcse_hf.evaluation.sts import score_splits
@@ -114,47 +115,34 @@ def test_evaluations_of_all_seeds_give_their_mean_beside_the_published_figure(di
     assert f"| mean of 3 seeds | {expected} | {expected} |" in text
 
 
-def test_the_card_says_whether_the_difference_from_a_baseline_is_significant(directory, tmp_path):
-    write_evaluation(directory / "evaluation.json", directory, 0.5, 1)
-    write_evaluation(tmp_path / "start.json", "bert-base-uncased", 2.0, 2)
-    write_evaluation(tmp_path / "twin.json", "org/twin", 0.5, 3)
-    assert card_main([str(directory), "--baseline", str(tmp_path / "start.json"), str(tmp_path / "twin.json")]) == 0
+def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(directory, tmp_path, capsys):
+    for name, noise in (("start", 2.0), ("trained", 0.5)):
+        write_evaluation(tmp_path / f"{name}.json", f"org/{name}", noise, 1)
+    names = [str(tmp_path / f"{name}.json") for name in ("start", "trained")]
+    assert compare_main([*names, "--output", str(tmp_path / "table.json")]) == 0
+    printed = capsys.readouterr().out
+    assert card_main([str(directory), "--comparison", str(tmp_path / "table.json")]) == 0
     text = (directory / "README.md").read_text()
-    assert "### Difference from bert-base-uncased before training" in text and "| yes |" in text
-    found = compare_evaluations({"a": evaluation(2.0, 2), "b": evaluation(0.5, 1)})["differences"]["b"]["average"]
-    assert describe_difference(*found.values(), 0.95, "bert-base-uncased before training") in text
-    assert "### Difference from org/twin" in text and "against org/twin: not significant at 95%" in text
-    assert "The interval does not say what another seed would have given." in text
+    assert "### Comparison with other models" in text and "trained.json - start.json" in " ".join(text.split())
+    assert str(tmp_path) not in text and printed.splitlines()[0] in text
 
 
-def test_a_baseline_in_the_folder_is_found_and_an_unsuitable_one_refused(directory, tmp_path):
-    write_evaluation(directory / "evaluation.json", directory, 0.5, 1)
-    write_evaluation(directory / "baseline.json", "bert-base-uncased", 2.0, 2)
-    assert "Difference from bert-base-uncased before training" in write_card(directory).read_text()
-    write_evaluation(tmp_path / "dev.json", "org/other", 2.0, 2, mode="fasttest")
-    with pytest.raises(ValueError, match="different protocols \\(mode fasttest and test\\)"):
-        write_card(directory, baselines=[tmp_path / "dev.json"])
-    document = json.loads((directory / "baseline.json").read_text())
-    document["results"] = {"MR": {"accuracy": 1.0, "dev_accuracy": 1.0}}
-    (tmp_path / "mr.json").write_text(json.dumps(document | {"scores": None}))
-    with pytest.raises(ValueError, match="no task in common"):
-        write_card(directory, baselines=[tmp_path / "mr.json"])
+def test_a_comparison_in_the_folder_is_found_and_another_file_refused(directory):
+    found = compare_evaluations({"a": evaluation(2.0, 2), "b": evaluation(0.5, 1)})
+    (directory / "comparison.json").write_text(json.dumps(found))
+    assert "Comparison with other models" in write_card(directory).read_text()
+    (directory / "comparison.json").write_text("{}")
+    with pytest.raises(ValueError, match="comparison.json.*Name a file that `simcse-hf compare --output` wrote"):
+        write_card(directory)
 
 
-def test_the_mean_over_seeds_is_compared_and_seeds_widen_the_interval(directory, tmp_path):
-    several(directory)
-    write_evaluation(directory / "evaluation.json", directory, 1.0, 43)
-    for seed, noise in ((42, 0.6), (43, 1.0), (44, 1.6)):
-        write_evaluation(directory / f"seed-{seed}/evaluation.json", directory / f"seed-{seed}", noise, seed)
-    write_evaluation(tmp_path / "start.json", "bert-base-uncased", 1.05, 2)
-    text = write_card(directory, baselines=[tmp_path / "start.json"]).read_text()
-    assert "over the test examples and the 3 seeds (1,000 resamples)" in text
+def test_seeds_widen_the_interval_of_a_comparison():
     seeds = [evaluation(noise, seed) for seed, noise in ((42, 0.6), (43, 1.0), (44, 1.6))]
-    found = compare_evaluations({"start": [evaluation(1.05, 2)], "model": seeds})
-    difference = found["differences"]["model"]["average"]
-    assert f"{difference['difference']:+.2f} [{difference['low']:+.2f}, {difference['high']:+.2f}]" in text
-    alone = compare_evaluations({"start": evaluation(1.05, 2), "model": seeds[1]})["differences"]["model"]["average"]
-    assert difference["high"] - difference["low"] > 1.5 * (alone["high"] - alone["low"])
+    several, alone = (
+        compare_evaluations({"start": evaluation(1.05, 2), "model": model})["differences"]["model"]["average"]
+        for model in (seeds, seeds[1])
+    )
+    assert several["high"] - several["low"] > 1.5 * (alone["high"] - alone["low"])
 
 
 # --- the bootstrap over seeds ---

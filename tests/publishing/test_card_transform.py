@@ -105,7 +105,7 @@ def test_the_card_shows_the_pooler_of_the_transform(transformed):
     """The config may name another pooler; the card describes the embeddings that SimCSE returns."""
     directory = transformed("whitening", pooler="avg", pooler_type="avg_no_cls")
     config = json.loads((directory / "config.json").read_text())
-    config["simcse"]["pooler_type"] = "avg_no_cls"
+    config["simcse"]["pooling"]["pooler_type"] = "avg_no_cls"
     (directory / "config.json").write_text(json.dumps(config))
     card = write_card(directory, repo_id=str(directory)).read_text()
     assert "| pooler | `avg`: " in card and "avg_no_cls" not in card[: card.index("## Training")]

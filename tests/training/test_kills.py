@@ -9,7 +9,6 @@ import time
 import pytest
 
 from benchmarks.kills import kill_configuration, start_process
-from benchmarks.soak import summary
 from benchmarks.tiny import CONFIGURATIONS
 
 
@@ -60,19 +59,3 @@ def test_a_forked_process_ends_with_its_parent(tmp_path):
     ended = bool(select.select([reader], [], [], 30)[0])  # the pipe has an end when no process can write to it
     os.close(reader)
     assert ended
-
-
-def test_growth_and_drift_are_those_after_the_warm_up():
-    windows = [
-        {
-            "step": 500 * i,
-            "megabytes": 100.0 + (50 if i < 2 else 60) + i,
-            "milliseconds": 2.0 + i / 40,
-            "open files": 7,
-        }
-        for i in range(1, 41)
-    ]
-    found = summary(windows)
-    assert found["memory growth %"] == pytest.approx(100 * (200 / 162 - 1))
-    assert found["step time drift %"] == pytest.approx(100 * (2.9 / 2.15 - 1))
-    assert found["open files at first"] == found["open files at last"] == 7

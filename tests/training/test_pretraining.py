@@ -158,7 +158,7 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_fro
 def test_saving_does_not_change_the_model_in_memory(tokenizer, tmp_path):
     model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
     save_stock(model, tokenizer, tmp_path)
-    assert model.config.simcse["do_mlm"] is True
+    assert model.config.simcse["training"]["do_mlm"] is True
     saved = AutoModelForMaskedLM.from_pretrained(tmp_path).state_dict()
     assert all(torch.equal(x, model.state_dict()[name]) for name, x in saved.items())
 

@@ -12,11 +12,18 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
-from simcse_hf.models.configuration import SETTING_NAMES, ContrastiveSettings
+from simcse_hf.models.settings import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.simcse import SimCSEObjective
+from simcse_hf.training.loading import load_model
 from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
+
+
+def resolved(model_args):
+    """Return the settings that a plain encoder gets from the arguments."""
+    return ContrastiveSettings.resolve(**{k: v for k, v in model_args.settings().items() if k in SETTING_NAMES})
+
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*sup-simcse*.yaml"))
 
@@ -35,17 +42,17 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
         "pooler_type": "cls",
         "mlp_only_train": True,
         "temperature": 0.07,
-        "similarity": "cosine",
+        "similarity": None,
         "hard_negative_weight": 0.5,
         "do_mlm": True,
         "mlm_weight": 0.2,
         "objective": "simcse",
-        "objective_options": {},
-        "matryoshka_dims": [],
-        "encoders": 1,
+        "objective_options": None,
+        "matryoshka_dims": None,
+        "encoders": None,
         "unpadded": True,
-        "templates": [],
-        "denoising": "none",
+        "templates": None,
+        "denoising": None,
     }
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
@@ -167,8 +174,9 @@ def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments
         command_defaults = {"learning_rate": 3e-5, "mlp_only_train": True, "temp": 0.2}
         with caplog.at_level("INFO", "simcse_hf"):
             model, _, training = parse_arguments(line, command_defaults)
-        assert (model.pooler_type, model.temp, training.learning_rate) == ("avg", 0.2, 7e-6)
-        assert not model.mlp_only_train  # The head belongs to the pooler cls.
+        settings = resolved(model)
+        assert (settings.pooler_type, settings.temperature, training.learning_rate) == ("avg", 0.2, 7e-6)
+        assert not settings.mlp_only_train  # The head belongs to the pooler cls.
         assert "pooler_type='avg', learning_rate=7e-06" in caplog.text and "temp" not in caplog.text
 
         (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
@@ -181,7 +189,7 @@ def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments
 
 def test_another_pooler_switches_off_a_head_that_was_only_a_default(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --pooler_type avg".split()
-    assert not parse_arguments(line, {"mlp_only_train": True})[0].mlp_only_train
+    assert parse_arguments(line, {"mlp_only_train": True})[0].mlp_only_train is None
     assert parse_arguments([*line, "--mlp_only_train"], {"mlp_only_train": True})[0].mlp_only_train
 
 
@@ -195,20 +203,15 @@ def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(
     ]
     (start / "modules.json").write_text(json.dumps(modules))
     line = f"--output_dir {tmp_path} --use_cpu --model_name_or_path {start}".split()
-    defaults = {"pooler_type": "cls", "mlp_only_train": True}
-    model = parse_arguments(line, defaults)[0]
-    assert model.pooler_type == "avg" and not model.mlp_only_train
-    assert parse_arguments([*line, "--pooler_type", "cls"], defaults)[0].pooler_type == "cls"
+    for words, expected in (([], ("avg", False)), (["--pooler_type", "cls"], ("cls", True))):
+        settings = load_model(parse_arguments([*line, *words], {"mlp_only_train": True})[0], 0)[0].settings
+        assert (settings.pooler_type, settings.mlp_only_train) == expected
 
 
 def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
     line = f"--output_dir {tmp_path} --use_cpu --similarity dot".split()
     for words, temperature in (([], 1.0), (["--temp", "0.5"], 0.5), (["--similarity", "cosine"], 0.05)):
-        settings = parse_arguments([*line, *words])[0].settings()
-        assert (
-            ContrastiveSettings(temperature=settings["temperature"], similarity=settings["similarity"]).temperature
-            == temperature
-        )
+        assert resolved(parse_arguments([*line, *words])[0]).temperature == temperature
 
 
 def test_an_unknown_argument_is_a_usage_error(tmp_path, capsys):
@@ -271,11 +274,10 @@ def test_every_method_of_the_papers_has_a_recipe():
 def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
     values = yaml.safe_load(path.read_text())
     model_args, _, _ = parse_arguments([str(path), "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
-    settings = model_args.settings()
+    settings = resolved(model_args).to_dict()
     options = {name: min(v, 16) if name == "projector_dim" else v for name, v in settings["objective_options"].items()}
     objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
-    settings = {name: value for name, value in settings.items() if name in SETTING_NAMES}
-    assert ContrastiveSettings(**settings).objective == objective.name
+    assert settings["objective"] == objective.name
     papers = type(objective).defaults | (type(objective).supervised_defaults if path.stem.startswith("sup-") else {})
     defaults = {name: value for name, value in papers.items() if name in values}
     if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
@@ -288,21 +290,20 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_
 
 @pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.defaults])
 def test_selecting_an_objective_applies_its_papers_settings(name, tmp_path):
-    model_args, _, training = parse_arguments(["--objective", name, "--use_cpu", "--output_dir", str(tmp_path)])
+    model_args, data, training = parse_arguments(["--objective", name, "--use_cpu", "--output_dir", str(tmp_path)])
+    settings = resolved(model_args)
     for argument, value in OBJECTIVES[name].defaults.items():
-        parsed = getattr(model_args, argument, None) if hasattr(model_args, argument) else None
-        assert value in (parsed, getattr(training, argument, None)) or not hasattr(training, argument), argument
-    settings = {key: value for key, value in model_args.settings().items() if key in SETTING_NAMES}
-    assert ContrastiveSettings(**settings).pooler_type == OBJECTIVES[name].defaults["pooler_type"]
+        parsed = [getattr(x, argument) for x in (settings, model_args, data, training) if hasattr(x, argument)]
+        assert value in parsed, argument
 
 
 def test_supervised_runs_of_promptbert_have_the_settings_of_its_supervised_paper_runs(tmp_path):
     line = ["--objective", "promptbert", "--use_cpu", "--output_dir", str(tmp_path)]
     for supervised, expected in ((False, ("none", 2, 256, 1e-5)), (True, ("transform", 1, 512, 5e-5))):
         model, _, args = parse_arguments(line, supervised=supervised)
-        actual = (model.denoising, len(model.templates), args.per_device_train_batch_size, args.learning_rate)
+        settings = resolved(model)
+        actual = (settings.denoising, len(settings.templates), args.per_device_train_batch_size, args.learning_rate)
         assert actual == expected
-        assert model.settings()["denoising"] == expected[0]
 
 
 def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):

@@ -453,7 +453,7 @@ def test_fixed_mask_can_be_trained_and_is_saved_in_the_config(tmp_path, tokenize
     )
     trainer.train()
     trainer.save_model()
-    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]
+    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["training"]
     assert section["fixed_mask"] is True and section["max_seq_length"] == 16
 
 

@@ -183,7 +183,7 @@ def test_a_prompt_is_put_before_the_texts_and_not_before_the_scores(start, tmp_p
 def test_supervised_contrastive_objectives_use_their_papers_settings(tmp_path, objective):
     """The settings are in section 4.2 and Eq. 2 of Liao 2021."""
     model, data, training = parse_arguments(f"--output_dir {tmp_path} --use_cpu --objective {objective}".split())
-    settings = ContrastiveSettings(similarity=model.similarity, temperature=model.temp, pooler_type=model.pooler_type)
+    settings = ContrastiveSettings.resolve(objective=model.objective, similarity=model.similarity)
     assert (settings.similarity, settings.temperature, settings.pooler_type) == ("dot", 1.0, "avg_no_cls")
     assert (training.learning_rate, training.num_train_epochs, training.warmup_steps) == (2e-5, 1, 0.1)
     assert (training.per_device_train_batch_size, data.nli_sampling) == (64, "pairs")

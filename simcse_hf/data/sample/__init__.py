@@ -1,12 +1,32 @@
-"""A generated corpus with which examples and tests run offline."""
+"""A generated corpus and a tiny encoder that has learned from it, with which examples and tests run offline.
+
+`tools/make_sample.py` makes the files.
+"""
 
 from pathlib import Path
+from typing import NamedTuple
 
-from .corpus import SampleCorpus, write_sample_corpus
-
-__all__ = ["SampleCorpus", "sample_files", "write_sample_corpus"]
+__all__ = ["SampleCorpus", "sample_files"]
 
 
-def sample_files(directory: str | Path) -> tuple[SampleCorpus, Path]:
-    """Return the files of the corpus and the folder of the encoder that `simcse_hf.training.sample_encoder` writes."""
-    return SampleCorpus.in_directory(Path(directory, "corpus")), Path(directory, "encoder")
+class SampleCorpus(NamedTuple):
+    """The files of the sample corpus. No meaning of one split occurs in another.
+
+    Args:
+        train_sentences (`Path`): 20,000 sentences, one on each line, for unsupervised training and masked-LM.
+        train_triplets (`Path`): A csv file of 10,000 triplets with the header `sent0,sent1,hard_neg`.
+        dev (`Path`): A tsv file of 1,000 pairs with the header `sentence1 sentence2 score` and scores from 0 to 5.
+        test (`Path`): The same, with other meanings.
+    """
+
+    train_sentences: Path
+    train_triplets: Path
+    dev: Path
+    test: Path
+
+
+def sample_files() -> tuple[SampleCorpus, Path]:
+    """Return the files of the sample corpus and the folder of the sample encoder, a BERT with 2 layers of width 64."""
+    folder = Path(__file__).parent
+    names = ("train_sentences.txt.gz", "train_triplets.csv.gz", "dev.tsv.gz", "test.tsv.gz")
+    return SampleCorpus(*(folder / name for name in names)), folder / "encoder"

@@ -12,7 +12,7 @@ from typing import Any
 from transformers.utils import logging
 
 from ...inference.simcse import SimCSE
-from ...models.configuration import max_positions
+from ...models.settings import max_positions
 from ...ops.files import read_json_object, write_atomically
 from .corpus import Corpus, fit_to_tokenizer, read_corpus
 from .record import RESULT, Record, clear_output

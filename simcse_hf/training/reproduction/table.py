@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ...publishing.papers import PAPERS
+from ...publishing.card_training import PAPERS
 from .variants import Variant, variant_of
 
 TABLES = Path(__file__).with_name("tables")

@@ -11,9 +11,9 @@ from conftest import WORDS, tiny_config
 from evaluation_helpers import write
 from transformers import BertForMaskedLM
 
-from simcse_hf import SimCSE
+from simcse_hf import SimCSE, load_text_dataset
 from simcse_hf.cli.main import main
-from simcse_hf.data.sample.corpus import write_sample_corpus
+from simcse_hf.data.sample import sample_files
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.training.adaptation import adapt as adapt_module
 from simcse_hf.training.adaptation import search as search_module
@@ -24,7 +24,6 @@ from simcse_hf.training.adaptation.corpus import read_corpus
 from simcse_hf.training.adaptation.plan import Costs, Division, Stage
 from simcse_hf.training.adaptation.trial import START
 from simcse_hf.training.adaptation.variants import fit_corpus_whitening
-from simcse_hf.training.sample_encoder import SampleEncoderSettings, build_sample_encoder
 
 NOUNS = ("cat", "dog", "bird", "man", "woman", "house", "tree", "mat")
 FILLERS = [word for word in WORDS.split() if word.isalpha() and word not in NOUNS]
@@ -298,10 +297,10 @@ def test_the_command_refuses_other_arguments_and_starts_again_on_request(setting
 @pytest.mark.slow
 def test_adapts_the_sample_encoder_to_the_sample_corpus_within_its_budget(tmp_path, capsys):
     """All of it is real here: methods, speed measurements, the search and the verdict."""
-    corpus = write_sample_corpus(tmp_path / "corpus", num_sentences=1500, num_triplets=20, num_pairs=300)
-    tiny = SampleEncoderSettings(hidden_size=32, num_layers=2, num_heads=2, steps=60, batch_size=32)
-    encoder = build_sample_encoder(tmp_path / "encoder", corpus, settings=tiny, use_cpu=True)
-    words = [str(corpus.train_sentences), "--model", str(encoder), "--output", str(tmp_path / "out")]
+    corpus, encoder = sample_files()
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(load_text_dataset(corpus.train_sentences, max_rows=1500)["sent0"]))
+    words = [str(texts), "--model", str(encoder), "--output", str(tmp_path / "out")]
     assert main(["adapt", *words, "--budget", "0.3", "--seeds", "2"]) == 0
     result = json.loads((tmp_path / "out" / "adaptation.json").read_text())
     assert result["weak_evidence"] and result["task"] == "shortened"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simcse_hf.publishing.papers import PAPERS
+from simcse_hf.publishing.card_training import PAPERS
 from simcse_hf.training.reproduction.figures import metric
 from simcse_hf.training.reproduction.specs import Sources, differences, runs_of
 from simcse_hf.training.reproduction.table import SCALES, load_table, table_names
