@@ -1,38 +1,34 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
-import copy
-import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import (
-    AutoConfig,
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertConfig,
+    BertForMaskedLM,
     BertTokenizer,
+    DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
     set_seed,
 )
 
-from ..data.collator import pad
 from ..data.read import load_text_dataset
 from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
-from ..models.auto import contrastive_class
-from ..models.modeling import ContrastiveModel
 from ..models.settings import SECTION, check_max_length
-from ..objectives.masked_lm import IGNORED
-from .masking import TokenMasker
+from ..objectives.masked_lm import mask_tokens
+from ..ops.files import write_json
 from .output_dir import RESULTS, prepare_output_dir
 from .parser import explicit_arguments, parse_over, split_config
 from .reliable import ReliableTrainer, resolve_checkpoint
@@ -101,62 +97,46 @@ class PretrainingArguments:
     )
 
 
-@cache
-def pretraining_class(model_class: type[ContrastiveModel]) -> type[ContrastiveModel]:
-    """Derive from a contrastive class one whose forward pass returns only the stock model's masked-LM loss."""
-
-    def forward(
-        self: ContrastiveModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
-        """Return the mean cross-entropy at the masked positions of inputs of shape `(batch, length)`."""
-        hidden_states = self.encode_tokens(input_ids, attention_mask).last_hidden_state
-        return {"loss": self._masked_lm_loss(hidden_states, labels)}
-
-    name = model_class.__name__.replace("ForCL", "ForPretraining")
-    return type(name, (model_class,), {"forward": forward})
-
-
-def _collate(pad_token_id: int, rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """Pad the `input_ids` of a batch and, of rows that are masked already, the `labels`."""
-    input_ids, attention_mask = pad([row["input_ids"] for row in rows], pad_token_id)
-    batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if "labels" in rows[0]:
-        batch["labels"], _ = pad([row["labels"] for row in rows], IGNORED)
-    return batch
-
-
 class MaskedLMTrainer(ReliableTrainer):
-    """Train an encoder with the masked-LM loss alone, on rows of `input_ids`.
+    """Train a stock masked-LM model on rows of `input_ids`.
+
+    The masks of training come from torch's global generator inside the step, as dropout masks do. So a resumed run
+    draws those of an uninterrupted one, which masks drawn by the collator ahead of the step would not guarantee.
 
     Args:
-        model (`ContrastiveModel`): A model of a [`pretraining_class`].
+        model (`PreTrainedModel`): A model of `AutoModelForMaskedLM`.
         args (`TrainingArguments`): The training arguments.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        masker (`TokenMasker`): Draws the masks of training.
+        probability (`float`): Share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay.
         kwargs (`Any`): Further arguments of transformers' Trainer.
     """
 
-    model: ContrastiveModel
-
     def __init__(
         self,
-        model: ContrastiveModel,
+        model: PreTrainedModel,
         args: TrainingArguments,
         tokenizer: PreTrainedTokenizerBase,
-        masker: TokenMasker,
+        probability: float,
         **kwargs: Any,
     ):
-        collate = partial(_collate, tokenizer.pad_token_id)
-        # The Trainer saves processing_class in every checkpoint, and a resumed run needs its vocabulary.
-        super().__init__(model=model, args=args, data_collator=collate, processing_class=tokenizer, **kwargs)
-        self.masker = masker
+        padding = DataCollatorForTokenClassification(tokenizer)
+        super().__init__(model=model, args=args, data_collator=padding, processing_class=tokenizer, **kwargs)
+        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         if "labels" not in inputs:
-            masked, labels = self.masker(inputs["input_ids"])
+            masked, labels = mask_tokens(inputs["input_ids"], self.masker)
             inputs = {**inputs, "input_ids": masked, "labels": labels}
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def mask_once(self, rows: Dataset) -> Dataset:
+        """Add `labels` to rows, with masks that are the same in every evaluation."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.args.seed)
+            pairs = [mask_tokens(torch.tensor([ids]), self.masker) for ids in rows["input_ids"]]
+        names = ("input_ids", "labels")
+        return Dataset.from_list([dict(zip(names, (x[0].tolist() for x in pair), strict=True)) for pair in pairs])
 
 
 def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArguments, TrainingArguments]:
@@ -206,12 +186,19 @@ def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]
     return texts[:-held_out], texts[-held_out:]
 
 
-def make_tokenizer(options: PretrainingArguments, texts: list[str]) -> PreTrainedTokenizerBase:
+def make_tokenizer(
+    options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
+) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the options name, or train a WordPiece tokenizer.
+
+    Training twice on the same sentences gives two vocabularies, because ties are broken at random. So the first
+    process trains and saves it, the others load it, and a resumed run loads that of its checkpoint.
 
     Args:
         options (`PretrainingArguments`): Names the tokenizer or the encoder.
+        args (`TrainingArguments`): A trained tokenizer is saved in their `output_dir`.
         texts (`list[str]`): Sentences to train a tokenizer on.
+        checkpoint (`str`, *optional*): The checkpoint to resume from.
 
     Returns:
         `PreTrainedTokenizerBase`: The tokenizer.
@@ -225,92 +212,53 @@ def make_tokenizer(options: PretrainingArguments, texts: list[str]) -> PreTraine
         )
     if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
-    if not options.train_tokenizer:
-        return AutoTokenizer.from_pretrained(options.model_name_or_path or options.tokenizer_name)
-    blank = BertTokenizer(do_lower_case=not options.cased)
-    parts = (texts[i : i + 1000] for i in range(0, len(texts), 1000))
-    tokenizer = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
-    tokenizer.model_max_length = options.max_position_embeddings
-    return tokenizer
-
-
-def make_run_tokenizer(
-    options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None
-) -> PreTrainedTokenizerBase:
-    """Make a tokenizer that is the same in all processes and after a resume.
-
-    Training a WordPiece tokenizer twice on the same sentences gives two vocabularies, because ties are broken at
-    random. So the first process trains it, the others load it, and a resumed run loads that of its checkpoint.
-
-    Args:
-        options (`PretrainingArguments`): See [`make_tokenizer`].
-        args (`TrainingArguments`): The tokenizer is shared by way of their `output_dir`.
-        texts (`list[str]`): Sentences to train a tokenizer on.
-        checkpoint (`str`, *optional*): The checkpoint to resume from.
-
-    Returns:
-        `PreTrainedTokenizerBase`: The tokenizer.
-    """
-    if checkpoint is not None:
-        return AutoTokenizer.from_pretrained(checkpoint)
-    if not options.train_tokenizer or args.world_size == 1:
-        return make_tokenizer(options, texts)
+    if checkpoint is not None or not options.train_tokenizer:
+        return AutoTokenizer.from_pretrained(checkpoint or options.model_name_or_path or options.tokenizer_name)
     with args.main_process_first(local=False, desc="training the tokenizer"):
-        if args.process_index > 0:
-            return AutoTokenizer.from_pretrained(args.output_dir)
-        tokenizer = make_tokenizer(options, texts)
-        tokenizer.save_pretrained(str(args.output_dir))
-        return tokenizer
+        if args.process_index == 0:
+            blank = BertTokenizer(do_lower_case=not options.cased)
+            parts = (texts[i : i + 1000] for i in range(0, len(texts), 1000))
+            trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
+            trained.model_max_length = options.max_position_embeddings
+            trained.save_pretrained(str(args.output_dir))
+        return AutoTokenizer.from_pretrained(args.output_dir)
 
 
-def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> ContrastiveModel:
-    """Make an encoder with the stock masked-LM head.
+def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Load the encoder to continue with its masked-LM head, or make a new BERT.
 
     Args:
-        options (`PretrainingArguments`): Names the encoder to continue, or gives the shape of a new BERT.
-        tokenizer (`PreTrainedTokenizerBase`): Gives the vocabulary size and padding id of a new BERT.
+        options (`PretrainingArguments`): Names the encoder, or gives the shape of a new one.
+        tokenizer (`PreTrainedTokenizerBase`): Gives the vocabulary size and padding id of a new one.
 
     Returns:
-        `ContrastiveModel`: A model of a [`pretraining_class`].
+        `PreTrainedModel`: The model, without settings of this package, so that contrastive training from it draws a
+        fresh head.
     """
-    # The masked-LM loss does not reach a pooler, and DistributedDataParallel needs a gradient for each parameter.
-    settings: dict[str, Any] = {"do_mlm": True, "pooler_type": "cls_before_pooler"}
     if options.model_name_or_path:
-        config = AutoConfig.from_pretrained(options.model_name_or_path)
-        contrastive = contrastive_class(type(config))  # type: ignore[arg-type]  # as below
-        model_class = pretraining_class(contrastive)  # type: ignore[arg-type]  # as below
-        return model_class.from_pretrained(options.model_name_or_path, config=config, **settings)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.num_hidden_layers,
-        num_attention_heads=options.num_attention_heads,
-        intermediate_size=options.intermediate_size or 4 * options.hidden_size,
-        max_position_embeddings=options.max_position_embeddings,
-        pad_token_id=tokenizer.pad_token_id,
-        # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
-        initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
+        model = AutoModelForMaskedLM.from_pretrained(options.model_name_or_path)
+        if hasattr(model.config, SECTION):
+            delattr(model.config, SECTION)
+        return model
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=options.hidden_size,
+            num_hidden_layers=options.num_hidden_layers,
+            num_attention_heads=options.num_attention_heads,
+            intermediate_size=options.intermediate_size or 4 * options.hidden_size,
+            max_position_embeddings=options.max_position_embeddings,
+            pad_token_id=tokenizer.pad_token_id,
+            # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
+            initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
+        )
     )
-    contrastive = contrastive_class(BertConfig)
-    model_class = pretraining_class(contrastive)  # type: ignore[arg-type]  # mypy: a class is not hashable
-    return model_class(config, **settings)
 
 
 def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
     """Tokenise sentences into the columns `input_ids` and `length`."""
     ids = to_token_ids(tokenizer, texts, truncation=True, max_length=max_length)
     return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
-
-
-def save_stock(model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, directory: str | os.PathLike[str]) -> None:
-    """Save the stock masked-LM model, without our settings, so that contrastive training draws a fresh head."""
-    config = copy.deepcopy(model.config)
-    delattr(config, SECTION)
-    stock = AutoModelForMaskedLM.from_config(config)
-    trained = model.state_dict()
-    stock.load_state_dict({name: trained[name] for name in stock.state_dict()})
-    stock.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str, Any]:
@@ -333,18 +281,12 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     texts, held_out = read_sentences(options)
     resume = args.resume_from_checkpoint
     checkpoint = resolve_checkpoint(resume, str(args.output_dir)) if resume else None
-    tokenizer = make_run_tokenizer(options, args, texts, checkpoint)
+    tokenizer = make_tokenizer(options, args, texts, checkpoint)
     model = make_model(options, tokenizer)
     check_max_length(options.max_seq_length, model.config)
-    masker = TokenMasker(tokenizer, options.mlm_probability)
-    trainer = MaskedLMTrainer(
-        model,
-        args,
-        tokenizer,
-        masker,
-        train_dataset=tokenize(texts, tokenizer, options.max_seq_length),
-        eval_dataset=masker.mask_once(tokenize(held_out, tokenizer, options.max_seq_length), args.seed),
-    )
+    rows, held_out_rows = (tokenize(part, tokenizer, options.max_seq_length) for part in (texts, held_out))
+    trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
+    trainer.eval_dataset = trainer.mask_once(held_out_rows)
     before = trainer.evaluate()["eval_loss"]
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     after = trainer.evaluate()["eval_loss"]
@@ -359,8 +301,9 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     }
     if trainer.is_world_process_zero():
         directory = Path(str(args.output_dir))
-        save_stock(trainer.accelerator.unwrap_model(trainer.model), tokenizer, directory)
-        (directory / RESULTS).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+        write_json(directory / RESULTS, results)
         print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
         print(f"  before   {before:6.3f}   ({math.exp(before):.1f})")
         print(f"  after    {after:6.3f}   ({math.exp(after):.1f})")

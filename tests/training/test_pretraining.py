@@ -1,36 +1,24 @@
-"""Masked-LM pretraining has the loss of the stock model and saves a checkpoint that SimCSE can start from."""
+"""Masked-LM pretraining lowers the loss and saves a stock checkpoint that SimCSE can start from."""
 
 import json
 import runpy
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
-from conftest import MASK, PAD, VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    RobertaConfig,
-    Trainer,
-    TrainingArguments,
-)
+from conftest import MASK, PAD, VOCABULARY, tiny_config
+from datasets import Dataset
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.models.auto import contrastive_class
-from simcse_hf.training.masking import TokenMasker
 from simcse_hf.training.pretraining import (
     MaskedLMTrainer,
     PretrainingArguments,
     make_tokenizer,
     parse_pretraining_arguments,
     pretrain,
-    pretraining_class,
     read_sentences,
-    save_stock,
     tokenize,
 )
 
@@ -50,43 +38,19 @@ def parse(*words):
     return parse_pretraining_arguments(list(map(str, words)))
 
 
-@pytest.mark.parametrize("model_type, config_class", [("bert", BertConfig), ("roberta", RobertaConfig)])
-@pytest.mark.parametrize("seed, length", [(0, 9), (1, 14)])
-def test_loss_and_gradients_equal_those_of_the_stock_model(model_type, config_class, seed, length):
-    config = tiny_config(model_type, dropout=0.0)
-    model = pretraining_class(contrastive_class(config_class))(config, do_mlm=True).double()
-    stock = AutoModelForMaskedLM.from_config(config).double()
-    stock.load_state_dict({name: model.state_dict()[name] for name in stock.state_dict()})
-    batch = with_masked_inputs(random_batch(5, length=length, seed=seed), seed=seed)
-    ids, labels, mask = batch["mlm_input_ids"], batch["mlm_targets"], batch["attention_mask"]
-    loss = model(input_ids=ids, attention_mask=mask, labels=labels)["loss"]
-    logits = stock(input_ids=ids, attention_mask=mask).logits
-    terms = [
-        -torch.log_softmax(logits[i, j], 0)[labels[i, j]]
-        for i in range(5)
-        for j in range(length)
-        if labels[i, j] != -100
-    ]
-    wanted = sum(terms) / len(terms)
-    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=1e-6)  # the loss itself is taken in float32
-    loss.backward()
-    wanted.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
-    for name, p in stock.named_parameters():
-        torch.testing.assert_close(gradients[name], p.grad, rtol=1e-4, atol=1e-6)
+@pytest.fixture
+def make_trainer(tokenizer, tmp_path):
+    def make(probability, **kwargs):
+        args = TrainingArguments(str(tmp_path), use_cpu=True, train_sampling_strategy="sequential", report_to="none")
+        return MaskedLMTrainer(BertForMaskedLM(tiny_config()), args, tokenizer, probability, **kwargs)
+
+    return make
 
 
-def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_path):
-    """The Trainer's own batches, with the column `length` and without."""
-    from datasets import Dataset
-
+def test_batches_are_padded_and_labels_are_ignored_at_padding(make_trainer):
     rows = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "length": [3, 2]})
     held_out = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "labels": [[-100, 5, -100], [9, 9]]})
-    args = TrainingArguments(str(tmp_path), use_cpu=True, train_sampling_strategy="sequential")
-    model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
-    trainer = MaskedLMTrainer(
-        model, args, tokenizer, TokenMasker(tokenizer, 0.5), train_dataset=rows, eval_dataset=held_out
-    )
+    trainer = make_trainer(0.5, train_dataset=rows, eval_dataset=held_out)
     (batch,), (masked,) = trainer.get_train_dataloader(), trainer.get_eval_dataloader()
     assert batch.keys() == {"input_ids", "attention_mask"}
     assert batch["input_ids"].tolist() == masked["input_ids"].tolist() == [[2, 7, 3], [2, 3, PAD]]
@@ -94,26 +58,24 @@ def test_batches_are_padded_and_labels_are_ignored_at_padding(tokenizer, tmp_pat
     assert masked["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
 
 
-def test_the_parameters_are_counted_once_for_the_operations_of_all_steps(tokenizer, tmp_path):
-    model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
-    args = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    trainer = MaskedLMTrainer(model, args, tokenizer, TokenMasker(tokenizer, 0.3))
-    inputs = {"input_ids": torch.zeros(3, 7)}
-    expected = Trainer.floating_point_ops(trainer, inputs)
-    with mock.patch.object(type(model), "num_parameters", side_effect=model.num_parameters) as count:
-        assert [trainer.floating_point_ops(inputs) for _ in range(3)] == [expected] * 3
-    assert count.call_count == 1
+def test_training_masks_tokens_but_neither_special_tokens_nor_padding(make_trainer):
+    trainer = make_trainer(1 - 1e-9)
+    rows = {"input_ids": torch.tensor([[2, 7, 8, 3], [2, 9, 3, PAD]])}
+    rows["attention_mask"] = (rows["input_ids"] != PAD).long()
+    seen = []
+    trainer.model.register_forward_pre_hook(lambda *call: seen.append(call[-1]), with_kwargs=True)
+    trainer.compute_loss(trainer.model, rows)
+    assert seen[0]["labels"].tolist() == [[-100, 7, 8, -100], [-100, 9, -100, -100]]
 
 
-def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, sentences):
+def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, make_trainer, sentences):
     options, _ = parse("--train_file", sentences)
     texts, held_out = read_sentences(options)
     assert len(texts) == 108 and len(held_out) == 12 and texts + held_out == sentences.read_text().splitlines()
-    masker = TokenMasker(tokenizer, 0.5)
-    rows = tokenize(held_out, tokenizer, 8)
+    rows, trainer = tokenize(held_out, tokenizer, 8), make_trainer(0.5)
     assert rows["length"] == [len(ids) for ids in rows["input_ids"]] and max(rows["length"]) == 8
     state = torch.get_rng_state()
-    first, second = (masker.mask_once(rows, seed=3) for _ in range(2))
+    first, second = (trainer.mask_once(rows) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state()) and first.to_dict() == second.to_dict()
     kept, masked = 0, 0
     for ids, seen, labels in zip(rows["input_ids"], first["input_ids"], first["labels"], strict=True):
@@ -139,7 +101,6 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_fro
     assert losses["after"] < losses["before"] - 0.5
     model, info = AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert type(model) is BertForMaskedLM and not info["missing_keys"] and not info["unexpected_keys"]
-    assert "simcse" not in json.loads((out / "config.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert len(tokenizer) == model.config.vocab_size <= 120 and tokenizer.pad_token_id == model.config.pad_token_id
     start = AutoModelForCL.from_pretrained(out)
@@ -155,12 +116,23 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_fro
     assert pretrain(options, args)["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
 
 
-def test_saving_does_not_change_the_model_in_memory(tokenizer, tmp_path):
-    model = pretraining_class(contrastive_class(BertConfig))(tiny_config(), do_mlm=True)
-    save_stock(model, tokenizer, tmp_path)
-    assert model.config.simcse["training"]["do_mlm"] is True
-    saved = AutoModelForMaskedLM.from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(x, model.state_dict()[name]) for name, x in saved.items())
+def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, sentences, tmp_path):
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+    words = f"--train_file {sentences} --model_name_or_path {start} --output_dir {tmp_path / 'out'} --max_steps 1"
+    pretrain(*parse(*words.split(), *"--max_seq_length 16 --use_cpu --report_to none --save_strategy no".split()))
+    assert "simcse" not in json.loads((tmp_path / "out/config.json").read_text())
+
+
+def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one(sentences, tmp_path):
+    sizes = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
+    words = f"--train_file {sentences} {sizes} --use_cpu true --disable_tqdm true --report_to none --max_steps 4"
+    words = [*words.split(), *"--per_device_train_batch_size 4 --save_steps 2 --save_total_limit 5".split()]
+    whole = pretrain(*parse(*words, "--output_dir", tmp_path / "run"))
+    vocabulary = (tmp_path / "run/tokenizer.json").read_text()
+    resume = ("--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoint-2")
+    again = pretrain(*parse(*words, *resume))
+    assert whole["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"]
+    assert (tmp_path / "run/tokenizer.json").read_text() == vocabulary  # a second training would give another one
 
 
 @pytest.mark.parametrize(
@@ -172,9 +144,9 @@ def test_saving_does_not_change_the_model_in_memory(tokenizer, tmp_path):
     ],
 )
 def test_exactly_one_source_of_the_tokenizer_is_required(words, message, sentences):
-    options, _ = parse("--train_file", sentences, *words.split())
+    options, args = parse("--train_file", sentences, *words.split())
     with pytest.raises(ValueError, match=message):
-        make_tokenizer(options, ["a text"])
+        make_tokenizer(options, args, ["a text"])
 
 
 def test_bad_input_is_refused(tmp_path):

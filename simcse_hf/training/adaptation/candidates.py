@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from transformers import (
-    AutoConfig,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     PrinterCallback,
     Trainer,
@@ -22,10 +22,8 @@ from transformers import (
 )
 
 from ...inference.simcse import SimCSE
-from ...models.auto import contrastive_class
 from ..loading import load_model
-from ..masking import TokenMasker
-from ..pretraining import MaskedLMTrainer, pretraining_class, tokenize
+from ..pretraining import MaskedLMTrainer, tokenize
 from ..run import UNSUP_DEFAULTS
 from ..script_arguments import parse_arguments
 from ..trainer import SimCSETrainer
@@ -146,13 +144,8 @@ def _train_masked_lm(
 ) -> StageResult:
     """Train the encoder by masked-LM, and save it with the pooler, the prompts and the layers that the model had."""
     tokenizer = AutoTokenizer.from_pretrained(start)
-    config = AutoConfig.from_pretrained(start)
-    model_class = pretraining_class(contrastive_class(type(config)))  # type: ignore[arg-type]  # classes are hashable
     set_seed(seed)
-    # The masked-LM loss does not reach a pooler, so the model has none here.
-    model = model_class.from_pretrained(
-        start, config=config, do_mlm=True, pooler_type="cls_before_pooler", mlp_only_train=False
-    )
+    model = AutoModelForMaskedLM.from_pretrained(start)
     arguments = _common_arguments(stage, steps, seed, output, options)
     arguments |= {"per_device_train_batch_size": MLM_BATCH, "weight_decay": 0.01, "dataloader_pin_memory": False}
     texts = _draw(options.texts, steps * MLM_BATCH, seed)
@@ -160,7 +153,7 @@ def _train_masked_lm(
         model,
         TrainingArguments(**arguments),
         tokenizer,
-        TokenMasker(tokenizer, _MLM_PROBABILITY),
+        _MLM_PROBABILITY,
         train_dataset=tokenize(texts, tokenizer, options.max_length),
     )
     result = _run(trainer, options)
