@@ -5,9 +5,9 @@
 
 All runs use the same encoder, batch size, length and number of steps, on Wikipedia sentences, Wikipedia documents,
 NLI triplets or the training part of STS-B. Each objective has the pooler, the head and the views of its paper. The
-classifiers and contrastive losses of labelled pairs are not here: `simcse-hf reproduce supcon/2` compares them, and
-the views of a sentence are compared by `simcse-hf reproduce simcse/1`. Without `--data` and `--model` the runs use the
-generated sample corpus and the sample encoder, and only the objectives that need no documents or scores are trained.
+classifiers and contrastive losses of labelled pairs are not here: `python -m reproduction supcon/2` compares them, and
+`python -m reproduction simcse/1` the views of a sentence. Without `--data` and `--model` the runs use the generated
+sample corpus and the sample encoder, and only the objectives that need no documents or scores are trained.
 Runs that the output file already holds are not repeated.
 """
 

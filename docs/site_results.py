@@ -1,6 +1,6 @@
 """A hook of mkdocs that puts the tables of the papers, with our figures beside them, into the pages.
 
-A line `<!-- table simcse/3 -->` becomes the table of `docs/results/simcse-3.json`, which `simcse-hf reproduce` wrote.
+A line `<!-- table simcse/3 -->` becomes the table of `docs/results/simcse-3.json`, which `reproduction` wrote.
 Where there is no such file yet, it becomes the paper's figures alone, from the YAML file of the table.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 MARK = re.compile(r"^<!-- table ([a-z]+)/([A-Z0-9.]+) -->$", re.MULTILINE)
-TABLES = Path("simcse_hf", "training", "reproduction", "tables")
+TABLES = Path("reproduction", "tables")
 #: A table with more columns shows the first one only.
 MOST_COLUMNS = 3
 
@@ -38,7 +38,7 @@ def fill_tables(markdown, docs, depth=1):
             return _reproduced(json.loads(results.read_text(encoding="utf-8"))) + link
         if table.is_file():
             return _paper_only(f"{paper}/{number}", yaml.safe_load(table.read_text(encoding="utf-8")))
-        return f"Table {number} is not among the tables of `simcse-hf reproduce` yet."
+        return f"Table {number} is not among the tables of `python -m reproduction` yet."
 
     return MARK.sub(replace, markdown)
 
@@ -54,7 +54,7 @@ def _paper_only(name, table):
         [row["name"], *(_number(x) for x in (row.get("paper") or [None])[: len(columns)]), "not run yet"]
         for row in table["rows"]
     ]
-    return f"{table['title']}: {table['figure']}. Ours: `simcse-hf reproduce {name}`.\n\n{_table(header, rows)}\n"
+    return f"{table['title']}: {table['figure']}. Ours: `python -m reproduction {name}`.\n\n{_table(header, rows)}\n"
 
 
 def _reproduced(document):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from reproduction.word_vectors import WordVectors
 from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.nli_groups import build_nli_groups
@@ -18,7 +19,6 @@ from simcse_hf.data.read import open_table, resolve_tables, stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.evaluation.sts_data import read_sts_task
 from simcse_hf.evaluation.transfer_data import read_transfer_task
-from simcse_hf.evaluation.word_vectors import WordVectors
 from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import DataArguments, ModelArguments
 from simcse_hf.training.training_args import SimCSETrainingArguments

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .common import (
+    MODEL_HELP,
     add_general_options,
     add_model_options,
     add_output_options,
     add_task_option,
     command_parser,
+    load_encoder,
     positive_int,
     report,
 )
@@ -24,14 +26,8 @@ STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKR
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SST5")
 MODES = ("test", "dev", "fasttest")
 AGGREGATIONS = ("all", "mean", "wmean")
-METHODS = ("whitening", "flow")
 METRICS = ("spearman", "pearson")
 SEED = 1111
-
-MODEL_HELP = (
-    "checkpoint folder, hub name, sentence-transformers folder, GloVe or word2vec text file, or module:function, a "
-    "function that returns an object with encode(list of texts)"
-)
 
 
 def add_protocol_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +50,6 @@ def add_protocol_options(parser: argparse.ArgumentParser) -> None:
         "--aggregation", choices=AGGREGATIONS, default="all", help="how STS12 to STS16 make one figure; default: all"
     )
     group.add_argument("--metric", choices=METRICS, default="spearman", help="default: spearman")
-    group.add_argument("--regressor", action="store_true", help="score STS-B and SICK-R with a trained regressor")
     group.add_argument("--seed", type=int, default=SEED, help=f"seed of the classifiers; default: {SEED}")
 
 
@@ -64,33 +59,12 @@ def add_bootstrap_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
 
 
-def _add_fit_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("postprocessing fitted on the evaluation sets")
-    group.add_argument(
-        "--fit_on",
-        choices=("target",),
-        help="fit a transform on the texts of each STS set, without their scores, and score the set with it",
-    )
-    group.add_argument("--method", choices=METHODS, help="with --fit_on: kind of transform; default: whitening")
-    group.add_argument("--dim", type=positive_int, help="with --fit_on: leading directions of a whitening to keep")
-
-
-def _check_fit_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    if arguments.fit_on is None and (arguments.method or arguments.dim):
-        parser.error("--method and --dim need --fit_on target; a transform that is saved beside a model needs neither")
-    if arguments.fit_on and arguments.task:
-        parser.error("--fit_on is for --data_dir and --pairs: leave out --task")
-    if arguments.method == "flow" and arguments.dim is not None:
-        parser.error("--dim is an option of --method whitening")
-
-
 def _evaluate_parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "evaluate", "Score a model's sentence embeddings on STS, transfer tasks and tasks from your own files."
     )
-    add_model_options(parser, help=MODEL_HELP)
+    add_model_options(parser)
     add_protocol_options(parser)
-    _add_fit_options(parser)
     parser.add_argument("--geometry", action="store_true", help="add alignment, uniformity and spectrum on STS-B")
     parser.add_argument(
         "--mteb",
@@ -115,7 +89,6 @@ def _compare_parser() -> argparse.ArgumentParser:
     )
     add_model_options(parser, model=None)
     add_protocol_options(parser)
-    _add_fit_options(parser)
     add_bootstrap_options(parser)
     add_output_options(parser, "JSON file of the comparison", required=False)
     add_general_options(parser)
@@ -135,9 +108,6 @@ def evaluate_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if not (names_data(arguments) or arguments.mteb):
         parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
-    if arguments.fit_on and arguments.mteb:
-        parser.error("--fit_on is for --data_dir and --pairs: leave out --mteb")
-    _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
 
     from accelerate import PartialState
@@ -158,8 +128,7 @@ def evaluate_main(argv: list[str]) -> int:
     if evaluation is None or not PartialState().is_main_process:
         return 0
     protocol = chosen_protocol(arguments)
-    fit_on = {"fit_on": {"sets": arguments.fit_on, **_transform_settings(arguments)}} if arguments.fit_on else {}
-    document = describe_model(arguments.model, model, protocol) | fit_on | {"results": evaluation.results}
+    document = describe_model(arguments.model, model, protocol) | {"results": evaluation.results}
     table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
     report(arguments, document, table)
     if arguments.output:
@@ -208,7 +177,6 @@ def compare_main(argv: list[str]) -> int:
     models = [name for name in arguments.models if not is_result_file(name)]
     if models and not names_data(arguments):
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
-    _check_fit_options(parser, arguments)
     check_output_file(parser, arguments)
 
     from accelerate import PartialState
@@ -242,7 +210,7 @@ def chosen_protocol(arguments: argparse.Namespace) -> "Protocol":
     """Return the protocol that the options of `add_protocol_options` describe."""
     from ..evaluation import Protocol
 
-    return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.regressor, seed=arguments.seed)
+    return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
 
 
 def chosen_tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -268,13 +236,9 @@ def extra_tasks(arguments: argparse.Namespace) -> "dict[str, UserTask]":
 def _load(name: str, arguments: argparse.Namespace) -> Any:
     from accelerate import PartialState
 
-    from .loading import load_model
-
     # Under `accelerate launch` this joins the processes, and the encoder divides its batches among them.
     state = PartialState()
-    if arguments.fit_on:
-        arguments.no_postprocess = True  # a transform is fitted on raw embeddings
-    return load_model(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
+    return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
 
 
 def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False) -> "Evaluation | None":
@@ -291,16 +255,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
     vectors = SentenceEmbeddings(model, data.texts())
     if not PartialState().is_main_process:
         return None
-    if arguments.fit_on:
-        from ..evaluation.per_set import score_per_set
-
-        return score_per_set(data, vectors, tasks, protocol, arguments.device, **_transform_settings(arguments))
     return score_tasks(data, vectors, tasks, protocol, arguments.device)
-
-
-def _transform_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    dim = {} if arguments.dim is None else {"dim": arguments.dim}
-    return {"method": arguments.method or "whitening", **dim}
 
 
 def _evaluation_of(name: str, arguments: argparse.Namespace) -> "Evaluation | None":
@@ -321,16 +276,14 @@ def read_result_file(name: str, arguments: argparse.Namespace) -> "tuple[Evaluat
         `tuple[Evaluation, dict]`: The evaluation, and the whole document.
 
     Raises:
-        ValueError: If the file is no result file, or its mode or regressor is another one.
+        ValueError: If the file is no result file, or its mode is another one.
     """
     from ..evaluation import Evaluation
     from ..evaluation.report import read_results
 
     document, scores = read_results(name)
-    for key in ("mode", "regressor"):
-        if document["protocol"][key] != getattr(arguments, key):
-            raise ValueError(
-                f"{name} was evaluated with {key} {document['protocol'][key]!r}, not {getattr(arguments, key)!r}: "
-                f"give the same --{key} for all."
-            )
+    if (mode := document["protocol"]["mode"]) != arguments.mode:
+        raise ValueError(
+            f"{name} was evaluated with mode {mode!r}, not {arguments.mode!r}: give the same --mode for all."
+        )
     return Evaluation(document["results"], scores), document

@@ -12,7 +12,6 @@ from .errors import exit_status
 COMMANDS = {
     "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt_main", "adapt a model to unlabelled text and say whether it helped"),
-    "reproduce": ("reproduce", "reproduce_main", "train and judge the rows of a table of a paper"),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
     "analyze": ("analyze", "analyze_main", "draw pictures of models and runs, and write a report"),

@@ -49,7 +49,7 @@ def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -
     if "aggregate" in result:
         return result["aggregate"][aggregation][metric]
     if "splits" in result:
-        return result.get("regressor", result["splits"])[headline_split(mode)][metric]
+        return result["splits"][headline_split(mode)][metric]
     return result[metric]
 
 
@@ -145,8 +145,6 @@ def _average_block(results: dict[str, Any], average: dict[str, Any], mode: str, 
     cells = [format_number(headline(results[task], mode, aggregation, metric)) for task in members]
     transfer = is_transfer(members[0])
     what = f"{'dev ' if mode == 'dev' else ''}accuracy" if transfer else f"{metric}, aggregation {aggregation}"
-    if any("regressor" in results[task] for task in members):
-        what += ", STS-B and SICK-R by the trained regressor"
     lines = [
         f"mode {mode}, {what}, x 100",
         format_rows([[*members, "Avg."], [*cells, format_number(average["value"])]]),
@@ -171,7 +169,6 @@ def _details(results: dict[str, Any]) -> str:
             continue
         parts = result.get("subsets", result.get("splits", {"": result}))
         lines = [(f"{task} {part}".rstrip(), scores) for part, scores in parts.items()]
-        lines += [(f"{task} {split} regressor", scores) for split, scores in result.get("regressor", {}).items()]
         lines += [
             (f"{task} {aggregation}", {"pairs": result["pairs"], **scores})
             for aggregation, scores in result.get("aggregate", {}).items()
@@ -190,7 +187,6 @@ def describe_protocol(protocol: Any, classifier: ClassifierConfig | None = None)
         "aggregation": protocol.aggregation,
         "metric": protocol.metric,
         "similarity": "cosine",
-        "regressor": protocol.regressor,
         "seed": protocol.seed,
         "text": "tokens joined by single spaces",
         "scale": 100,

@@ -14,7 +14,6 @@ from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .geometry import alignment, isotropy, singular_spectrum, uniformity
 from .pairs import ScoredPairs
-from .regressor import score_regressor
 from .report import Scores, add_averages
 from .sts import AGGREGATIONS, METRICS, correlations, predict_similarities, score_splits, score_subsets
 from .sts_data import HUB, read_sts_task
@@ -41,9 +40,7 @@ class Protocol:
         aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one figure:
             `"all"`, `"mean"` or `"wmean"`.
         metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`.
-        regressor (`bool`, *optional*, defaults to `False`): Whether to score STS-B and SICK-R by SentEval's trained
-            regressor instead of the cosine.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers and the regressor.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
 
     Raises:
         ValueError: If a value is unknown. The message names the argument.
@@ -52,7 +49,6 @@ class Protocol:
     mode: str = "test"
     aggregation: str = "all"
     metric: str = "spearman"
-    regressor: bool = False
     seed: int = SEED
 
     def __post_init__(self) -> None:
@@ -133,7 +129,7 @@ def read_tasks(
         tasks (`tuple[str, ...]`): Names of tasks.
         data_dir (`str | Path`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
             `read_sts_task` reads. Required if there are tasks.
-        protocol (`Protocol`, *optional*): Its mode and regressor decide which splits are read.
+        protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
         user_tasks (`dict[str, UserTask]`, *optional*): Tasks from a user's own files, as
@@ -157,7 +153,7 @@ def read_tasks(
     for task in tasks:
         try:
             if task in STS_TASKS and not (task in STS_SUBSETS and protocol.mode == "dev"):
-                data.sts[task] = read_sts_task(task, cast(str | Path, data_dir), _splits_of(task, protocol))
+                data.sts[task] = read_sts_task(task, cast(str | Path, data_dir), _splits_of(protocol))
             elif task in STS_TASKS:
                 data.missing[task] = "the task has no dev split"
             elif data_dir == HUB:
@@ -186,9 +182,7 @@ def read_tasks(
     return data
 
 
-def _splits_of(task: str, protocol: Protocol) -> tuple[str, ...]:
-    if protocol.regressor and task not in STS_SUBSETS:
-        return ("test", "dev", "train")
+def _splits_of(protocol: Protocol) -> tuple[str, ...]:
     return ("dev",) if protocol.mode == "dev" else ("test", "dev")
 
 
@@ -220,7 +214,7 @@ def score_tasks(
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.sts:
-            results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol, device)
+            results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol)
         else:
             results[task], score = score_transfer_task(
                 task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
@@ -244,7 +238,6 @@ def _score_sts(
     parts: dict[str, ScoredPairs],
     embeddings: SentenceEmbeddings,
     protocol: Protocol,
-    device: str | None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
     gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
@@ -254,11 +247,7 @@ def _score_sts(
         }
     result = score_splits(task, predicted, gold)
     split = headline_split(protocol.mode)
-    scores = {"predicted": predicted[split], "gold": gold[split]}
-    if protocol.regressor:
-        result["regressor"], regressed = score_regressor(task, parts, embeddings, device, protocol.seed)
-        scores = regressed[split]
-    return result, {split: scores}
+    return result, {split: {"predicted": predicted[split], "gold": gold[split]}}
 
 
 def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict[str, Any]:
@@ -319,8 +308,6 @@ def evaluate_sts(
     mode: str = "test",
     aggregation: str = "all",
     metric: str = "spearman",
-    regressor: bool = False,
-    device: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate on the STS tasks, by default with the paper's protocol: cosine, Spearman's correlation, `all`.
 
@@ -332,8 +319,6 @@ def evaluate_sts(
         mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
         aggregation (`str`, *optional*, defaults to `"all"`): See [`Protocol`].
         metric (`str`, *optional*, defaults to `"spearman"`): See [`Protocol`].
-        regressor (`bool`, *optional*, defaults to `False`): See [`Protocol`].
-        device (`str`, *optional*): Where to train the regressor. Defaults to a GPU if there is one.
 
     Returns:
         `dict[str, Any]`: Figures times 100 by task, and their average, for example
@@ -344,8 +329,8 @@ def evaluate_sts(
         FileNotFoundError: See [`read_tasks`].
         ValueError: See [`evaluate_tasks`].
     """
-    protocol = Protocol(mode, aggregation, metric, regressor)
-    return evaluate_tasks(model, data_dir, tuple(tasks or default_tasks("sts", mode)), protocol, device=device).results
+    protocol = Protocol(mode, aggregation, metric)
+    return evaluate_tasks(model, data_dir, tuple(tasks or default_tasks("sts", mode)), protocol).results
 
 
 def evaluate_transfer(

@@ -2,7 +2,6 @@
 
 from .flow import Flow, fit_flow
 from .interface import VectorTransform
-from .per_set import fit_per_set
 from .whitening import Whitening, fit_whitening
 
-__all__ = ["Flow", "VectorTransform", "Whitening", "fit_flow", "fit_per_set", "fit_whitening"]
+__all__ = ["Flow", "VectorTransform", "Whitening", "fit_flow", "fit_whitening"]

@@ -46,7 +46,7 @@ _DEV_METRICS = tuple(
     "_recall@100".split()
 )
 _GEOMETRY = ("alignment", "uniformity", "isotropy")
-_PROTOCOL = ("mode", "aggregation", "metric", "regressor")
+_PROTOCOL = ("mode", "aggregation", "metric")
 
 
 @dataclass
@@ -245,9 +245,8 @@ def protocol_of(document: dict, transfer: bool) -> str:
         settings = protocol.get("classifier", {})
         metric = f"accuracy x 100 of {settings.get('model', 'a classifier')} on frozen embeddings"
         return f"SentEval's transfer tasks, mode {protocol['mode']}: {metric}, seed {protocol['seed']}; {length}."
-    score = "trained regressor (STS-B and SICK-R) or cosine" if protocol["regressor"] else "cosine"
     return (
-        f"{protocol['metric'].capitalize()}'s correlation x 100 between gold score and {score} similarity, mode "
+        f"{protocol['metric'].capitalize()}'s correlation x 100 between gold score and cosine similarity, mode "
         f"{protocol['mode']}, subsets of STS12 to STS16 aggregated by `{protocol['aggregation']}`; {length}."
     )
 
@@ -293,7 +292,7 @@ def _user_task_entry(result: dict, value: float) -> EvalResult:
 def eval_result_entries(document: dict) -> list[EvalResultEntry]:
     """List the figures for `.eval_results`: those of benchmarks that the hub holds with the same pairs."""
     protocol = document["protocol"]
-    if protocol["mode"] == "dev" or protocol["regressor"]:
+    if protocol["mode"] == "dev":
         return []
     return [
         EvalResultEntry(

@@ -5,9 +5,20 @@ import re
 
 import pytest
 from conftest import tiny_config
-from evaluation_helpers import random_pairs, random_texts, write, write_sick, write_sts, write_stsb, write_transfer
+from evaluation_helpers import (
+    BagOfWords,
+    random_pairs,
+    random_texts,
+    write,
+    write_sick,
+    write_sts,
+    write_stsb,
+    write_transfer,
+)
 from transformers import BertModel
 
+from simcse_hf.cli import evaluate
+from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.evaluate import compare_main, evaluate_main
 from simcse_hf.cli.main import main
 
@@ -25,25 +36,23 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def encoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(
-        tmp_path / "cli_encoders.py",
-        [
-            "from evaluation_helpers import BagOfWords",
-            "def wide(): return BagOfWords(64)",
-            "def narrow(): return BagOfWords(2)",
-        ],
-    )
+    sizes = {"wide": 64, "narrow": 2}
+
+    def load(name, arguments, **settings):
+        return BagOfWords(sizes[name]) if name in sizes else load_encoder(name, arguments, **settings)
+
+    monkeypatch.setattr(evaluate, "load_encoder", load)
 
 
 def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     output = tmp_path / "out/results.json"
-    words = ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--output", str(output), "--verbose"]
+    words = ["--model", "wide", "--data_dir", str(folder), "--output", str(output), "--verbose"]
     assert evaluate_main([*words, "--aggregation", "wmean", "--geometry"]) == 0
     printed = capsys.readouterr().out
     assert "Avg. over 3 of 7 tasks" in printed and "STS16 n/a" in printed and "STS12 MSRpar" in printed
     assert "alignment" in printed
     document = json.loads(output.read_text())
-    assert document["model"] == "cli_encoders:wide" and "revision" in document
+    assert document["model"] == "wide" and "revision" in document
     assert document["protocol"]["aggregation"] == "wmean" and "torch" in document["versions"]
     results = document["results"]
     assert results["STS12"]["subsets"]["MSRpar"]["pairs"] == 30
@@ -55,7 +64,7 @@ def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
 def test_scores_only_the_requested_tasks(folder, capsys):
     assert (
         evaluate_main(
-            ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
+            ["--model", "wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
             + ["--device", "cpu"]
         )
         == 0
@@ -86,23 +95,21 @@ def test_scores_a_file_of_pairs_without_a_data_dir(save_checkpoint, tmp_path, ca
 def test_compares_result_files_with_models(folder, tmp_path, capsys):
     common = ["--data_dir", str(folder), "--tasks", "STS12,STSBenchmark"]
     for name in ("wide", "narrow"):
-        evaluate_main(["--model", f"cli_encoders:{name}", *common, "--output", f"{name}.json"])
+        evaluate_main(["--model", name, *common, "--output", f"{name}.json"])
     capsys.readouterr()
     assert compare_main(["wide.json", "narrow.json", "--output", "files.json"]) == 0
     assert "narrow.json - wide.json" in capsys.readouterr().out
-    assert compare_main(["wide.json", "cli_encoders:narrow", *common, "--output", "mixed.json"]) == 0
+    assert compare_main(["wide.json", "narrow", *common, "--output", "mixed.json"]) == 0
     files, mixed = (json.loads((tmp_path / name).read_text()) for name in ("files.json", "mixed.json"))
     differences = files["differences"]["narrow.json"]
     assert differences["STS12"]["low"] < differences["STS12"]["difference"] < differences["STS12"]["high"]
-    assert differences == mixed["differences"]["cli_encoders:narrow"]
+    assert differences == mixed["differences"]["narrow"]
 
 
 def test_refuses_to_compare_results_of_another_mode(folder):
-    evaluate_main(
-        ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "STS12", "--output", "a.json"]
-    )
+    evaluate_main(["--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", "--output", "a.json"])
     with pytest.raises(ValueError, match="a.json was evaluated with mode 'test', not 'dev'"):
-        compare_main(["a.json", "cli_encoders:narrow", "--data_dir", str(folder), "--mode", "dev"])
+        compare_main(["a.json", "narrow", "--data_dir", str(folder), "--mode", "dev"])
 
 
 @pytest.mark.parametrize(
@@ -124,9 +131,9 @@ def test_wrong_usage_ends_with_status_2(words, message, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--model", "cli_encoders:none", "--data_dir", "."], "has no function 'none'"),
-        (["--model", "cli_encoders:wide", "--data_dir", "absent"], "data_dir absent does not exist"),
-        (["--model", "cli_encoders:wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
+        (["--model", "none", "--data_dir", "."], "no model could be loaded from 'none'"),
+        (["--model", "wide", "--data_dir", "absent"], "data_dir absent does not exist"),
+        (["--model", "wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
     ],
 )
 def test_invalid_input_gives_a_one_line_error(words, message, capsys):
@@ -173,7 +180,7 @@ HEADLINES = {
 def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys):
     pytest.importorskip("pytrec_eval")
     for name in ("wide", "narrow"):
-        words = ["--model", f"cli_encoders:{name}", "--output", f"{name}.json", *user_files]
+        words = ["--model", name, "--output", f"{name}.json", *user_files]
         assert evaluate_main([*words, "--task", f"classification={tmp_path / 'more.csv'}"]) == 0
     printed = capsys.readouterr().out
     document = json.loads((tmp_path / "wide.json").read_text())
@@ -195,13 +202,13 @@ def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys)
         assert difference["low"] <= difference["difference"] <= difference["high"]
         assert difference["difference"] == pytest.approx(results[kind][metric] - narrow[kind][metric])
     # Models are compared as result files are.
-    assert compare_main(["cli_encoders:narrow", "wide.json", "--resamples", "50", *user_files, "--json"]) == 0
+    assert compare_main(["narrow", "wide.json", "--resamples", "50", *user_files, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)["differences"]["wide.json"]["pairs"]["difference"]
     assert again == pytest.approx(comparison["differences"]["wide.json"]["pairs"]["difference"])
 
 
 def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, tmp_path, capsys):
-    words = ["--model", "cli_encoders:wide", "--data_dir", str(folder), "--tasks", "STS12", *user_files[:4]]
+    words = ["--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", *user_files[:4]]
     assert evaluate_main([*words, "--verbose", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["average"]["tasks"] == ["STS12"] and "accuracy" in results["classification"]
@@ -212,7 +219,7 @@ def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, tmp
 def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
     for name, file in (("wide", "mine.csv"), ("narrow", "more.csv")):
         task = f"classification={tmp_path / file}"
-        evaluate_main(["--model", f"cli_encoders:{name}", "--output", f"{name}.json", "--task", task])
+        evaluate_main(["--model", name, "--output", f"{name}.json", "--task", task])
     with pytest.raises(ValueError, match="classification: narrow.json and wide.json were not evaluated on the same"):
         compare_main(["wide.json", "narrow.json"])
 
@@ -226,18 +233,17 @@ def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
         ),
         (["--task", "classification"], "must be KIND=FILE"),
         (["--task", "pairs="], "must be KIND=FILE"),
-        (["--task", "pairs=a.csv", "--fit_on", "target"], "leave out --task"),
         ([], "give --data_dir, --pairs, --task or --mteb"),
     ],
 )
 def test_a_wrong_task_option_is_a_usage_error(words, message, capsys):
     with pytest.raises(SystemExit):
-        evaluate_main(["--model", "cli_encoders:wide", *words])
+        evaluate_main(["--model", "wide", *words])
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))
 
 
 def test_tasks_of_the_same_name_are_refused(user_files, tmp_path, capsys):
-    model = ["--model", "cli_encoders:wide"]
+    model = ["--model", "wide"]
     twice = ["--task", f"pairs={tmp_path / 'pairs.csv'}", "--task", f"pairs={tmp_path / 'pairs.csv'}"]
     assert main(["evaluate", *model, *twice, "--task", f"pairs={tmp_path / 'pairs.csv'}"]) == 2
     assert "another pairs task is named pairs. Rename one of the files" in capsys.readouterr().err

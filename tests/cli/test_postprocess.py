@@ -13,12 +13,11 @@ from evaluation_helpers import random_pairs, write
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.evaluate import evaluate_main
-from simcse_hf.cli.loading import load_model
 from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
-from simcse_hf.evaluation import spearman
 from simcse_hf.inference.fit_transform import fit_transform
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.sentence_transformers import NAMES
@@ -207,41 +206,8 @@ def test_evaluate_applies_the_transform(method, fit, tmp_path, capsys):
         assert document["postprocessing"] == (None if options else method)
         scores[name] = document["results"]
     assert scores["applied"] != scores["plain"]
-    model = load_model(str(directory), model_options("--device", "cpu"))
+    model = load_encoder(str(directory), model_options("--device", "cpu"))
     assert torch.equal(model.encode(texts), SimCSE(directory, device="cpu").encode(texts))
-
-
-def test_fit_on_target_whitens_each_set_with_its_own_texts(raw, tmp_path):
-    sets = {name: random_pairs(60, seed) for seed, name in enumerate(("first", "second"))}
-    files = [
-        str(write(tmp_path / f"{name}.tsv", [f"{score}\t{a}\t{b}" for a, b, score in pairs]))
-        for name, pairs in sets.items()
-    ]
-    words = ["--model", str(raw), "--pooler_type", "avg", "--device", "cpu", "--pairs", *files]
-    words += ["--fit_on", "target", "--dim", "8", "--output", str(tmp_path / "results.json")]
-    assert evaluate_main(words) == 0
-    document = json.loads((tmp_path / "results.json").read_text())
-    assert document["fit_on"] == {"sets": "target", "method": "whitening", "dim": 8}
-    for name, pairs in sets.items():
-        first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-        transform = fit_whitening([raw_vectors(raw, sorted({*first, *second}), "avg")], dim=8)
-        x, y = (transform.transform(raw_vectors(raw, texts, "avg")) for texts in (first, second))
-        expected = 100 * spearman(F.cosine_similarity(x, y).numpy(), [score for _, _, score in pairs])
-        assert document["results"][name]["spearman"] == pytest.approx(expected, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--dim", "8"], "--method and --dim need --fit_on target"),
-        (["--fit_on", "target", "--method", "flow", "--dim", "8"], "--dim is an option of --method whitening"),
-        (["--fit_on", "target", "--mteb", "STS12"], "--fit_on is for --data_dir and --pairs"),
-    ],
-)
-def test_refuses_options_of_fit_on_that_have_no_effect(options, message, capsys):
-    with pytest.raises(SystemExit) as ended:
-        evaluate_main(["--model", "any", "--pairs", "any.tsv", *options])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_an_index_holds_transformed_embeddings(fit, tmp_path):
@@ -288,7 +254,7 @@ def test_refuses_another_pooler(fit):
     with pytest.raises(ValueError, match="fitted on embeddings of pooler_type 'avg_first_last', not 'avg'"):
         SimCSE(directory, pooler_type="avg", device="cpu")
     with pytest.raises(ValueError, match="not 'avg'"):
-        load_model(str(directory), model_options("--device", "cpu", "--pooler_type", "avg"))
+        load_encoder(str(directory), model_options("--device", "cpu", "--pooler_type", "avg"))
     assert SimCSE(directory, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
     assert SimCSE(directory, pooler_type="avg_first_last", device="cpu").postprocessing is not None
 

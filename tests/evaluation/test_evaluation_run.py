@@ -87,18 +87,6 @@ def test_mode_dev_encodes_and_scores_dev_splits_only(folder):
     assert accuracy["average"]["value"] == accuracy["TREC"]["dev_accuracy"]
 
 
-def test_the_regressor_replaces_the_cosine(folder):
-    results = evaluate_sts(BagOfWords(), folder, tasks=("STS12", "STSBenchmark"), regressor=True, device="cpu")
-    assert results["average"]["value"] == pytest.approx(
-        (results["STS12"]["aggregate"]["all"]["spearman"] + results["STSBenchmark"]["regressor"]["test"]["spearman"])
-        / 2
-    )
-    assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
-    dev = evaluate_tasks(BagOfWords(), folder, ("STSBenchmark",), Protocol("dev", regressor=True), device="cpu")
-    assert dev.results["average"]["value"] == dev.results["STSBenchmark"]["regressor"]["dev"]["spearman"]
-    assert len(dev.scores["STSBenchmark"]["dev"]["predicted"]) == 40
-
-
 def test_correlations_and_accuracies_are_averaged_separately(folder):
     results = evaluate_tasks(BagOfWords(), folder, ("STS12", "TREC"), Protocol("fasttest"), device="cpu").results
     assert results["average"]["value"] == results["STS12"]["aggregate"]["all"]["spearman"]

@@ -15,6 +15,7 @@ NOT_RUN = {
     "make ": "runs this test suite, or trains for a minute",
     "git clone": "needs a network",
     ".venv/bin/": "set-up of a developer",
+    "python -m reproduction": "trains for minutes; tests/reproduction",
     "python -m benchmarks": "takes minutes; tests/project/test_benchmarks.py",
     "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
     "python model_cards/generate.py": "writes into the repository",
@@ -26,7 +27,7 @@ NOT_RUN = {
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }
 #: Their commands take more than five seconds.
-SLOW = ("docs/training.md", "docs/publishing.md", "docs/reproducing.md", "docs/analysis.md")
+SLOW = ("docs/training.md", "docs/publishing.md", "docs/analysis.md")
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.

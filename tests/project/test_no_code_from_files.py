@@ -23,7 +23,6 @@ from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation.report import read_results
-from simcse_hf.evaluation.word_vectors import WordVectors
 from simcse_hf.inference.shards import encode_file, read_shards
 from simcse_hf.publishing.card_results import read_run
 from simcse_hf.search import SentenceIndex
@@ -234,12 +233,6 @@ def test_a_parquet_file_with_a_pickled_extension_type_runs_nothing(payload, tmp_
     field = pa.field("text", pa.string(), metadata=metadata)
     pq.write_table(pa.table([pa.array(["the cat", "a dog"])], schema=pa.schema([field])), tmp_path / "t.parquet")
     assert len(load_text_dataset(tmp_path / "t.parquet", cache_dir=tmp_path / "cache")) == 2
-
-
-def test_word_vectors_run_nothing(payload, tmp_path):
-    (tmp_path / "glove.txt").write_bytes(pickle.dumps(payload))
-    with pytest.raises(ValueError, match=r"glove\.txt"):
-        WordVectors(tmp_path / "glove.txt").encode(["the cat"])
 
 
 @pytest.mark.parametrize("tag", ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"])

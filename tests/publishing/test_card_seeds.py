@@ -31,7 +31,7 @@ def evaluation(noise, seed):
 
 def write_evaluation(path, model, noise, seed, **protocol):
     found = evaluation(noise, seed)
-    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "regressor": False, "seed": 1} | protocol
+    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 1} | protocol
     document = {"model": str(model), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": found.results}
     write_results(path, document, found.scores)
 

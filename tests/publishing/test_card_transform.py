@@ -130,7 +130,7 @@ def test_the_card_says_that_dev_figures_are_without_the_transform(transformed):
 
 
 def evaluation(directory, **changes):
-    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "regressor": False, "seed": 1111}
+    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 1111}
     results = {"STSBenchmark": {"splits": {"test": {"spearman": 71.5, "pearson": 70.0}}}}
     results["average"] = {"value": 71.5, "tasks": ["STSBenchmark"], "missing": []}
     document = {"model": str(directory), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": results}

@@ -34,7 +34,7 @@ def write_model(path, geometry=True):
     if geometry:
         results["geometry"] = {"alignment": 0.2, "uniformity": -2.0, "singular_spectrum": [1.0, 0.5, 0.25]}
     scores = {"STSBenchmark": {"test": {"predicted": random.normal(gold / 10, 0.05), "gold": gold}}}
-    write_results(path, {"protocol": {"mode": "test", "regressor": False}, "results": results}, scores)
+    write_results(path, {"protocol": {"mode": "test", "aggregation": "all"}, "results": results}, scores)
     return path
 
 

@@ -1,19 +1,18 @@
-"""The tables of papers: every YAML of the package is valid, says what the paper says, and its runs resolve."""
+"""The tables of papers: every YAML file is valid, says what the paper says, and has a plan."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simcse_hf.publishing.card_training import PAPERS
-from simcse_hf.training.reproduction.figures import metric
-from simcse_hf.training.reproduction.specs import Sources, differences, runs_of
-from simcse_hf.training.reproduction.table import SCALES, load_table, table_names
-from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
+from reproduction.__main__ import main
+from reproduction.specs import Sources, differences, runs_of
+from reproduction.table import SCALES, load_table, table_names
 
-ROOT = Path(__file__).parents[3]
-SHARED = ROOT.parent / "shared"
+ROOT = Path(__file__).parents[2]
+PAPERS = ROOT.parent / "shared/papers"
 TEXTS = {"simcse": "simcse.txt", "liao": "supervised_contrastive.txt", "non_contrastive": "non_contrastive.txt"}
 MINIMAL = {
     "paper": "simcse",
@@ -32,42 +31,37 @@ def write(folder, **changes):
     return str(path)
 
 
+def test_there_are_22_tables():
+    assert len(table_names()) == 22
+
+
 @pytest.mark.parametrize("name", table_names())
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_table_resolves_to_runs_with_valid_settings(name, scale, tmp_path):
-    table = load_table(name)
-    assert table.paper in PAPERS
-    runs = [run for _, _, run in runs_of(table, scale, 2, Sources(tmp_path, tmp_path))]
-    assert len({run.key(Sources(tmp_path, tmp_path)) for run in runs}) >= 2
-    assert all(run.settings["dev_file"] and (run.steps > 0 or not run.trained) for run in runs)
-    for column in table.columns:
-        assert metric(column.metric).tasks
-    assert bool(differences(table, scale)) == (scale == "small")
+def test_every_table_has_a_plan(name, scale, tmp_path, capsys):
+    words = ["--scale", scale, "--seeds", "1", "--data_dir", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main([name, "--dry_run", "--json", *words]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["missing"] and len({run["key"] for run in planned["runs"]}) >= 2
+    assert not any(run["done"] for run in planned["runs"]) and not (tmp_path / "out").exists()
+    assert bool(differences(load_table(name), scale)) == (scale == "small")
 
 
 @pytest.mark.parametrize("name", table_names())
-def test_the_figures_and_the_words_of_a_table_occur_in_its_paper(name):
+def test_the_scores_and_the_words_of_a_table_occur_in_its_paper(name):
     table = load_table(name)
-    path = SHARED / "papers" / TEXTS.get(table.paper, "")
+    path = PAPERS / TEXTS.get(table.paper, "")
     if not path.is_file():
         pytest.skip("needs the text of the paper in ../shared/papers")
     text = " ".join(path.read_text(encoding="utf-8").split())
     for row in table.rows:
-        for figure in row.paper:
-            assert figure is None or re.search(rf"(?<![\d.]){figure:g}0?(?![\d])", text), (row.name, figure)
-    for claim in table.claims:
-        assert claim.says in text, claim.says
+        for score in row.paper:
+            assert score is None or re.search(rf"(?<![\d.]){score:g}0?(?![\d])", text), (row.name, score)
+    assert all(claim.says in text for claim in table.claims)
 
 
 def test_the_default_run_of_simcse_is_one_run_in_all_tables_that_contain_it(tmp_path):
     sources = Sources(tmp_path, tmp_path)
-    rows = {
-        "simcse/1": "None (unsup. SimCSE)",
-        "simcse/2": "Unsupervised SimCSE",
-        "simcse/3": "p = 0.1",
-        "simcse/6": "[CLS] w/ MLP (train)",
-        "simcse/A.1": "64, 3e-5",
-    }
+    rows = {"simcse/1": "None (unsup. SimCSE)", "simcse/3": "p = 0.1", "simcse/A.1": "64, 3e-5"}
     keys = {
         run.key(sources)
         for name, row_name in rows.items()
@@ -78,54 +72,46 @@ def test_the_default_run_of_simcse_is_one_run_in_all_tables_that_contain_it(tmp_
 
 
 def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_path):
-    table = load_table("simcse/3")
-    data, output = tmp_path / "data", tmp_path / "output"
-    (data / "wiki").mkdir(parents=True)
-    text = data / "wiki" / "wiki_sentences.txt"
+    table, sources = load_table("simcse/3"), Sources(tmp_path, tmp_path)
+    (tmp_path / "wiki").mkdir()
 
-    def keys():
-        return [run.key(Sources(data, output)) for _, _, run in runs_of(table, "small", 2, Sources(data, output))]
+    def keys(text):
+        (tmp_path / "wiki/wiki_sentences.txt").write_text(text)
+        return [run.key(Sources(tmp_path, tmp_path)) for _, _, run in runs_of(table, "small", 2, sources)]
 
-    text.write_text("one\n")
-    first = keys()
+    first = keys("one\n")
     assert len(set(first)) == 2 * len(table.rows)
-    text.write_text("another\n")
-    assert not set(first) & set(keys())
-    text.write_text("one\n")
-    assert keys() == first  # the same content, whenever it was written
+    assert not set(first) & set(keys("another\n")) and keys("one\n") == first
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rows": [{"name": "a", "paper": [1.0, 2.0]}]}, "row a has 2 figures of the paper, and the table has 1 col"),
+        ({"rows": [{"name": "a", "paper": [1.0, 2.0]}]}, "row a has 2 scores of the paper, and the table has 1 col"),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "two rows are named a; rename one"),
         ({"rows": [{"title": "a"}]}, "rows, entry 1: unknown entry title; known are name, paper"),
         ({"rows": [{"settings": {}}]}, "rows, entry 1: name is missing"),
         ({"rows": {"a": 1}}, "rows must be a list"),
+        ({"rows": [{"name": "a", "postprocess": {"method": "flow"}}]}, "row a: postprocess must have method"),
+        ({"rows": [{"name": "a", "scan": {"temp": [0.1]}}]}, "row a: scan must name scales and their arguments"),
+        ({"columns": [{"name": "c", "quantile": 75}]}, "column c: quantile must be from 0 to 1"),
         ({"paper": "nobody"}, "paper 'nobody' has no entry in publishing/papers.bib; add one"),
         ({"claims": [{"says": "x", "better": "a", "than": ["c"]}]}, "claim 'x' names c, and there is no such row"),
         ({"claims": [{"says": "x", "better": "a"}]}, "needs either better and than, or similar"),
         ({"claims": [{"says": "x", "column": "no", "better": "a", "than": ["b"]}]}, "there is no such column"),
-    ],
-)
-def test_a_broken_table_is_refused_with_the_place_of_the_error(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load_table(write(tmp_path, **changes))
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
         ({"recipe": "nothing"}, "row a, column dev: there is no recipe nothing; use one of "),
         ({"rows": [{"name": "a", "settings": {"tempo": 1}}]}, "row a, column dev: unknown argument(s) tempo"),
         ({"rows": [{"name": "a", "settings": {"temp": "hot"}}]}, "row a, column dev: temp is 'hot', but must be"),
     ],
 )
-def test_a_table_with_an_unknown_recipe_or_setting_is_refused_before_any_run(tmp_path, changes, message):
-    table = load_table(write(tmp_path, **changes))
+def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))
+        list(runs_of(load_table(write(tmp_path, **changes)), "small", 1, Sources(tmp_path, tmp_path)))
+
+
+def test_an_unknown_table_is_refused_with_the_list_of_tables():
+    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
+        load_table("simcse/99")
 
 
 def test_the_table_in_the_documentation_is_valid(tmp_path):
@@ -135,18 +121,8 @@ def test_the_table_in_the_documentation_is_valid(tmp_path):
     assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3
 
 
-def test_an_unknown_table_is_refused_with_the_list_of_tables():
-    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
-        load_table("simcse/99")
-
-
 def test_the_paper_scale_keeps_the_settings_of_the_recipe(tmp_path):
     (_, _, run), *_ = runs_of(load_table("simcse/A.1"), "paper", 1, Sources(tmp_path, tmp_path))
     recipe = yaml.safe_load((ROOT / "examples/recipes/unsup-simcse-bert-base-uncased.yaml").read_text())
     changed = {name for name, value in run.settings.items() if recipe.get(name) != value}
     assert changed == {"learning_rate"}  # the first row of the grid: batch 64, learning rate 1e-5
-    model_args, data_args, args = parse_arguments(
-        [word for name, value in run.settings.items() for word in (f"--{name}", str(value))] + ["--bf16", "false"]
-    )
-    assert (model_args.model_name_or_path, args.learning_rate) == ("bert-base-uncased", 1e-5)
-    assert data_args.train_file == "data/wiki1m_for_simcse.txt" and len(ARGUMENT_CLASSES) == 3

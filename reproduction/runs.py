@@ -1,7 +1,7 @@
 """Train and measure runs, keep each result in a file of its own, and share them between tables and processes."""
 
+import importlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ import yaml
 from filelock import FileLock
 from transformers import PrinterCallback
 
-from ...evaluation.embeddings import Encoder
-from ...evaluation.functions import call_function
-from ...evaluation.report import load_scores, save_scores, versions
-from ...evaluation.word_vectors import WordVectors
-from ...inference.simcse import SimCSE
-from ...ops.files import read_json_object, write_atomically
-from ..checkpoints import checkpoints
-from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
-from ..script_arguments import parse_arguments
-from ..trainer import SimCSETrainer
+from simcse_hf.evaluation.embeddings import Encoder
+from simcse_hf.evaluation.report import load_scores, save_scores, versions
+from simcse_hf.inference.simcse import SimCSE
+from simcse_hf.ops.files import read_json_object, write_atomically
+from simcse_hf.training.checkpoints import checkpoints
+from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
+from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.trainer import SimCSETrainer
+
 from .data import SENTEVAL
 from .figures import Measured, measure
 from .specs import Run, Sources
-from .variants import nli_file, split_variant
+from .variants import nli_file
+from .word_vectors import WordVectors
 
 _CURVE = {"stsb_spearman": "dev", "stsb_alignment": "alignment", "stsb_uniformity": "uniformity"}
 
@@ -115,11 +115,6 @@ class RunStore:
             lock.release()
         return True
 
-    def seconds(self, run: Run) -> float | None:
-        """Return the time that a finished run took, or `None`."""
-        document = self.read(run)
-        return None if document is None else document["seconds"]
-
     def _path(self, run: Run) -> Path:
         return self.folder / f"{run.key(self.sources)}.json"
 
@@ -168,8 +163,12 @@ def _load(name: str, pooler: str | None) -> Encoder:
     """Load a model to measure: a checkpoint, a file of word vectors, or what a function `module:function` returns."""
     if name.removesuffix(".gz").endswith(".txt"):
         return WordVectors(Path(name))
-    if ":" in name and not Path(name).exists():
-        return call_function(name)
+    module, colon, function = name.partition(":")
+    if colon and not Path(name).exists():
+        try:
+            return getattr(importlib.import_module(module), function)()
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{name}: {error}") from error
     return _WithoutProgress(SimCSE(name, pooler_type=pooler, postprocess=False))
 
 
@@ -209,13 +208,3 @@ def _curve(history: list[dict[str, float]]) -> list[dict[str, float]]:
 def _best_step(trainer: SimCSETrainer) -> int:
     best = trainer.state.best_model_checkpoint
     return trainer.state.global_step if best is None else int(best.rpartition("-")[2])
-
-
-def estimate_seconds(run: Run, groups: Sequence[str]) -> float:
-    """Estimate the time of a run from the rates that the scale states."""
-    evaluations = 1 + (math.ceil(run.steps / run.settings.get("eval_steps", run.steps)) if run.steps else 0)
-    transfer = 60 if run.transfer_examples is None else 15
-    times = {"sts": 9, "transfer": transfer, "transfer_dev": transfer, "geometry": 5}  # of an evaluation on dev
-    more = sum(times.get(split_variant(name)[0], 0) for name in groups)
-    rows = run.steps * run.settings.get("per_device_train_batch_size", 0)
-    return rows * run.row_seconds + (evaluations + more) * run.evaluation_seconds

@@ -127,18 +127,17 @@ def format_dry_run(document: dict[str, Any]) -> str:
         document (`dict[str, Any]`): What `reproduce.dry_run` returns.
 
     Returns:
-        `str`: The runs, what is missing, and the cost.
+        `str`: The runs, and what is missing.
     """
+    runs: dict[str, bool] = {}
     lines = []
     for run in document["runs"]:
-        state = "done" if run["done"] else "shared with a run above" if run["shared"] else "to do"
+        state = "done" if run["done"] else "shared with a run above" if run["key"] in runs else "to do"
         lines.append(f"{run['key']}  {run['row']}, {run['column']}, seed {run['seed']}: {state}")
-    runs = {run["key"]: run for run in document["runs"]}
-    done = sum(run["done"] for run in runs.values())
+        runs[run["key"]] = run["done"]
     lines += [
         "",
-        f"{document['table']}, scale {document['scale']}: {len(runs)} runs, of which {done} are done. The others take "
-        f"about {document['pending_seconds'] / 60:.0f} minutes in one process (an estimate from {document['rate']}).",
+        f"{document['table']}, scale {document['scale']}: {len(runs)} runs, of which {sum(runs.values())} are done.",
     ]
     if document["missing"]:
         lines += ["Missing:", *(f"  {text}" for text in document["missing"])]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...evaluation.bootstrap import mean_over_drawn_seeds
+from simcse_hf.evaluation.bootstrap import mean_over_drawn_seeds
+
 from .table import Claim
 
 AGREES, DISAGREES, NOISE, NOT_RUN = "agrees", "disagrees", "within noise", "not run"

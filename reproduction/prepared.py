@@ -1,26 +1,27 @@
 """Training files that a table makes from other files: pairs of one label, of duplicates, or of captions."""
 
+import csv
 import hashlib
 import json
-from collections.abc import Iterator
-from functools import cache, partial
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
-from datasets import Dataset
 
-from ...data.nli import build_nli_triplets
-from ...data.positive_pairs import build_positive_pairs
-from ...data.read import open_table
-from ...data.row_filter import keeps, parse_condition
-from ...evaluation.sts_data import read_sts_texts
-from ...ops.files import write_atomically
+from simcse_hf.data.nli import build_nli_triplets
+from simcse_hf.evaluation.sts_data import read_sts_texts
+from simcse_hf.ops.files import write_atomically
+
 from .data import SENTEVAL, digest, find_data
 
 PREFIX = "prepared/"
-_FILE = Path(__file__).with_name("scales") / "prepared.yaml"
-_ENTRIES = ("builder", "sources", "where", "exclude_sts", "options")
+_FILE = Path(__file__).with_name("prepared.yaml")
+_ENTRIES = ("builder", "sources", "keep", "leave_out", "exclude_sts", "options")
 
 
 @cache
@@ -86,33 +87,53 @@ def make_file(name: str, data_dir: Path, folder: Path) -> Path:
         rows = _build(_definition(name), data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         with write_atomically(target) as temporary:
-            rows.to_csv(str(temporary))
+            rows.to_csv(temporary, index=False)
     return target
 
 
 def _definition(name: str) -> dict[str, Any]:
     definition = _definitions().get(name.removeprefix(PREFIX))
     if definition is None:
-        raise ValueError(f"{name}: scales/prepared.yaml defines no such file; it defines {', '.join(_definitions())}")
+        raise ValueError(f"{name}: prepared.yaml defines no such file; it defines {', '.join(_definitions())}")
     if unknown := sorted(set(definition) - set(_ENTRIES)):
-        raise ValueError(f"{name}: unknown entry {', '.join(unknown)} in scales/prepared.yaml")
+        raise ValueError(f"{name}: unknown entry {', '.join(unknown)} in prepared.yaml")
     return definition
 
 
-def _build(definition: dict[str, Any], data_dir: Path) -> Dataset:
+def _build(definition: dict[str, Any], data_dir: Path) -> pd.DataFrame:
     paths = [path for name in definition["sources"] if (path := find_data(name, data_dir)) is not None]
-    where = [parse_condition(text) for text in definition.get("where", [])]
     options = definition.get("options", {})
     if definition["builder"] == "nli":
-        return build_nli_triplets([row for path in paths for row in _rows(path, where)] if where else paths, **options)
-    senteval = data_dir / SENTEVAL
-    exclude = read_sts_texts(senteval if senteval.is_dir() else data_dir) if definition.get("exclude_sts") else []
-    return build_positive_pairs(paths, **options, where=where, exclude=exclude)
+        source: Any = (
+            [row for path in paths for row in _rows(path, definition)] if "leave_out" in definition else paths
+        )
+        return build_nli_triplets(source, **options).to_pandas()
+    groups = [[row[name] for name in options["columns"]] for path in paths for row in _rows(path, definition)]
+    senteval = data_dir / SENTEVAL if (data_dir / SENTEVAL).is_dir() else data_dir
+    pairs = list(_pairs(groups, read_sts_texts(senteval) if definition.get("exclude_sts") else []))
+    return pd.DataFrame(pairs, columns=["sent0", "sent1"])
 
 
-def _rows(path: Path, where: list[Any]) -> Iterator[dict[str, Any]]:
-    table = open_table(path)
-    checked = [condition.column for condition in where]
-    for number, cells in table.rows([*table.columns, *checked]):
-        if keeps(where, cells[len(table.columns) :], partial(table.at, number)):
-            yield dict(zip(table.columns, cells, strict=False))
+def _rows(path: Path, definition: dict[str, Any]) -> list[dict[str, str]]:
+    """Read the rows of a table. Without a header, its columns have names, and quotation marks belong to the texts."""
+    names = definition.get("options", {}).get("names")
+    separator = "\t" if path.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","
+    quoting = csv.QUOTE_MINIMAL if names is None else csv.QUOTE_NONE
+    frame = pd.read_csv(path, sep=separator, names=names, quoting=quoting, dtype=str, keep_default_na=False)
+    for column, values in definition.get("keep", {}).items():
+        frame = frame[frame[column].isin(values)]
+    for column, values in definition.get("leave_out", {}).items():
+        frame = frame[~frame[column].isin(values)]
+    return frame.to_dict("records")
+
+
+def _pairs(groups: Iterable[list[str]], exclude: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Pair any two different texts of a group, as "any two captions of the same image" (SimCSE, section 4)."""
+    excluded = {_wording(text) for text in exclude}
+    for texts in groups:
+        distinct = [text for text in dict.fromkeys(texts) if text.strip()]
+        yield from combinations((text for text in distinct if _wording(text) not in excluded), 2)
+
+
+def _wording(text: str) -> str:
+    return "".join(re.findall(r"\w+", text.casefold()))

@@ -1,7 +1,6 @@
 """Reproduce a table: finish its runs, compare the figures with the paper's, and judge the paper's claims."""
 
 import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -12,16 +11,17 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging
 
-from ... import __version__
-from ...ops.files import write_atomically
+from simcse_hf import __version__
+from simcse_hf.ops.files import write_atomically
+
 from .figures import figure, is_resampled, metric, resample
 from .report import format_markdown
-from .runs import RunStore, estimate_seconds
+from .runs import RunStore
 from .specs import Run, Sources, differences, runs_of
 from .table import Row, Table
 from .verdict import CONFIDENCE, RESAMPLES, Sample, judge
 
-logger = logging.get_logger(__name__)
+logger = logging.get_logger("simcse_hf.reproduction")  # of the package whose messages the commands show
 
 #: What a run may raise without ending the command: the other rows of the table are still of use.
 _FAILURES = (ValueError, FloatingPointError, NotImplementedError)
@@ -29,7 +29,7 @@ _FAILURES = (ValueError, FloatingPointError, NotImplementedError)
 
 @dataclass(frozen=True)
 class Options:
-    """What the user of `simcse-hf reproduce` asks for.
+    """What the user of `python -m reproduction` asks for.
 
     Args:
         sources (`Sources`): Where the data, the models and the results are.
@@ -192,7 +192,7 @@ def summarise(
         "claims": verdicts,
         "bootstrap": {"confidence": CONFIDENCE, "resamples": RESAMPLES, "over": "seeds and test examples"},
         "differs": differences(table, options.scale, options.sources.model),
-        "seconds": sum(store.seconds(run) or 0.0 for run, groups in _distinct(finished, options)),
+        "seconds": sum((store.read(run) or {"seconds": 0})["seconds"] for run, _ in _distinct(finished, options)),
         "command": list(command),
         "version": __version__,
     }
@@ -273,57 +273,30 @@ def document_name(table: str, options: Options) -> str:
 
 
 def dry_run(table: Table, options: Options) -> dict[str, Any]:
-    """List the runs of a table, what they lack, and what they cost, without training.
+    """List the runs of a table, and what they lack, without training.
 
     Args:
         table (`Table`): The table.
         options (`Options`): What is asked for.
 
     Returns:
-        `dict[str, Any]`: `runs` (row, column, seed, key, whether it is done, seconds), `missing` (what to download),
-        `pending_seconds`, and `rate`, what the estimate rests on.
+        `dict[str, Any]`: `runs` (row, column, seed, key, whether it is done), and `missing` (what to download).
     """
     store = RunStore(options.sources)
-    planned = plan(table, options)
-    measured = _measured_ratio(store, planned)
-    runs: list[dict[str, Any]] = []
-    missing: dict[str, None] = {}
-    seen: set[str] = set()
-    for each in planned:
-        if options.only and each.row.name not in options.only:
-            continue
-        key = each.run.key(options.sources)
-        done = store.has(each.run, each.groups)
-        seconds = store.seconds(each.run) if done else estimate_seconds(each.run, each.groups) * (measured or 1.0)
-        for text in each.run.missing(options.sources):
-            missing[text] = None
-        runs.append(
+    planned = [each for each in plan(table, options) if not options.only or each.row.name in options.only]
+    return {
+        "table": table.name,
+        "title": table.title,
+        "scale": options.scale,
+        "runs": [
             {
                 "row": each.row.name,
                 "column": table.columns[each.column].name,
                 "seed": each.run.seed,
-                "key": key,
-                "done": done,
-                "shared": key in seen,
-                "seconds": seconds,
+                "key": each.run.key(options.sources),
+                "done": store.has(each.run, each.groups),
             }
-        )
-        seen.add(key)
-    return {
-        "table": table.name,
-        "scale": options.scale,
-        "runs": runs,
-        "missing": list(missing),
-        "pending_seconds": sum(each["seconds"] for each in runs if not each["done"] and not each["shared"]),
-        "rate": "runs that are finished" if measured else f"the rates in scales/{options.scale}.yaml",
+            for each in planned
+        ],
+        "missing": list(dict.fromkeys(text for each in planned for text in each.run.missing(options.sources))),
     }
-
-
-def _measured_ratio(store: RunStore, planned: Sequence[Planned]) -> float | None:
-    """Return how much slower than the stated rates the finished runs of a table were; `None` without any."""
-    ratios = [
-        (store.seconds(each.run) or math.nan) / estimate_seconds(each.run, each.groups)
-        for each in planned
-        if store.has(each.run, each.groups)
-    ]
-    return statistics.median(ratios) if ratios else None

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ...publishing.card_training import PAPERS
+from simcse_hf.publishing.card_training import PAPERS
+
 from .variants import Variant, variant_of
 
 TABLES = Path(__file__).with_name("tables")
@@ -249,7 +250,7 @@ def _check(table: Table, where: str) -> None:
     for row in table.rows:
         if row.paper and len(row.paper) != len(table.columns):
             raise ValueError(
-                f"{where}: row {row.name} has {len(row.paper)} figures of the paper, and the table has "
+                f"{where}: row {row.name} has {len(row.paper)} scores of the paper, and the table has "
                 f"{len(table.columns)} columns; use null where the paper gives none"
             )
     for row in table.rows:

@@ -1,6 +1,7 @@
 """Find the files and models that runs name, say how to get missing ones, and draw samples of training rows."""
 
 import hashlib
+import importlib.util
 import itertools
 import random
 from functools import lru_cache
@@ -10,9 +11,9 @@ from typing import Any
 import pandas as pd
 from huggingface_hub import try_to_load_from_cache
 
-from ...data.documents import read_documents
-from ...data.read import read_lines
-from ...ops.files import write_atomically
+from simcse_hf.data.documents import read_documents
+from simcse_hf.data.read import read_lines
+from simcse_hf.ops.files import write_atomically
 
 #: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.
 PLACES = {
@@ -89,8 +90,8 @@ def find_model(name: str, data_dir: Path) -> str | None:
         path = find_data(name, data_dir)
         return None if path is None else str(path)
     module, colon, _ = name.partition(":")
-    if colon:  # a function of a module in the current folder
-        return name if Path(f"{module}.py").is_file() else None
+    if colon:  # a function of a module, which may stand in the current folder
+        return name if importlib.util.find_spec(module) is not None else None
     return name if isinstance(try_to_load_from_cache(name, "config.json"), str) else None
 
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import yaml
 
-from ...data.views import DOCUMENT_VIEWS, make_view
-from ...objectives import objective_class
-from ..parser import convert_values
-from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS
-from ..script_arguments import ARGUMENT_CLASSES
+import simcse_hf
+from simcse_hf.data.views import DOCUMENT_VIEWS, make_view
+from simcse_hf.objectives import objective_class
+from simcse_hf.training.parser import convert_values
+from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
+
 from .data import draw_rows, find_data, find_model, how_to_get, model_digest
 from .figures import metric
 from .prepared import content_digest, make_file, source_files
 from .table import Column, Row, Table
 
-RECIPES = Path(__file__).parents[1] / "recipes"
-SCALE_FILES = Path(__file__).with_name("scales")
+RECIPES = Path(simcse_hf.__file__).parent / "training" / "recipes"
+SMALL_SCALE = Path(__file__).with_name("small.yaml")
 FIRST_SEED = 42
 #: Raise this number when a change of the package gives other figures for the same settings: runs are trained again.
 SEMANTICS = 1
@@ -66,9 +68,6 @@ class Run:
         settings (`dict`): Arguments of `simcse-hf train` by name, with the files as the recipe or scale names them.
         seed (`int`): Seed of the run.
         sample (`int`, *optional*): Number of training rows to draw; by default all.
-        steps (`int`): Number of steps, for the estimate of the cost.
-        row_seconds (`float`): Estimate of the time of a training row.
-        evaluation_seconds (`float`): Estimate of the time of an evaluation on the dev set.
         transfer_examples (`int`, *optional*): Examples to draw from each split of a transfer task; by default all.
     """
 
@@ -76,9 +75,6 @@ class Run:
     settings: dict[str, Any]
     seed: int
     sample: int | None
-    steps: int
-    row_seconds: float
-    evaluation_seconds: float
     transfer_examples: int | None = None
     _keys: dict[Sources, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -215,7 +211,7 @@ def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) 
     """Yield the run of a cell, or one for each point of the row's scan, with the first seed."""
     where = f"{table.name}: row {row.name}, column {column.name}"
     recipe = row.recipe or column.recipe or table.recipe
-    whole = _read(SCALE_FILES / f"{scale}.yaml")
+    whole = _read(SMALL_SCALE) if scale == "small" else {"recipes": {}}
     layers = _layers(where, recipe, whole, scale == "small", table)
     layers += [column.settings, row.settings]
     if scale == "small":
@@ -227,16 +223,10 @@ def _runs(table: Table, row: Row, column: Column, scale: str, sources: Sources) 
         settings = convert_values(where, with_values(base, point), ARGUMENT_CLASSES)
         if sources.model is not None:
             settings["model_name_or_path"] = sources.model
-        measuring = merged["row_seconds"], merged["evaluation_seconds"], whole.get("transfer", {}).get("examples")
-        if recipe == EVALUATION:
-            yield Run(recipe, settings, FIRST_SEED, None, 0, *measuring)
-            continue
         if "eval_steps" in settings:
             settings["save_steps"] = settings["eval_steps"]  # The step that is best on the dev set is measured.
-        batch = settings["per_device_train_batch_size"]
-        rows = merged["rows"] if "rows" in merged else 0
-        steps = settings["max_steps"] if settings.get("max_steps", -1) > 0 else min(rows, sample or rows) // batch
-        yield Run(recipe, settings, FIRST_SEED, sample, steps, *measuring)
+        rows = None if recipe == EVALUATION else sample
+        yield Run(recipe, settings, FIRST_SEED, rows, whole.get("transfer", {}).get("examples"))
 
 
 def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: Table) -> list[dict[str, Any]]:
@@ -248,11 +238,11 @@ def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: 
     if not path.is_file():
         raise ValueError(f"{where}: there is no recipe {recipe}; use one of {', '.join(recipe_names())}")
     part = whole["recipes"].get(recipe)
+    if not small:
+        return [_read(path), table.settings]
     if part is None:
-        scale = "small" if small else "paper"
-        raise ValueError(f"{where}: scales/{scale}.yaml says nothing about the recipe {recipe}; add it")
-    layers = [_read(path), table.settings, whole.get("settings", {}), part.get("settings", {})]
-    return [*layers, table.small] if small else layers
+        raise ValueError(f"{where}: small.yaml says nothing about the recipe {recipe}; add it")
+    return [_read(path), table.settings, whole["settings"], part.get("settings", {}), table.small]
 
 
 def scan_points(scan: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -288,7 +278,7 @@ def differences(table: Table, scale: str, model: str | None = None) -> list[str]
     start = [f"The start model of all runs is {Path(model).name}, which is not the paper's."] if model else []
     if scale == "paper":
         return start
-    whole = _read(SCALE_FILES / "small.yaml")
+    whole = _read(SMALL_SCALE)
     recipes = dict.fromkeys(row.recipe or column.recipe or table.recipe for _, row, column in table.cells(scale))
     texts = [text for recipe in recipes for text in whole["recipes"].get(recipe, {}).get("differs", [])]
     if any(metric(column.metric).group.startswith("transfer") for _, _, column in table.cells(scale)):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from simcse_hf.training.reproduction.table import Claim
-from simcse_hf.training.reproduction.verdict import AGREES, DISAGREES, NOISE, NOT_RUN, Sample, difference, judge
+from reproduction.table import Claim
+from reproduction.verdict import AGREES, DISAGREES, NOISE, NOT_RUN, Sample, difference, judge
 
 RESAMPLES = 400
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from .classifier import SEED
-from .embeddings import SentenceEmbeddings
-from .metrics import spearman
-from .pairs import ScoredPairs
-from .sts import correlations
-from .transfer import pair_features
+from simcse_hf.evaluation.classifier import SEED
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.metrics import spearman
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import correlations
+from simcse_hf.evaluation.transfer import pair_features
 
 RATINGS = np.arange(1, 6)
 BATCH_SIZE = 64

@@ -1,17 +1,22 @@
 """Ways to read embeddings from one trained model: with another pooler, and after a whitening or a flow."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
 
-from ...data.read import load_text_dataset
-from ...postprocessing.per_set import fit_per_set
+from simcse_hf.data.read import load_text_dataset
+from simcse_hf.evaluation.run import Evaluation, Protocol, TaskData, score_tasks
+from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
+
 from .data import find_data
+
+Embed = Callable[[list[str]], np.ndarray]
 
 METHODS = ("whitening", "flow")
 FIT_ON = ("nli", "target")
@@ -70,21 +75,55 @@ def variant_of(pooler: str | None, postprocess: dict[str, Any], where: str) -> V
     return Variant(pooler, method, fit_on)
 
 
-def transformed(
-    embed: Callable[[list[str]], np.ndarray], variant: Variant, sentences: Sequence[str]
-) -> Callable[[list[str]], np.ndarray]:
-    """Return embeddings after a transform that is fitted on NLI sentences.
+def transformed(embed: Embed, method: str, texts: Iterable[str]) -> Embed:
+    """Return embeddings after a transform that is fitted on texts.
 
     Args:
         embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
-        variant (`Variant`): Names the method.
-        sentences (`Sequence[str]`): The sentences of [`nli_sentences`].
+        method (`str`): `"whitening"` or `"flow"`.
+        texts (`Iterable[str]`): The texts. Repeated ones count once.
 
     Returns:
         `Callable[[list[str]], np.ndarray]`: A function like `embed`.
     """
-    assert variant.method is not None
-    return fit_per_set(embed, {"NLI": sentences}, variant.method)["NLI"]
+    raw = torch.as_tensor(embed(list(dict.fromkeys(texts))))
+    transform: VectorTransform = fit_whitening([raw]) if method == "whitening" else fit_flow(raw)[0]
+    return lambda some: transform.transform(torch.as_tensor(embed(some))).numpy()
+
+
+def score_per_set(data: TaskData, embed: Embed, protocol: Protocol, method: str) -> Evaluation:
+    """Fit a transform on each set's own texts, without their scores, and score the set with it.
+
+    BERT-flow and BERT-whitening call this "target" (Li et al. 2020, Su et al. 2021). The subsets of an STS task are
+    one set.
+
+    Args:
+        data (`TaskData`): What `read_tasks` returned: STS tasks, pairs and geometry.
+        embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
+        protocol (`Protocol`): How to score.
+        method (`str`): `"whitening"` or `"flow"`.
+
+    Returns:
+        `Evaluation`: Results and scores, as `score_tasks` returns them.
+
+    Raises:
+        ValueError: If there are transfer tasks, or a set has too few texts for the transform.
+    """
+    if data.transfer:
+        raise ValueError(f"a transform is fitted on a set for STS only: leave out {', '.join(data.transfer)}")
+    sets = {name: TaskData(sts={name: parts}) for name, parts in data.sts.items()}
+    sets |= {name: TaskData(pairs={name: pairs}) for name, pairs in data.pairs.items()}
+    sets |= {"geometry": TaskData(geometry=data.geometry)} if data.geometry else {}
+    whole = Evaluation({task: {"missing": reason} for task, reason in data.missing.items()}, {})
+    for name, part in sets.items():
+        try:
+            embed_set = transformed(embed, method, part.texts())
+        except ValueError as error:
+            raise ValueError(f"{name}: no {method} can be fitted on its texts: {error}") from error
+        evaluation = score_tasks(part, cast(Any, embed_set), tuple(part.sts), protocol)
+        whole.results[name] = evaluation.results[name]
+        whole.scores.update(evaluation.scores)
+    return whole
 
 
 def nli_file(data_dir: Path) -> Path | None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ...evaluation.bootstrap import resampled_figures
-from ...evaluation.embeddings import Encoder, SentenceEmbeddings
-from ...evaluation.mteb import MTEB_TASKS, evaluate_mteb
-from ...evaluation.pairs import read_scored_pairs
-from ...evaluation.per_set import score_per_set
-from ...evaluation.report import Scores, headline
-from ...evaluation.run import Evaluation, Protocol, TaskData, read_tasks, score_tasks
-from ...evaluation.tasks import ALL_TASKS, STS_SUBSETS, STS_TASKS, TRANSFER_TASKS
-from .variants import NLI_FILES, Variant, nli_sentences, split_variant, transformed
+from simcse_hf.evaluation.bootstrap import resampled_figures
+from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
+from simcse_hf.evaluation.mteb import MTEB_TASKS, evaluate_mteb
+from simcse_hf.evaluation.pairs import read_scored_pairs
+from simcse_hf.evaluation.report import Scores, headline
+from simcse_hf.evaluation.run import Evaluation, Protocol, TaskData, read_tasks, score_tasks
+from simcse_hf.evaluation.tasks import ALL_TASKS, STS_SUBSETS, STS_TASKS, TRANSFER_TASKS
+
+from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed
 
 DEV = "STS-B dev"
 _PLAIN = Variant()
@@ -187,10 +187,10 @@ def _score(
     tasks, mode = GROUPS[group]
     if variant.fit_on == "target":
         assert variant.method is not None
-        return score_per_set(data, embeddings, tasks, Protocol(mode=mode), method=variant.method)
+        return score_per_set(data, embeddings, Protocol(mode=mode), variant.method)
     embed: Any = embeddings
-    if variant.fit_on == "nli" and nli is not None:
-        embed = transformed(embeddings, variant, nli_sentences(nli))
+    if variant.method is not None and nli is not None:
+        embed = transformed(embeddings, variant.method, nli_sentences(nli))
     return score_tasks(data, embed, tasks, Protocol(mode=mode))
 
 

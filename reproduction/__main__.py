@@ -1,0 +1,99 @@
+"""The command `python -m reproduction`: train and judge the rows of a table of a paper."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from simcse_hf.cli.common import add_general_options, positive_int, report
+from simcse_hf.cli.messages import messages_of
+
+from .report import format_dry_run, format_markdown
+from .reproduce import Options, dry_run, reproduce, write_document
+from .specs import Sources
+from .table import SCALES, load_table, table_names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m reproduction",
+        description="Train and measure the rows of a table of a paper, and say whether the orderings that the paper "
+        "claims hold.",
+        epilog="Without a table, the command lists all of them. The same command continues an interrupted one, and "
+        "several may share an --output.",
+    )
+    parser.add_argument(
+        "table", nargs="?", default="list", metavar="TABLE", help="such as simcse/3, a YAML file, or list"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="small",
+        help="small: what two CPU cores do in under an hour; paper: the paper's settings; default: small",
+    )
+    parser.add_argument("--seeds", type=positive_int, default=3, help="runs of each cell; default: 3")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help="names of the rows to run; default: all")
+    parser.add_argument(
+        "--model_name_or_path", metavar="START", help="start model of all runs, in place of the scale's"
+    )
+    parser.add_argument(
+        "--data_dir",
+        default="../shared/data",
+        metavar="FOLDER",
+        help="folder with wiki/, nli/ and senteval/downstream/; models stand in the folder models beside it; "
+        "default: ../shared/data",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="list the runs and missing data; train nothing")
+    parser.add_argument("--keep_models", action="store_true", help="keep the trained models")
+    parser.add_argument(
+        "--output",
+        default="outputs/reproduce",
+        metavar="FOLDER",
+        help="folder for the runs and the tables; default: outputs/reproduce",
+    )
+    parser.add_argument("--write_docs", metavar="FOLDER", help="also write the table's .json and .md there")
+    add_general_options(parser)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m reproduction`.
+
+    Args:
+        argv (`list[str]`): The words of the command line.
+
+    Returns:
+        `int`: The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+    sources = Sources(Path(arguments.data_dir), Path(arguments.output), arguments.model_name_or_path)
+    options = Options(sources, arguments.scale, arguments.seeds, tuple(arguments.only), arguments.keep_models)
+    if arguments.table == "list":
+        plans = [dry_run(load_table(name), options) for name in table_names()]
+        report(arguments, plans, "\n".join(map(_line, plans)))
+        return 0
+    table = load_table(arguments.table)
+    if arguments.dry_run:
+        planned = dry_run(table, options)
+        report(arguments, planned, format_dry_run(planned))
+        return 0
+    with messages_of("simcse_hf.reproduction", arguments.quiet):
+        document = reproduce(table, options, ["python", "-m", "reproduction", *map(shlex.quote, argv)])
+    if arguments.write_docs:
+        write_document(document, options, Path(arguments.write_docs))
+    report(arguments, document, format_markdown(document))
+    return 0
+
+
+def _line(planned: dict[str, Any]) -> str:
+    done, missing = sum(run["done"] for run in planned["runs"]), len(planned["missing"])
+    state = f"{missing} files or models missing" if missing else "can run here"
+    return f"{planned['table']:<18} {planned['title']}: {len(planned['runs'])} runs, {done} done, {state}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (ValueError, FileNotFoundError, ImportError) as error:  # whose message says what to do
+        sys.exit(f"python -m reproduction: error: {error}")

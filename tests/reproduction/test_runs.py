@@ -1,0 +1,210 @@
+"""`python -m reproduction` on a tiny encoder: runs are finished once, kept, shared, continued and judged."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from conftest import VOCABULARY, WORDS, tiny_config
+from filelock import FileLock
+from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
+
+from reproduction import runs as runs_module
+from reproduction.__main__ import main
+from reproduction.report import format_markdown
+from reproduction.reproduce import Options, dry_run, plan, reproduce
+from reproduction.runs import RunStore
+from reproduction.specs import Sources
+from reproduction.table import load_table
+
+SMALL = {
+    "model_name_or_path": "tiny",
+    "train_file": "wiki/sentences.txt",
+    "max_steps": 2,
+    "eval_steps": 1,
+    "per_device_train_batch_size": 4,
+    "bf16": False,
+}
+TABLE = {
+    "paper": "simcse",
+    "table": "3",
+    "title": "A test",
+    "figure": "STS-B dev, Spearman x 100",
+    "recipe": "unsup-simcse-bert-base-uncased",
+    "columns": [{"name": "dev"}],
+    "rows": [{"name": "plain", "paper": [80.0]}, {"name": "cold", "settings": {"temp": 0.5}, "paper": [70.0]}],
+    "claims": [{"says": "plain is best", "better": "plain", "than": ["cold"]}],
+    "small": SMALL,
+}
+
+
+def sentences(count, seed):
+    draw = random.Random(seed)
+    words = [word for word in WORDS.split() if word.isalpha()]
+    return [" ".join(draw.choices(words, k=6)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    root = tmp_path_factory.mktemp("shared")
+    data = root / "data"
+    (data / "wiki").mkdir(parents=True)
+    (data / "wiki/sentences.txt").write_text("\n".join(sentences(40, 0)) + "\n")
+    folder = data / "senteval/downstream/STS/STSBenchmark"
+    folder.mkdir(parents=True)
+    pairs = zip(sentences(24, 1), sentences(24, 2), strict=True)
+    rows = [f"main\tx\t2017\t{n}\t{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairs)]
+    (folder / "sts-dev.csv").write_text("\n".join(rows) + "\n")
+    torch.manual_seed(0)
+    BertForMaskedLM(tiny_config(initializer_range=0.2)).save_pretrained(root / "models/tiny")
+    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
+    BertTokenizer(vocab=vocabulary, model_max_length=40).save_pretrained(root / "models/tiny")
+    return data
+
+
+def table_of(folder, **changes):
+    (folder / "test.yaml").write_text(yaml.safe_dump(TABLE | changes))
+    return load_table(str(folder / "test.yaml"))
+
+
+def scores(document):
+    return {row["name"]: row["cells"][0]["figures"] for row in document["rows"]}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data_dir):
+    """A table whose runs were finished by the command: two rows, two seeds."""
+    folder = tmp_path_factory.mktemp("finished")
+    table_of(folder)
+    words = ["--data_dir", str(data_dir), "--output", str(folder / "out"), "--seeds", "2", "--quiet"]
+    assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
+    assert sorted(path.name for path in (folder / "docs").iterdir()) == ["test.json", "test.md"]
+    return json.loads((folder / "out/test.json").read_text()), Options(Sources(data_dir, folder / "out"), seeds=2)
+
+
+def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
+    document, options = finished
+    assert [row["name"] for row in document["rows"]] == ["plain", "cold"]
+    cell = document["rows"][0]["cells"][0]
+    assert set(cell["figures"]) == {"42", "43"} and cell["paper"] == 80.0
+    assert cell["mean"] == pytest.approx(sum(cell["figures"].values()) / 2, abs=1e-3)
+    assert cell["difference"] == pytest.approx(cell["mean"] - 80.0, abs=1e-3)
+    assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
+    page = (options.sources.output / "test.md").read_text()
+    assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
+
+
+def test_a_run_keeps_its_curve_and_scores_but_not_its_model(finished, tmp_path):
+    _, options = finished
+    run = plan(table_of(tmp_path), options)[0].run
+    document = RunStore(options.sources).read(run)
+    assert [point["step"] for point in document["curve"]] == [1, 2] and document["steps"] == 2
+    best = max(point["dev"] for point in document["curve"])
+    assert document["results"]["dev"]["STS-B dev"]["spearman"] == pytest.approx(best, abs=1e-3)
+    kept = RunStore(options.sources).measured(run).scores["dev"]["STS-B dev"]["pairs"]
+    assert len(kept["predicted"]) == len(kept["gold"]) == 24
+    assert not [path for path in (options.sources.output / "runs").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("whole_checkpoints", [False, True])
+def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
+    finished, data_dir, tmp_path, monkeypatch, whole_checkpoints
+):
+    """At the small scale it repeats the run that was killed; at the paper's it continues at the last checkpoint."""
+    table = table_of(tmp_path, small=SMALL | {"save_only_model": not whole_checkpoints})
+    options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
+    make, steps = runs_module.make_trainer, []
+
+    class CountsAndKills(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+            if len(steps) == 4:
+                raise KeyboardInterrupt
+
+    def make_and_watch(*args):
+        trainer = make(*args)
+        trainer.add_callback(CountsAndKills())
+        return trainer
+
+    monkeypatch.setattr(runs_module, "make_trainer", make_and_watch)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(table, options)
+    partial = json.loads((tmp_path / "out/test.json").read_text())
+    assert {name: list(each) for name, each in scores(partial).items()} == {"plain": ["42"], "cold": []}
+    continued = scores(reproduce(table, options))
+    assert steps == [1, 2, 1, 2, *([2] if whole_checkpoints else [1, 2])]
+    assert continued == {name: {"42": each["42"]} for name, each in scores(finished[0]).items()}
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(finished, data_dir, tmp_path, monkeypatch):
+    options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
+    store, run = RunStore(options.sources), plan(table_of(tmp_path), options)[0].run
+    store.folder.mkdir(parents=True)
+    with FileLock(store.folder / f"{run.key(options.sources)}.lock"):
+        assert not store.finish(run, ["dev"], wait=False)
+
+
+def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
+    document, options = finished
+    rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
+    monkeypatch.setattr(runs_module, "_train", lambda *args: pytest.fail("a finished run was trained again"))
+    # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
+    first, second = scores(reproduce(table_of(tmp_path, rows=rows, claims=[]), options)).values()
+    assert first == second == scores(document)["plain"]
+    changed = table_of(tmp_path, rows=[TABLE["rows"][0], {"name": "cold", "settings": {"temp": 0.7}}])
+    listed = [(run["row"], run["done"]) for run in dry_run(changed, options)["runs"]]
+    assert listed == [("plain", True), ("cold", False)] * 2
+
+
+def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_path):
+    rows = [
+        {"name": "broken", "settings": {"train_file": "wiki/nothing.txt"}},
+        {"name": "start", "recipe": "evaluation", "pooler": "avg"},
+    ]
+    table = table_of(tmp_path, rows=rows, claims=[{"says": "x", "better": "start", "than": ["broken"]}])
+    options = Options(Sources(data_dir, tmp_path / "out", model="tiny"), seeds=1)
+    missing = f"wiki/nothing.txt: put this file at {data_dir / 'wiki/nothing.txt'}"
+    assert dry_run(table, options)["missing"] == [missing]
+    document = reproduce(table, options)
+    assert "missing: wiki/nothing.txt" in document["rows"][0]["failure"]
+    assert document["rows"][1]["cells"][0]["mean"] is not None
+    assert document["claims"][0]["verdict"] == "not run"
+    page = format_markdown(document)
+    assert "- broken: missing" in page
+    with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
+        plan(table, replace(options, only=("hot",)))
+
+
+def test_another_start_model_makes_other_runs(data_dir, tmp_path):
+    usual = Options(Sources(data_dir, tmp_path), seeds=1)
+    other = Options(Sources(data_dir, tmp_path, model=str(data_dir.parent / "models/tiny")), seeds=1)
+    keys = [
+        {each.run.key(options.sources) for each in plan(table_of(tmp_path), options)} for options in (usual, other)
+    ]
+    assert keys[0] == keys[1]  # the same files under another name
+    missing = Options(Sources(data_dir, tmp_path, model="no-such-model"), seeds=1)
+    assert dry_run(table_of(tmp_path), missing)["missing"] == [
+        "no-such-model: download this model of the Hugging Face hub, or name another start model"
+    ]
+
+
+def test_the_command_lists_the_tables(data_dir, tmp_path, capsys):
+    assert main(["--data_dir", str(data_dir), "--output", str(tmp_path / "out"), "--seeds", "1"]) == 0
+    listed = capsys.readouterr().out
+    assert "simcse/3" in listed and "missing" in listed and not (tmp_path / "out").exists()
+
+
+def test_a_page_says_what_was_not_run_and_which_intervals_come_from_the_seeds_alone(finished):
+    document = json.loads(json.dumps(finished[0]))
+    assert document["columns"][0]["resampled"] and "the seeds alone" not in format_markdown(document)
+    document["columns"][0]["resampled"] = False
+    document["columns"].append({"name": "mteb", "averaged": [], "resampled": False})
+    empty = {"paper": 5.0, "figures": {}, "mean": None, "sd": None, "difference": None, "trained": True}
+    for row in document["rows"]:
+        row["cells"].append(empty)
+    document["rows"].append({"name": "large, cold", "cells": [empty] * 2, "failure": None})
+    page = format_markdown(document)
+    assert "The intervals of dev come from the seeds alone" in page and "| large" not in page
+    assert "These columns were not run: mteb\n" in page and "These rows were not run: large, cold\n" in page
