@@ -16,8 +16,9 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
-from simcse_hf.search.hard_negatives import make_index, mine_hard_negatives
-from simcse_hf.search.mining import MiningOptions
+from simcse_hf.search.exact import ExactIndex
+from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
 
 from .harness import Report, add_data_option, add_model_option, machine, markdown, model_or_default, training_texts
 
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_option(parser)
     parser.add_argument("--pooler", help="pooler of the encoder; default: what it names")
     parser.add_argument("--pairs", type=int, default=100_000)
-    parser.add_argument("--backends", nargs="+", default=["exact", "flat"])
+    parser.add_argument("--backends", nargs="+", default=["exact", "Flat"])
 
 
 def neighbouring_pairs(data: Path | None, count: int) -> Dataset:
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
     searches = {}
     truth = None
     for backend in options.backends:
-        index = make_index(candidates, backend)
+        index = ExactIndex(model.model.dim) if backend == "exact" else FaissIndex(model.model.dim, backend)
+        index.add(candidates)
         processor = time.process_time()
         found = index.search(anchors[:8192], mining.last_rank + 1)[1]
         seconds = (time.process_time() - processor) / len(anchors[:8192]) * result.anchors

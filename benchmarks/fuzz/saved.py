@@ -1,11 +1,8 @@
 """Fuzzing targets: folders that the package itself has written, and that may be damaged or come from elsewhere."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -16,15 +13,14 @@ from simcse_hf.models.head import load_dense
 from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
 from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.postprocessing.files import find_transform
-from simcse_hf.search import SentenceIndex, describe
 
 from .campaign import Target
 from .mutation import Files
 
-#: Valid folders, which the tests keep for each release. Only the newer one has an index of ivf_disk.
+#: Valid folders, which the tests keep for each release.
 _GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 _OLD, _NEW = _GOLDEN / "0.2.0", _GOLDEN / "0.3.0"
-_ROWS = 6  # of the shards and of the indexes there
+_ROWS = 6  # of the shards there
 
 
 def _files(folder: str, *patterns: str, release: Path = _OLD) -> Files:
@@ -60,37 +56,12 @@ def _read_shards(folder: Path) -> int:
     return max(rows, read_manifest(folder)["input"]["rows"])
 
 
-class _Model:
-    """Stands in for the model of the golden indexes: every text has the embedding of the probe."""
-
-    def __init__(self, probe: Sequence[float]) -> None:
-        self.pooler_type = "cls"
-        self._probe = np.array(probe, dtype=np.float32)
-
-    def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
-        return np.tile(self._probe, (len(texts), 1))
-
-
-def _load_index(folder: Path) -> int:
-    describe(folder)
-    index = SentenceIndex.load(folder, _Model(_PROBE))
-    try:
-        for query in ("a", "b"):
-            index.search(query, top_k=3)
-        return len([index[position] for position in range(len(index))])
-    finally:
-        index.close()
-
-
 def _load_checkpoint(folder: Path) -> None:
     SimCSE(folder, device="cpu").encode(["the cat sat"])
 
 
 def _expect_all(files: Files) -> int:
     return _ROWS
-
-
-_PROBE = json.loads((_OLD / "index/index.json").read_text())["probe"]
 
 
 def saved_targets() -> list[Target]:
@@ -105,8 +76,5 @@ def saved_targets() -> list[Target]:
         Target("flow", [_files("flow")], _load_transform, share=0.1),
         Target("shards", [_files("shards")], _read_shards, _expect_all),
         Target("shards_parquet", [_files("shards_int8")], _read_shards, _expect_all, share=0.5),
-        Target("index", [_files("index")], _load_index, _expect_all, share=0.5),
-        Target("index_hnsw", [_files("index_hnsw")], _load_index, _expect_all, share=0.5),
-        Target("index_ivf_disk", [_files("index_ivf_disk", release=_NEW)], _load_index, _expect_all, share=0.5),
         Target("checkpoint", [_files("bert")], _load_checkpoint, names_file=False, share=0.02),
     ]

@@ -1,11 +1,10 @@
 """The command `simcse-hf demo`: serve a web page that searches an index and compares sentences."""
 
 import argparse
-from contextlib import ExitStack
 from typing import Any
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
-from .search import add_search_options, add_url_option, open_index
+from .search import add_search_options, open_index
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,7 +23,6 @@ def _parser() -> argparse.ArgumentParser:
     add_search_options(parser)
     add_model_options(parser, default="the model that the index names")
     parser.add_argument("--pairs", metavar="FILE", help="scored pairs, such as STS-B, to measure alignment on")
-    add_url_option(parser.add_argument_group("index"))
     group = parser.add_argument_group("server")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
@@ -69,15 +67,11 @@ def demo_main(argv: list[str]) -> int:
         from ..evaluation.sts_data import read_pairs_argument
 
         pairs = read_pairs_argument(arguments.pairs)
-    with ExitStack() as stack:
-        indexes = []
-        for folder in arguments.index:
-            indexes.append(open_index(folder, arguments))
-            stack.callback(indexes[-1].close)
-        page = build_demo(indexes, top_k=arguments.top_k, threshold=arguments.threshold, pairs=pairs)
-        _launch(page, arguments)
-        print(f"Serving on {page.local_url}; interrupt (Ctrl-C) to stop.", flush=True)
-        page.block_thread()
+    indexes = [open_index(folder, arguments) for folder in arguments.index]
+    page = build_demo(indexes, top_k=arguments.top_k, threshold=arguments.threshold, pairs=pairs)
+    _launch(page, arguments)
+    print(f"Serving on {page.local_url}; interrupt (Ctrl-C) to stop.", flush=True)
+    page.block_thread()
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .common import (
     add_general_options,
@@ -16,24 +16,36 @@ from .common import (
     report,
 )
 from .outputs import TABLE_SUFFIXES, check_table_file, write_table
+from .search import BACKEND_HELP
 
-if TYPE_CHECKING:
-    from ..search.hard_negatives import MiningReport
-
-BACKENDS = ("exact", "flat", "ivf", "hnsw")
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 SAMPLING_STRATEGIES = ("top", "random")
-_OPTIONS = (
-    "num_negatives",
-    "range_min",
-    "range_max",
-    "max_score",
-    "min_score",
-    "absolute_margin",
-    "relative_margin",
-    "sampling_strategy",
-    "seed",
-)
+#: The fields of `MiningOptions` as options of the command.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "num_negatives": {"type": positive_int, "default": 1, "help": "hard negatives of a pair; default: 1"},
+    "range_min": {"type": int, "default": 0, "help": "skip so many of the most similar candidates; default: 0"},
+    "range_max": {
+        "type": positive_int,
+        "help": "rank at which the search ends; default: range_min + num_negatives, or + 10 x num_negatives if a "
+        "bound below or --sampling_strategy random is given",
+    },
+    "max_score": {"type": cosine, "help": "drop candidates that are more similar to the anchor"},
+    "min_score": {"type": cosine, "help": "drop candidates that are less similar to the anchor"},
+    "absolute_margin": {
+        "type": float,
+        "help": "drop candidates above the positive's similarity minus this margin",
+    },
+    "relative_margin": {
+        "type": float,
+        "help": "drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
+    },
+    "sampling_strategy": {
+        "choices": SAMPLING_STRATEGIES,
+        "default": "top",
+        "help": "take the most similar candidates that are left, or draw from them; default: top",
+    },
+    "seed": {"type": int, "default": 0, "help": "seed of --sampling_strategy random; default: 0"},
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,43 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         "--corpus", metavar="FILE", help="file of further candidates; default: the positives of all pairs only"
     )
     group.add_argument("--corpus_column", metavar="NAME", help="column of texts, if --corpus has several")
-    group.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        default="exact",
-        help="what searches; ivf and hnsw may miss some; default: exact",
-    )
+    group.add_argument("--backend", default="exact", help=BACKEND_HELP)
     group = parser.add_argument_group("negatives")
-    group.add_argument("--num_negatives", type=positive_int, default=1, help="hard negatives of a pair; default: 1")
-    group.add_argument(
-        "--range_min", type=int, default=0, help="skip so many of the most similar candidates; default: 0"
-    )
-    group.add_argument(
-        "--range_max",
-        type=positive_int,
-        help="rank at which the search ends; default: range_min + num_negatives, or + 10 x num_negatives if a bound "
-        "below or --sampling_strategy random is given",
-    )
-    group.add_argument("--max_score", type=cosine, help="drop candidates that are more similar to the anchor")
-    group.add_argument("--min_score", type=cosine, help="drop candidates that are less similar to the anchor")
-    group.add_argument(
-        "--absolute_margin",
-        "--margin",
-        type=float,
-        help="drop candidates above the positive's similarity minus this margin",
-    )
-    group.add_argument(
-        "--relative_margin",
-        type=float,
-        help="drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
-    )
-    group.add_argument(
-        "--sampling_strategy",
-        choices=SAMPLING_STRATEGIES,
-        default="top",
-        help="take the most similar candidates that are left, or draw from them; default: top",
-    )
-    group.add_argument("--seed", type=int, default=0, help="seed of --sampling_strategy random; default: 0")
+    for name, option in _OPTIONS.items():
+        group.add_argument(f"--{name}", **option)
     add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
     parser.add_argument(
         "--output_format",
@@ -115,8 +94,7 @@ def mine_main(argv: list[str]) -> int:
     check_table_file(parser, arguments)
 
     from ..data.read import load_text_dataset, stream_texts
-    from ..search.hard_negatives import mine_hard_negatives
-    from ..search.mining import MiningOptions
+    from ..search.mining import MiningOptions, mine_hard_negatives
 
     options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
     pairs = load_text_dataset(arguments.input, columns=arguments.column)
@@ -133,28 +111,21 @@ def mine_main(argv: list[str]) -> int:
         show_progress_bar=not arguments.quiet,
     )
     if not len(rows):
+        dropped = ", ".join(f"{count} x {reason}" for reason, count in result.dropped.items())
         raise ValueError(
-            f"{arguments.input}: no pair has {options.num_negatives} hard negative(s) left: {_dropped(result)}. Raise "
+            f"{arguments.input}: no pair has {options.num_negatives} hard negative(s) left: {dropped}. Raise "
             "--range_max, or loosen the margins and scores."
         )
     write_table(rows, arguments.output)
-    document = {"output": arguments.output, "columns": rows.column_names, **asdict(result), "options": asdict(options)}
-    report(arguments, document, _text(arguments.output, rows.column_names, result))
-    return 0
-
-
-def _dropped(result: "MiningReport") -> str:
-    return ", ".join(f"{count} x {reason}" for reason, count in result.dropped.items())
-
-
-def _text(output: str, columns: list[str], result: "MiningReport") -> str:
+    similarity = "none" if result.negative_score is None else f"{result.negative_score:.4f}"
     lines = [
-        f"{output}: {result.rows} rows of {', '.join(columns)}",
+        f"{arguments.output}: {result.rows} rows of {', '.join(rows.column_names)}",
         f"{result.pairs} pairs, {result.anchors} distinct anchors, {result.candidates} distinct candidates",
-        f"mean cosine similarity of positives {result.positive_score:.4f}"
-        + (f", of negatives {result.negative_score:.4f}" if result.negative_score is not None else ""),
+        f"mean cosine similarity of positives {result.positive_score:.4f}, of negatives {similarity}",
         "left out:",
         *(f"  {count:>10}  {reason}" for reason, count in result.dropped.items()),
         f"  {result.pairs_without_negatives:>10}  pairs with too few negatives",
     ]
-    return "\n".join(lines)
+    document = {"output": arguments.output, "columns": rows.column_names, **asdict(result), "options": asdict(options)}
+    report(arguments, document, "\n".join(lines))
+    return 0

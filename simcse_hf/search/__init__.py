@@ -1,8 +1,5 @@
-"""Search: an index of sentences and their embeddings, with PyTorch, faiss, Qdrant or PostgreSQL as the backend."""
+"""Search: an index of sentences and their embeddings, exact or with faiss, and hard negatives."""
 
-from .backends import BACKENDS
-from .folder import describe, hold_folder
-from .interface import VectorIndex
-from .sentences import SentenceIndex
+from .sentences import Match, SentenceIndex, describe
 
-__all__ = ["BACKENDS", "SentenceIndex", "VectorIndex", "describe", "hold_folder"]
+__all__ = ["Match", "SentenceIndex", "describe"]

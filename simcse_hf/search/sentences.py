@@ -1,30 +1,88 @@
 """An index of sentences: built from a list or a file, searched by text, and saved with the name of its model."""
 
 import os
+import re
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import filelock
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.read import list_texts, stream_rows
+from ..ops.files import digest, read_json_object, write_atomically, write_json
 from ..ops.finite import NotFiniteError, check_finite
-from .backends import BACKENDS, CLASSES, check_options, create
-from .folder import data_folder, describe, write_index
-from .interface import VectorIndex
-from .probe import SAME, check_model, encode_documents, probe_embedding
-from .rows import SentenceRows
-from .server_url import check_saved_url
+from .exact import ExactIndex
+from .faiss_index import FaissIndex
 
 logger = logging.get_logger(__name__)
 
 _WINDOW = 10_000  # sentences that are encoded together
-Results = list[tuple[str, float]]
-Row = list[str]  # a sentence, followed by its kept columns
+_PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
+#: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
+_SAME = 0.999
+_SENTENCE = "sentence"
+#: Prefix of the kept columns, so that none can be taken for the sentences.
+_KEPT = "column:"
+
+_DESCRIPTION, _ROWS, _LOCK = "index.json", "rows.parquet", ".lock"
+#: A save writes a new data folder, so the old one is whole until the description names the new one.
+_DATA = re.compile(r"data-[0-9a-f]{16}")
+#: A folder that holds only these may be written to: an interrupted save leaves some of them.
+_OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial|\.lock")
+_ENTRIES: dict[str, Any] = {
+    "model": str,
+    "revision": (str, type(None)),
+    "pooler": (str, type(None)),
+    "max_length": (int, type(None)),
+    "document_prompt": (str, type(None)),
+    "backend": str,
+    "truncate_dim": (int, type(None)),
+    "count": int,
+    "probe": list,
+    "data": str,
+    "digests": dict,
+}
+_DAMAGED = "Build the index again."
+
+Texts = str | os.PathLike | Sequence[str]
+
+
+class _Pair(NamedTuple):
+    sentence: str
+    score: float
+
+
+class Match(_Pair):
+    """A sentence that a search found, and its cosine: `sentence, score = match`.
+
+    Attributes:
+        sentence (`str`): The sentence.
+        score (`float`): Its cosine with the query.
+        row (`int`): The number of the sentence in the index, from 0: its place in the list, or among the texts of the
+            file, that the index was built from.
+        columns (`dict[str, str]`): The kept columns of its row.
+    """
+
+    row: int
+    columns: dict[str, str]
+
+    def __new__(cls, sentence: str, score: float, row: int, columns: dict[str, str]) -> "Match":  # noqa: D102
+        match = super().__new__(cls, sentence, score)
+        match.row, match.columns = row, columns
+        return match
+
+
+Results = list[Match]
 
 
 class SentenceIndex:
@@ -35,42 +93,47 @@ class SentenceIndex:
 
     Attributes:
         model (`SimCSE`): The model; any object with an `encode` like [`SimCSE.encode`] will do.
-        vectors (`VectorIndex`): The embeddings.
-        rows (`SentenceRows`): The sentences and the columns kept beside them.
-        backend (`str`): One of `BACKENDS`.
+        vectors (`ExactIndex` or `FaissIndex`): The embeddings.
+        rows (`pa.Table`): The sentences and the columns kept beside them.
+        backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
         truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
     """
 
     def __init__(
-        self, model: Any, vectors: VectorIndex, rows: SentenceRows, backend: str, truncate_dim: int | None
+        self, model: Any, vectors: ExactIndex | FaissIndex, rows: pa.Table, backend: str, truncate_dim: int | None
     ) -> None:
         self.model = model
         self.vectors = vectors
+        self.rows = rows
         self.backend = backend
         self.truncate_dim = truncate_dim
-        self.rows = rows
         self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, position: int) -> str:
-        """Return the sentence at a position of the index."""
-        return self.rows[position]
+    def __getitem__(self, row: int) -> str:
+        """Return a sentence by its number."""
+        return str(self.rows[_SENTENCE][row])
+
+    @property
+    def kept(self) -> list[str]:
+        """Return the names of the kept columns."""
+        return [name.removeprefix(_KEPT) for name in self.rows.column_names[1:]]
 
     @classmethod
     def build(
         cls,
         model: Any,
-        sentences: str | os.PathLike | Sequence[str],
+        sentences: Texts,
         *,
         backend: str = "exact",
+        parameters: str | None = None,
         column: str | None = None,
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
         vectors: Iterable[np.ndarray] | None = None,
         show_progress_bar: bool = False,
-        **options: Any,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
 
@@ -78,44 +141,39 @@ class SentenceIndex:
             model (`SimCSE`): The model.
             sentences (`str`, `os.PathLike` or `Sequence[str]`): The sentences; or the path of a txt, csv, tsv, json,
                 jsonl or parquet file (or one of these gzipped), which is streamed.
-            backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding, in PyTorch;
-                `"flat"`, `"ivf"`, `"hnsw"` and `"ivf_disk"` are faiss, `"qdrant"` is Qdrant and `"pgvector"` is
-                PostgreSQL.
+            backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding. `"hnsw"`, `"ivf"`
+                and descriptions for faiss's `index_factory` such as `"IVF4096,SQ8"` are faiss, see [`FaissIndex`].
+            parameters (`str`, *optional*): Parameters of a faiss index, such as `"efSearch=256"`.
             column (`str`, *optional*): The column of sentences, if the file has several columns.
-            keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep, so that searches
-                can be filtered by them.
+            keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep. Searches return
+                them, and can be filtered by them.
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
             vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
                 arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            **options (`Any`): Options of the backend, see [`ExactIndex`], [`FaissIndex`], [`DiskIndex`],
-                [`QdrantIndex`] and [`PgvectorIndex`]. With the option `resume`, sentences that an interrupted build
-                has stored are compared with those given and not encoded again.
 
         Returns:
             `SentenceIndex`: The index.
 
         Raises:
-            ValueError: If there are no sentences, one is not a text, the file is unreadable, or the embeddings are
-                not this model's or not as many as the sentences.
-            ImportError: If the backend's library is not installed.
+            ValueError: If there are no sentences, one is not a text, the file is unreadable, the backend or a
+                parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
+            ImportError: If faiss is needed and not installed.
         """
-        check_options(backend, options)
-        rows = SentenceRows(_kept_columns(sentences, keep))
-        dim = len(probe_embedding(model, truncate_dim))
-        index = cls(model, create(backend, dim, options), rows, backend, truncate_dim)
-        try:
-            index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
-            if not len(index):
-                raise ValueError("there are no sentences to index: give at least one")
-        except BaseException:
-            index.close()
-            raise
+        dim = len(_encode_documents(model, [_PROBE], truncate_dim)[0])
+        if backend == "exact" and parameters is not None:
+            raise ValueError(f"the backend 'exact' has no parameters, got {parameters!r}")
+        chosen = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend, parameters)
+        schema = pa.schema([(name, pa.large_string()) for name in (_SENTENCE, *(_KEPT + name for name in keep))])
+        index = cls(model, chosen, schema.empty_table(), backend, truncate_dim)
+        index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
+        if not len(index):
+            raise ValueError("there are no sentences to index: give at least one")
         return index
 
     def add(
         self,
-        sentences: str | os.PathLike | Sequence[str],
+        sentences: Texts,
         *,
         column: str | None = None,
         vectors: Iterable[np.ndarray] | None = None,
@@ -123,56 +181,48 @@ class SentenceIndex:
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         # If a row far down a file is invalid, the sentences of the windows before it have been added.
-        _kept_columns(sentences, self.rows.kept)
-        texts = _rows(sentences, column, self.rows.kept)
-        windows = self._encode_windows(texts) if vectors is None else self._pair_with(texts, vectors)
+        if isinstance(sentences, (str, os.PathLike)):
+            texts = (row for _, row in stream_rows(sentences, column, self.kept))
+        elif self.kept:
+            raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
+        else:
+            texts = ([text] for text in list_texts(sentences))
+        windows = self._encode(texts) if vectors is None else self._pair(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for window, embeddings in windows:
-                rows = self.rows.batch(window)
-                stored = min(len(self.vectors) - len(self), len(window))  # by an interrupted run
-                if stored:
-                    self.vectors.check_stored(len(self), rows.slice(0, stored))
-                if embeddings is not None:
-                    check_finite(embeddings, "sentence {} of the index", first=len(self))
-                    self.vectors.add(embeddings[stored:], rows.slice(stored))
-                self.rows.append(rows)
+                check_finite(embeddings, "sentence {} of the index", first=len(self))
+                cells = [pa.array(cells, pa.large_string()) for cells in zip(*window, strict=True)]
+                self.vectors.add(embeddings)
+                self.rows = pa.concat_tables([self.rows, pa.table(cells, schema=self.rows.schema)])
                 bar.update(len(window))
-        if len(self.vectors) != len(self):
-            raise ValueError(
-                f"an interrupted run has stored {len(self.vectors)} embeddings, and there are {len(self)} sentences, "
-                "so it was a build of others. Build the index under another name, or from the sentences of that run."
-            )
 
-    def _encode_windows(self, texts: Iterator[Row]) -> Iterator[tuple[list[Row], np.ndarray | None]]:
-        """Yield rows with their embeddings, or with none if an interrupted run has stored these."""
-        while (stored := len(self.vectors) - len(self)) > 0 and (window := list(islice(texts, min(stored, _WINDOW)))):
-            yield window, None
+    def _encode(self, texts: Iterator[list[str]]) -> Iterator[tuple[list[list[str]], np.ndarray]]:
         while window := list(islice(texts, _WINDOW)):
             try:
-                yield window, encode_documents(self.model, [text for text, *_ in window], self.truncate_dim)
+                yield window, _encode_documents(self.model, [text for text, *_ in window], self.truncate_dim)
             except NotFiniteError as error:
                 raise NotFiniteError(f"sentence {len(self) + error.position} of the index", error.position) from None
 
-    def _pair_with(
-        self, texts: Iterator[Row], vectors: Iterable[np.ndarray]
-    ) -> Iterator[tuple[list[Row], np.ndarray]]:
-        count = 0
-        for part in vectors:
-            part = np.asarray(part)
+    def _pair(
+        self, texts: Iterator[list[str]], vectors: Iterable[np.ndarray]
+    ) -> Iterator[tuple[list[list[str]], np.ndarray]]:
+        """Yield rows with the embeddings that were computed before, and compare one of each part with the model's."""
+        draw, count = np.random.default_rng(0), 0
+        for part in filter(len, vectors):
             if part.ndim != 2 or part.shape[1] != self.vectors.dim or part.dtype != np.float32:
                 wanted = f"float32 with {self.vectors.dim} dimensions"
                 raise ValueError(f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}")
             window = list(islice(texts, len(part)))
             if len(window) < len(part):
                 raise ValueError(f"there are more vectors than the {count + len(window)} sentences")
-            part = _unit(part)
-            if not count and len(part):
-                first = encode_documents(self.model, [window[0][0]], self.truncate_dim)[0]
-                if not (cosine := first @ part[0]) >= SAME:
-                    raise ValueError(
-                        f"the vectors are not this model's: for {window[0][0]!r} their cosine is {cosine:.3f}. "
-                        "Encode the sentences with this model, and with its prompt for documents if it has one."
-                    )
+            part, place = _unit(part), int(draw.integers(len(part)))
+            expected = _encode_documents(self.model, [window[place][0]], self.truncate_dim)[0]
+            if not (cosine := expected @ part[place]) >= _SAME:
+                raise ValueError(
+                    f"the vectors are not this model's for these sentences: for sentence {count + place}, "
+                    f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, "
+                    "and with its prompt for documents if it has one."
+                )
             count += len(part)
             yield window, part
         if next(texts, None) is not None:
@@ -198,8 +248,8 @@ class SentenceIndex:
                 values, written as text.
 
         Returns:
-            `list`: For one text, up to `top_k` pairs of sentence and cosine, in descending order; for several, a list
-            of such lists.
+            `list[Match]` or `list[list[Match]]`: For one query, up to `top_k` sentences with their cosines in
+            descending order; for several, a list of such lists.
 
         Raises:
             ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1,
@@ -210,30 +260,22 @@ class SentenceIndex:
         if threshold is not None and not -1 <= threshold <= 1:
             raise ValueError(f"threshold must be a cosine, between -1 and 1, got {threshold}")
         embeddings, single = self._encode_queries(queries)
-        if not len(embeddings):
-            return []
-        among = self.rows.select(filters) if filters else None
-        top_k = min(top_k, len(self) if among is None else len(among.positions))
+        among = self._select(filters) if filters else None
+        top_k = min(top_k, len(self) if among is None else int(among.sum()))
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
-            nothing: list[Results] = [[] for _ in embeddings]
-            return nothing[0] if single else nothing
-        scores, positions = self.vectors.search(embeddings, top_k, among)
-        if np.isnan(scores).any():
-            raise ValueError("the index holds embeddings that are not finite (NaN): build it again.")
-        results = [
-            [
-                (self.rows[position], score)
-                for score, position in zip(row_scores, row_positions, strict=True)
-                if position >= 0 and (threshold is None or score >= threshold)
-            ]
-            for row_scores, row_positions in zip(scores.tolist(), positions.tolist(), strict=True)
-        ]
-        empty = [row for row, result in enumerate(results) if not result]
-        if threshold is not None and empty:
+        found = ((), ()) if not top_k or not len(embeddings) else self.vectors.search(embeddings, top_k, among)
+        results: list[Results] = [[] for _ in embeddings]
+        for result, scores, rows in zip(results, *(np.asarray(each).tolist() for each in found), strict=False):
+            for score, row in zip(scores, rows, strict=True):
+                if row >= 0 and (threshold is None or score >= threshold):
+                    sentence, *cells = self.rows.slice(row, 1).to_pylist()[0].values()
+                    result.append(Match(sentence, score, row, dict(zip(self.kept, cells, strict=True))))
+        empty = [number for number, result in enumerate(results) if not result]
+        if threshold is not None and top_k and empty:
             logger.warning(
                 f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
-                f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
+                f"their best score is {np.max(found[0][empty]):.4f}. Lower the threshold to see more."
             )
         return results[0] if single else results
 
@@ -254,50 +296,85 @@ class SentenceIndex:
         check_finite(embeddings, "query {}")
         return embeddings, single
 
+    def _select(self, filters: Mapping[str, str]) -> np.ndarray:
+        """Return whether the kept columns of each row hold some values."""
+        among = np.ones(len(self), dtype=bool)
+        for name, value in filters.items():
+            if name not in self.kept:
+                raise ValueError(
+                    f"filter: the index has no column {name!r}; the columns kept when it was built: "
+                    f"{', '.join(map(repr, self.kept)) or 'none'}. Build it again and keep this column (--keep, in "
+                    "Python keep=[...])."
+                )
+            among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
+        return among
+
     def save(self, folder: str | os.PathLike) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
 
-        Only files of the replaced index are removed. Other files in the folder stay.
+        The new data lies in a folder of its own, and the index changes in the moment in which the new `index.json`
+        takes the place of the old one.
 
         Args:
             folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
 
         Raises:
-            ValueError: If the folder holds anything else or cannot be written to, or if another process is changing
+            ValueError: If the folder holds anything else or cannot be written to, or if another process is writing
                 the index there, or has changed it since this one was loaded.
         """
-        resolved = Path(folder).expanduser().resolve()
-        replaces = self._saved[1] if self._saved is not None and self._saved[0] == resolved else None
-        self._saved = resolved, write_index(folder, self._write, replaces)
+        check_target(folder)
+        target = Path(folder).expanduser().resolve()
+        data = f"data-{secrets.token_hex(8)}"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(target / _LOCK, timeout=0):
+                saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
+                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
+                    raise ValueError(
+                        f"{folder}: another process has changed this index since it was loaded, and saving would lose "
+                        "its sentences. Load the index and add to it again."
+                    )
+                with write_atomically(target / data) as temporary:
+                    temporary.mkdir()
+                    self.vectors.save(temporary)
+                    pq.write_table(self.rows, temporary / _ROWS)
+                    digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
+                write_json(target / _DESCRIPTION, {**self._describe(), "data": data, "digests": digests})
+                for path in target.iterdir():  # the data that was replaced, and what killed processes have left
+                    if path.name != data and _OWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path, ignore_errors=True)
+        except filelock.Timeout:
+            raise ValueError(f"{folder}: another process is saving this index. Run the command again.") from None
+        except (OSError, RuntimeError) as error:  # faiss raises the latter
+            raise ValueError(
+                f"cannot write the index to {folder}: {error}. Make room or name another folder; an index that was "
+                "there is as it was."
+            ) from error
+        self._saved = target, data
 
-    def _write(self, folder: Path) -> dict[str, Any]:
-        """Write the data files, and return the description of the index."""
-        self.vectors.save(folder)
-        self.rows.save(folder)
-        name = getattr(self.model, "name_or_path", None)
+    def _describe(self) -> dict[str, Any]:
+        name = str(getattr(self.model, "name_or_path", None) or type(self.model).__name__)
         return {
             # The path of a local model is absolute, so that the index can be searched from any folder.
-            "model": str(Path(name).resolve()) if name is not None and Path(name).is_dir() else name,
+            "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
             "revision": getattr(self.model, "revision", None),
             "pooler": getattr(self.model, "pooler_type", None),
             "max_length": getattr(self.model, "max_length", None),
             "document_prompt": getattr(self.model, "prompts", {}).get("document"),
-            "dim": self.vectors.dim,
+            "backend": self.backend,
             "truncate_dim": self.truncate_dim,
             "count": len(self),
-            "backend": self.backend,
-            "options": self.vectors.options(),
-            "probe": probe_embedding(self.model, self.truncate_dim).tolist(),
+            "probe": _encode_documents(self.model, [_PROBE], self.truncate_dim)[0].tolist(),
         }
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, model: Any, **options: Any) -> "SentenceIndex":
+    def load(cls, folder: str | os.PathLike, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
         """Open a saved index.
 
         Args:
             folder (`str` or `os.PathLike`): The folder that it was saved in.
             model (`SimCSE`): The model that the index was built with; [`describe`] names it.
-            **options (`Any`): Options of the backend that replace the saved ones (`ef_search`, `probes`, `device`).
+            parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
 
         Returns:
             `SentenceIndex`: The index.
@@ -305,57 +382,93 @@ class SentenceIndex:
         Raises:
             ValueError: If there is no index, it is damaged, or it was built with another model, pooler or dimension.
         """
-        folder = Path(folder).expanduser()
+        folder = Path(folder).expanduser().resolve()
         described = describe(folder)
+        _check_model(model, described, folder)
+        data, backend, dim = folder / described["data"], described["backend"], len(described["probe"])
         try:
-            return cls._load(folder, described, model, options)
-        except ValueError:
-            newer = describe(folder)
-            if newer["data"] == described["data"]:
-                raise
-            return cls._load(folder, newer, model, options)  # another process has just replaced it
-
-    @classmethod
-    def _load(cls, folder: Path, described: dict[str, Any], model: Any, options: dict[str, Any]) -> "SentenceIndex":
-        if described["backend"] not in BACKENDS:
-            raise ValueError(f"{folder} has the unknown backend {described['backend']!r}; build the index again.")
-        check_options(described["backend"], options)
-        check_saved_url(described["options"].get("url"), folder, options)
-        check_model(model, described, folder)
-        data = data_folder(folder, described)
-        rows = SentenceRows.load(data)
-        try:
-            vectors = CLASSES[described["backend"]].load(data, described["options"] | options)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            if str(data) in str(error):  # it names the damaged file
-                raise
-            raise ValueError(f"{folder} has damaged options ({error}); build the index again.") from error
-        index = cls(model, vectors, rows, described["backend"], described["truncate_dim"])
-        index._saved = folder.resolve(), described["data"]
-        vectors.keep_first(described["count"])
-        if not len(vectors) == len(rows) == described["count"] or vectors.dim != described["dim"]:
-            index.close()
-            saved = f"{described['count']} of size {described['dim']} were saved; build the index again."
-            raise ValueError(f"{folder} holds {len(rows)} sentences and {len(vectors)} embeddings, but {saved}")
+            for name, saved in described["digests"].items():
+                if digest(data / Path(name).name) != saved:
+                    raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
+            rows = pq.read_table(data / _ROWS)
+            vectors: ExactIndex | FaissIndex = (
+                ExactIndex.load(data) if backend == "exact" else FaissIndex.load(data, dim, backend, parameters)
+            )
+        except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+            if describe(folder)["data"] != described["data"]:  # another process has just replaced it
+                return cls.load(folder, model, parameters=parameters)
+            raise ValueError(f"{folder} cannot be read: {error} {_DAMAGED}") from error
+        if not len(vectors) == len(rows) == described["count"]:
+            raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}")
+        index = cls(model, vectors, rows, backend, described["truncate_dim"])
+        index._saved = folder, described["data"]
         return index
 
-    def close(self) -> None:
-        """Release temporary files and connections of the backend."""
-        self.vectors.close()
+
+def describe(folder: str | os.PathLike) -> dict[str, Any]:
+    """Read the description of a saved index.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder that it was saved in.
+
+    Returns:
+        `dict[str, Any]`: `model`, `pooler`, `backend`, `count` and more.
+
+    Raises:
+        ValueError: If there is no index, or its description is damaged.
+    """
+    path = Path(folder).expanduser() / _DESCRIPTION
+    if not path.is_file() or path.is_symlink():
+        raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
+    described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
+    wrong = [name for name, kind in _ENTRIES.items() if not isinstance(described[name], kind)]
+    if wrong or not _DATA.fullmatch(described["data"]):
+        raise ValueError(f"{path}: damaged (no valid {', '.join(wrong or ['data'])}). {_DAMAGED}")
+    return described
 
 
-def _kept_columns(sentences: str | os.PathLike | Sequence[str], keep: Sequence[str]) -> Sequence[str]:
-    if keep and not isinstance(sentences, (str, os.PathLike)):
+def check_target(folder: str | os.PathLike) -> None:
+    """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder.
+
+    Raises:
+        ValueError: If the folder holds anything else.
+    """
+    path = Path(folder).expanduser()
+    try:
+        if path.is_dir() and (path / _DESCRIPTION).exists():
+            describe(path)
+        elif foreign := [each.name for each in path.iterdir() if not _OWN.fullmatch(each.name)]:
+            raise ValueError(f"{foreign[0]} is there.")
+    except FileNotFoundError:
+        return
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+
+
+def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
+    """Refuse a model that does not give the embeddings of a saved index."""
+    built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
+    try:
+        saved = np.array(described["probe"], dtype=np.float32).reshape(len(described["probe"]))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{folder / _DESCRIPTION}: damaged (the probe: {error}). {_DAMAGED}") from error
+    probe = _encode_documents(model, [_PROBE], described["truncate_dim"])[0]
+    cosine = probe @ saved if len(probe) == len(saved) else float("nan")
+    if not cosine >= _SAME:  # also where it is NaN
+        name, pooler = getattr(model, "name_or_path", None), getattr(model, "pooler_type", None)
         raise ValueError(
-            f"the index keeps the columns {', '.join(keep)}, so sentences come from a file that has them."
+            f"{built}; {name!r} with pooler_type {pooler!r} is another model: its embedding of a sentence has "
+            f"{len(probe)} dimensions instead of {len(saved)}, or another direction (cosine {cosine:.4f})."
         )
-    return keep
 
 
-def _rows(sentences: str | os.PathLike | Sequence[str], column: str | None, keep: Sequence[str]) -> Iterator[Row]:
-    if isinstance(sentences, (str, os.PathLike)):
-        return (row for _, row in stream_rows(sentences, column, keep))
-    return ([text] for text in list_texts(sentences))
+def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
+    """Encode texts as the model encodes documents, with its prompt for them if it has one."""
+    encode = getattr(model, "encode_document", model.encode)
+    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
 
 
 def _unit(embeddings: np.ndarray) -> np.ndarray:

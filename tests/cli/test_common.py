@@ -13,13 +13,11 @@ from simcse_hf.inference import quantization, shards
 from simcse_hf.models.poolers import POOLER_TYPES
 from simcse_hf.postprocessing.files import METHODS
 from simcse_hf.publishing.export import EXPORTS
-from simcse_hf.search import BACKENDS
 
 
 def test_choices_are_those_of_the_package():
     assert common.POOLER_TYPES == tuple(POOLER_TYPES)
     assert encode.PRECISIONS == tuple(quantization.PRECISIONS) and encode.FORMATS == tuple(shards.FORMATS)
-    assert search.BACKENDS == tuple(BACKENDS)
     assert publish.EXPORTS == tuple(EXPORTS)
     assert postprocess.METHODS == tuple(METHODS)
     assert evaluate.TASK_SETS == tasks.TASK_SETS and evaluate.MODES == tasks.MODES

@@ -63,20 +63,6 @@ def test_an_interrupted_encoding_is_finished(release, expected, bert, tmp_path):
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "shards"))), expected["bert"], **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["index", "index_hnsw", "index_ivf_disk", "index_layout_1"])
-def test_an_index_finds_the_same_sentences(release, expected, bert, name):
-    if not (release / name).exists():
-        pytest.skip("only release 0.2.0 has an index of layout 1, and releases from 0.3.0 on have one of ivf_disk")
-    if name in ("index_hnsw", "index_ivf_disk"):
-        pytest.importorskip("faiss", reason="needs faiss")
-    bert.load_index(release / name)
-    results = bert.search(expected["query"], top_k=6)
-    assert [sentence for sentence, _ in results] == [sentence for sentence, _ in expected["search"]]
-    tolerance = 0.01 if name == "index_ivf_disk" else 2e-5  # its codes have a byte for each dimension
-    scores = [score for _, score in results]
-    np.testing.assert_allclose(scores, [score for _, score in expected["search"]], atol=tolerance)
-
-
 @pytest.mark.parametrize("method", ["whitening", "flow"])
 def test_a_transform_gives_the_same_embeddings(release, expected, method):
     transform, fit = find_transform(release / method, {})

@@ -30,7 +30,6 @@ TEXTS = [
     "the small old woman ran ##s",
     "birds sang .",
 ]
-QUERY = "the cat sat on a mat"
 ROUNDED = 7  # digits of the values in expected.json
 
 
@@ -63,21 +62,13 @@ def write(folder: Path) -> dict:
     encode_file(
         bert, folder / "texts.txt", folder / "shards_int8", shard_size=4, file_format="parquet", precision="int8"
     )
-    bert.build_index(folder / "texts.txt")
-    bert.save_index(folder / "index")
-    bert.build_index(folder / "texts.txt", backend="hnsw", neighbors=4)
-    bert.save_index(folder / "index_hnsw")
-    bert.build_index(folder / "texts.txt", backend="ivf_disk")
-    bert.save_index(folder / "index_ivf_disk")
     return {
         "texts": TEXTS,
-        "query": QUERY,
         "bert": bert.encode(TEXTS).tolist(),
         "distilbert": distilbert.encode(TEXTS).tolist(),
         "shards_int8": [part.tolist() for part in read_shards(folder / "shards_int8")],
         "whitening": transformed(folder / "whitening", bert.encode(TEXTS)),
         "flow": transformed(folder / "flow", bert.encode(TEXTS)),
-        "search": bert.search(QUERY, top_k=len(TEXTS)),
     }
 
 

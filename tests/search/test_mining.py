@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from simcse_hf.search.hard_negatives import MINING_BACKENDS, fold_text, make_index, mine_hard_negatives
-from simcse_hf.search.mining import MiningOptions, PairTable, mine_negatives
+from simcse_hf.search.mining import MiningOptions, fold_text, mine_hard_negatives
 
 
 class Lookup:
@@ -159,30 +158,13 @@ def test_random_negatives_come_from_the_range_and_follow_the_seed():
         assert {row["hard_neg_1"], row["hard_neg_2"]} <= set(candidates)
 
 
-@pytest.mark.parametrize("backend", [name for name in MINING_BACKENDS if name != "exact"])
+@pytest.mark.parametrize("backend", ["Flat", "hnsw", "ivf"])
 def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
     pytest.importorskip("faiss")
     exact, _ = mine_hard_negatives(pairs(), Lookup())
     found, _ = mine_hard_negatives(pairs(), Lookup(), backend=backend)
     agree = np.mean([a == b for a, b in zip(exact["hard_neg"], found["hard_neg"], strict=True)])
-    assert agree == 1 if backend == "flat" else agree > 0.6
-
-
-def test_processes_that_search_a_share_of_the_blocks_find_together_what_one_finds(monkeypatch):
-    monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 16)
-    dataset, model = pairs(), Lookup()
-    table = PairTable(dataset["sent0"], dataset["sent1"])
-    anchors = model._encode([dataset["sent0"][int(i)] for i in table.first_anchor])
-    candidates = model._encode([dataset["sent1"][int(i)] for i in table.first_candidate])
-    options = MiningOptions(num_negatives=2, range_max=20, sampling_strategy="random", relative_margin=0.05)
-
-    def mine(blocks):
-        return mine_negatives(table, anchors, candidates, make_index(candidates), options, blocks)
-
-    whole, shares = mine(slice(None)), [mine(slice(rank, None, 2)) for rank in range(2)]
-    for name in ("candidates", "scores", "positive_scores"):
-        np.testing.assert_array_equal(sum(getattr(share, name) for share in shares), getattr(whole, name))
-    assert shares[0].dropped + shares[1].dropped == whole.dropped
+    assert agree == 1 if backend == "Flat" else agree > 0.6
 
 
 @pytest.mark.parametrize(
@@ -191,7 +173,7 @@ def test_processes_that_search_a_share_of_the_blocks_find_together_what_one_find
         ({"num_negatives": 0}, "num_negatives must be at least 1, got 0"),
         ({"range_min": -1}, "range_min must be at least 0, got -1"),
         ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "raise range_max or lower range_min"),
-        ({"relative_margin": float("nan")}, "relative_margin must be a finite number"),
+        ({"relative_margin": float("nan")}, "scores and margins must be finite numbers"),
         ({"sampling_strategy": "best"}, "sampling_strategy must be one of top, random, got 'best'"),
     ],
 )

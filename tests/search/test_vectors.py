@@ -1,0 +1,168 @@
+"""Exact and faiss indexes of embeddings find what numpy finds, can grow, and are the same after saving and loading."""
+
+import numpy as np
+import pytest
+
+from simcse_hf.search import exact
+from simcse_hf.search.exact import ExactIndex
+from simcse_hf.search.faiss_index import FaissIndex
+
+DIM = 16
+#: With few vectors and all cells probed, the approximate indexes are exact as well.
+BACKENDS = {"exact": None, "hnsw": None, "ivf": "nprobe=100", "Flat": None, "IVF8,SQ8": "nprobe=8"}
+ALL = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def unit_vectors(count, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def numpy_search(vectors, queries, top_k, among=None):
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    if among is not None:
+        scores[:, ~among] = -2
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    return np.take_along_axis(scores, order, axis=1), order
+
+
+def make(backend, *parameters):
+    if backend == "exact":
+        return ExactIndex(DIM)
+    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    return FaissIndex(DIM, backend, *(parameters or (BACKENDS.get(backend),)))
+
+
+def load(index, folder):
+    return ExactIndex.load(folder) if isinstance(index, ExactIndex) else FaissIndex.load(folder, DIM, index.backend)
+
+
+def assert_finds(index, vectors, queries, top_k, among=None):
+    scores, positions = index.search(queries, top_k, among)
+    expected_scores, expected = numpy_search(vectors, queries, top_k, among)
+    coded = getattr(index, "backend", "").endswith("SQ8")
+    np.testing.assert_allclose(scores, expected_scores, atol=0.03 if coded else 1e-6)
+    if coded:  # whose codes may rank close neighbours in another order
+        assert np.mean(positions == expected) > 0.5
+    else:  # other positions are right only where their scores are equal but for the rounding
+        own = np.einsum("qd,qkd->qk", queries, vectors[positions])
+        np.testing.assert_allclose(own, expected_scores, atol=1e-6)
+        assert np.mean(positions == expected) > 0.99 and all(len(set(row)) == top_k for row in positions.tolist())
+    assert scores.dtype == np.float32 and positions.dtype == np.int64
+
+
+@ALL
+def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backend, tmp_path):
+    vectors, queries = unit_vectors(900), unit_vectors(70, seed=1)
+    index, given = make(backend), vectors.copy()
+    index.add(given[:300])
+    index.add(given[300:600])
+    given[:] = 0  # the index holds a copy
+    assert len(index) == 600
+    assert_finds(index, vectors[:600], queries, 7)
+    index.save(tmp_path)
+    loaded = load(index, tmp_path)
+    assert len(loaded) == 600 and loaded.dim == DIM
+    assert_finds(loaded, vectors[:600], queries, 7)
+    loaded.add(vectors[600:])
+    assert_finds(loaded, vectors, queries, 7)
+    assert len(load(index, tmp_path)) == 600, "the file is as it was"
+    (tmp_path / "again").mkdir()
+    loaded.save(tmp_path / "again")
+    assert_finds(load(index, tmp_path / "again"), vectors, queries, 7)
+
+
+@ALL
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_a_filter_leaves_exactly_the_chosen_embeddings(backend, share, monkeypatch):
+    monkeypatch.setattr("simcse_hf.search.faiss_index._FEW", 100)
+    vectors, queries = unit_vectors(800), unit_vectors(5, seed=1)
+    among = np.random.default_rng(2).random(800) < share
+    index = make(backend)
+    index.add(vectors)
+    assert_finds(index, vectors, queries, 7, among)
+
+
+# --- exact -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("top_k", [1, 100, 1000])
+def test_exact_search_is_exact_over_many_blocks_and_query_batches(top_k, monkeypatch):
+    monkeypatch.setattr(exact, "_BLOCK", 64)
+    monkeypatch.setattr(exact, "_QUERIES", 3)
+    vectors, queries = unit_vectors(1000), unit_vectors(10, seed=1)
+    index = ExactIndex(DIM)
+    for part in np.array_split(vectors, 7):
+        index.add(part)
+    assert_finds(index, vectors, queries, top_k)
+
+
+@pytest.mark.parametrize("block", [4, 100])
+def test_equal_scores_come_in_the_order_of_the_index(block, monkeypatch):
+    monkeypatch.setattr(exact, "_BLOCK", block)
+    index = ExactIndex(DIM)
+    index.add(np.repeat(unit_vectors(2), 5, axis=0))
+    for top_k in (1, 3, 7, 10):
+        assert index.search(unit_vectors(1), top_k)[1].tolist() == [list(range(top_k))]
+
+
+def test_embeddings_added_one_by_one_are_joined():
+    vectors = unit_vectors(300)
+    index = ExactIndex(DIM)
+    for vector in vectors:
+        index.add(vector[None])
+    assert len(index._parts) == 1, "a part each would make every search 300 products"
+    np.testing.assert_array_equal(index.search(vectors, 1)[1][:, 0], np.arange(300))
+
+
+def test_a_loaded_exact_index_is_mapped_from_the_file_and_never_written_to(tmp_path):
+    index = ExactIndex(DIM)
+    index.add(unit_vectors(50))
+    index.save(tmp_path)
+    loaded = ExactIndex.load(tmp_path)
+    loaded._parts[0].zero_()
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), unit_vectors(50))
+
+
+# --- faiss -------------------------------------------------------------------------------------------------------
+
+
+def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
+    vectors, queries = unit_vectors(2000), unit_vectors(50, seed=1)
+    truth = numpy_search(vectors, queries, 10)[1]
+    recall = {}
+    for parameters in ("nprobe=1", None, "nprobe=1000"):
+        index = make("ivf", parameters)
+        index.add(vectors)
+        recall[parameters] = np.mean(index.search(queries, 10)[1] == truth)
+    assert recall["nprobe=1"] < recall[None] < recall["nprobe=1000"] == 1
+    index.save(tmp_path)
+    assert np.mean(FaissIndex.load(tmp_path, DIM, "ivf").search(queries, 10)[1] == truth) == 1
+    narrow = FaissIndex.load(tmp_path, DIM, "ivf", "nprobe=1")
+    assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
+    narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000
+    assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("backend", "parameters", "message"),
+    [
+        ("annoy", None, "backend must be exact, hnsw, ivf or a description for faiss's index_factory, got 'annoy'"),
+        ("HNSW32", "nprobe=3", "'HNSW32' takes no parameters 'nprobe=3'"),
+        ("hnsw", "speed", "'hnsw' takes no parameters 'speed'"),
+    ],
+)
+def test_what_faiss_does_not_know_is_named(backend, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        make(backend, parameters)
+
+
+def test_too_few_embeddings_to_train_on_and_indexes_without_filters_are_named():
+    index = make("IVF64,Flat")
+    index.add(unit_vectors(10))
+    with pytest.raises(ValueError, match="10 embeddings cannot train the backend 'IVF64,Flat'"):
+        index.search(unit_vectors(1), 1)
+    index = make("PCA8,Flat")
+    index.add(unit_vectors(50))
+    with pytest.raises(ValueError, match="'PCA8,Flat' takes no filter"):
+        index.search(unit_vectors(1), 1, np.ones(50, dtype=bool))
