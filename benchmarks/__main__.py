@@ -26,7 +26,6 @@ BENCHMARKS = {
     "fuzz": "mutated files through every parser",
     "mining": "mining hard negatives against encoding alone",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
-    "file_kills": "encoding and index saving that are killed, and concurrent additions: what is lost",
 }
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.manifest import read_manifest
-from simcse_hf.inference.shards import read_shards
+from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.head import load_dense
 from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
 from simcse_hf.models.settings import ContrastiveSettings

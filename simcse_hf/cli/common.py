@@ -155,15 +155,6 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_invariance_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--batch_invariant`."""
-    parser.add_argument(
-        "--batch_invariant",
-        action="store_true",
-        help="on a CPU, give a text the same bits whatever the other texts and their batches are",
-    )
-
-
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add `--token_budget`."""
     parser.add_argument(
@@ -257,11 +248,9 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
         "postprocess": not getattr(arguments, "no_postprocess", False),
     }
     try:
-        model = SimCSE(name, **{**options, **settings})
+        return SimCSE(name, **{**options, **settings})
     except (OSError, HFValidationError) as error:
         raise ValueError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
-    model.batch_invariant = getattr(arguments, "batch_invariant", False)
-    return model
 
 
 def set_prompt(model: "SimCSE", role: str, arguments: argparse.Namespace) -> None:

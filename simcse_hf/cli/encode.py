@@ -1,20 +1,12 @@
 """The command `simcse-hf encode`."""
 
 import argparse
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from .common import (
     TRUNCATE_HELP,
     add_batch_options,
     add_general_options,
-    add_invariance_option,
     add_model_options,
     add_output_options,
     add_prompt_options,
@@ -50,12 +42,11 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--ranges",
         metavar="FILE",
-        help="npy file of shape (2, dim), for int8 and uint8; default: those of the first shard",
+        help="npy file of shape (2, dim), for int8 and uint8; default: those of the first 10,000 embeddings",
     )
     group.add_argument("--shard_size", type=positive_int, default=50_000, help="embeddings per shard; default: 50000")
     group.add_argument("--format", choices=FORMATS, default="npy", help="format of a shard; default: npy")
     add_batch_options(parser)
-    add_invariance_option(parser)
     add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
     add_general_options(parser)
@@ -78,57 +69,35 @@ def encode_main(argv: list[str]) -> int:
 
     from accelerate import PartialState
 
-    from ..inference.manifest import read_manifest, remove_run
-    from ..inference.shards import encode_file
+    from ..inference.shards import encode_file, read_manifest, remove_run
 
     state = PartialState()
     ranges = None if arguments.ranges is None else _read_ranges(arguments.ranges)
     model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
     if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
-        remove_run(Path(arguments.output).expanduser())
-    with _stop_at_sigterm():
-        paths = encode_file(
-            model,
-            arguments.input,
-            arguments.output,
-            column=arguments.column,
-            prompt=arguments.prompt,
-            prompt_name=arguments.prompt_name,
-            normalize_embeddings=not arguments.no_normalize,
-            truncate_dim=arguments.truncate_dim,
-            precision=arguments.precision,
-            ranges=ranges,
-            shard_size=arguments.shard_size,
-            file_format=arguments.format,
-            token_budget=arguments.token_budget,
-            resume=arguments.resume,
-            show_progress_bar=not arguments.quiet,
-        )
+        remove_run(arguments.output)
+    paths = encode_file(
+        model,
+        arguments.input,
+        arguments.output,
+        column=arguments.column,
+        prompt=arguments.prompt,
+        prompt_name=arguments.prompt_name,
+        normalize_embeddings=not arguments.no_normalize,
+        truncate_dim=arguments.truncate_dim,
+        precision=arguments.precision,
+        ranges=ranges,
+        shard_size=arguments.shard_size,
+        file_format=arguments.format,
+        token_budget=arguments.token_budget,
+        resume=arguments.resume,
+        show_progress_bar=not arguments.quiet,
+    )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]
         document = {"output": arguments.output, "texts": rows, "shards": [path.name for path in paths]}
         report(arguments, document, f"{rows} texts in {len(paths)} shard(s) under {arguments.output}")
     return 0
-
-
-@contextmanager
-def _stop_at_sigterm() -> Iterator[None]:
-    """End with status 143 at SIGTERM, after the threads have ended and a shard that is being written is complete."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
-        print("stopped by SIGTERM: finished shards are kept, so run again with --resume", file=sys.stderr)
-        raise SystemExit(128 + number)
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _read_ranges(path: str) -> "np.ndarray":

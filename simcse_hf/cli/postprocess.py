@@ -61,6 +61,9 @@ def postprocess_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If the transform would stand in the model's own folder, whose files name another pooler.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -78,20 +81,33 @@ def postprocess_main(argv: list[str]) -> int:
         if in_place
         else output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=[arguments.model])
     )
-    from ..inference.fit_transform import fit_transform
+    from ..inference.simcse import SimCSE
+    from ..postprocessing.files import MODULES, save_transform
 
     with target as folder:
         model = load_encoder(arguments.model, arguments, postprocess=False)
-        transform, fit = fit_transform(
-            model,
+        # sentence-transformers' files there describe the checkpoint's own pooler, and would be wrong for another one
+        if in_place and (output / MODULES).exists():
+            saved = SimCSE(output, device="cpu", postprocess=False).pooler_type
+            if saved != model.pooler_type:
+                raise ValueError(
+                    f"{output} names pooler {saved!r} in its files, and the transform is for {model.pooler_type!r}: "
+                    "name another --output."
+                )
+        fit = model.fit_postprocessing(
             arguments.method,
             arguments.input,
-            folder,
             columns=arguments.column,
             token_budget=arguments.token_budget,
             show_progress_bar=not arguments.quiet,
             **settings,
         )
+        transform = model.postprocessing
+        assert transform is not None
+        if in_place:
+            save_transform(folder, transform, fit)
+        else:
+            model.save_pretrained(folder)
     lines = [
         f"{output}: {transform.method} of pooler {fit.pooler!r}, {transform.input_dim} to {transform.output_dim} "
         f"dimensions, fitted on {fit.sentences} sentences"

@@ -110,8 +110,7 @@ def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.
 
 def _read_vectors(arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
     """Read the shards of `--vectors`, if they were made from `--input`."""
-    from ..inference.manifest import read_manifest
-    from ..inference.shards import read_shards
+    from ..inference.shards import read_manifest, read_shards
     from ..ops.files import digest
 
     manifest = read_manifest(arguments.vectors)

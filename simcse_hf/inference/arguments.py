@@ -1,9 +1,7 @@
-"""Interpret the arguments of `SimCSE`: what to load a checkpoint with, and what `encode` returns."""
+"""Interpret the arguments of `SimCSE`: what to load a checkpoint with."""
 
 from typing import Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedConfig
 
 from ..models.poolers import POOLER_TYPES
@@ -18,24 +16,6 @@ def check_hub_arguments(arguments: dict[str, Any]) -> None:
         return
     advice = "the pooler is chosen by pooler_type" if "pooler" in unknown else f"known are {', '.join(HUB_ARGUMENTS)}"
     raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}: {advice}")
-
-
-def output_container(convert_to_tensor: bool | None, convert_to_numpy: bool | None) -> str:
-    """Choose what `encode` returns: `"tensor"`, `"device tensor"`, `"numpy"` or `"list"`."""
-    if convert_to_tensor is None and convert_to_numpy is None:
-        return "tensor"
-    if convert_to_tensor:
-        return "device tensor"
-    return "list" if convert_to_numpy is False else "numpy"
-
-
-def convert(embeddings: torch.Tensor, container: str, device: torch.device) -> torch.Tensor | np.ndarray | list:
-    """Convert embeddings on the CPU to a container that [`output_container`] chose."""
-    if container == "device tensor":
-        return embeddings.to(device)
-    if container == "list" and embeddings.dim() == 2:
-        return list(embeddings)
-    return embeddings.numpy() if container == "numpy" else embeddings
 
 
 def section_pooler(config: PreTrainedConfig) -> str | None:

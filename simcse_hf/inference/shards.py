@@ -1,29 +1,23 @@
-"""Encode a file of texts into shards of embeddings, so that an interrupted run can be resumed."""
+"""Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
 import os
-import time
-from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from tqdm.auto import tqdm
-from transformers.utils import logging
 
-from ..data.read import text_column
-from ..ops.distributed import from_first_process, world
-from ..ops.files import ARRAY_DAMAGE, read_npy
+from ..data.read import stream_texts, text_column
+from ..ops.distributed import on_first_process, world
+from ..ops.files import ARRAY_DAMAGE, digest, read_json_object, read_npy, write_atomically, write_json
 from ..ops.finite import NotFiniteError
-from .encoding import TokenizeError, default_window
-from .manifest import FORMATS, RANGES, read_manifest, shard_paths, start_of, write_whole
+from .encode import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -32,76 +26,18 @@ from .quantization import (
     check_truncate_dim,
     quantize,
 )
-from .shard_rows import Row, Shard, Window, file_version, read_windows
-from .shard_run import await_manifest, start_run
 from .simcse import SimCSE
 
-logger = logging.get_logger(__name__)
+MANIFEST = "manifest.json"
+RANGES = "ranges.npy"
+FORMATS = ("npy", "parquet")
 
-_POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class ShardSettings:
-    """The settings of [`encode_file`] that decide what the shards hold. A resumed run must have the same ones.
-
-    Args:
-        column (`str`, *optional*): The column of texts, if the file has several columns.
-        normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after
-            truncation.
-        truncate_dim (`int`, *optional*): Keep only the leading dimensions.
-        precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
-        ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
-            first shard, which are written to `ranges.npy`.
-        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. One shard and its texts are in
-            memory at a time.
-        file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
-            line or row of the source), `text` and `vector`.
-        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
-        prompt (`str`, *optional*): Put this before each text.
-        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
-            default prompt, if it has one.
-    """
-
-    column: str | None = None
-    normalize_embeddings: bool = True
-    truncate_dim: int | None = None
-    precision: str = "float32"
-    ranges: np.ndarray | None = None
-    shard_size: int = 50_000
-    file_format: str = "npy"
-    token_budget: int | None = None
-    prompt: str | None = None
-    prompt_name: str | None = None
-
-    def check(self, dim: int) -> None:
-        """Raise a `ValueError` for a setting that is invalid for embeddings of size `dim`."""
-        check_precision(self.precision)
-        check_truncate_dim(self.truncate_dim, dim)
-        if self.file_format not in FORMATS:
-            raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {self.file_format!r}")
-        for name, value in (("shard_size", self.shard_size), ("token_budget", self.token_budget)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.ranges is not None:
-            if self.precision not in SCALAR_PRECISIONS:
-                raise ValueError(f"ranges are for precision int8 and uint8, not {self.precision!r}: leave them out")
-            check_ranges(np.asarray(self.ranges), self.truncate_dim or dim)
-
-    def describe(self, column: str, prompt: str) -> dict[str, Any]:
-        """Return the settings as the manifest holds them, with the names that were found for column and prompt."""
-        ranges = None if self.ranges is None else np.asarray(self.ranges, dtype=np.float32)
-        return {
-            "column": column,
-            "normalize_embeddings": self.normalize_embeddings,
-            "truncate_dim": self.truncate_dim,
-            "precision": self.precision,
-            "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
-            "shard_size": self.shard_size,
-            "format": self.file_format,
-            "token_budget": self.token_budget,
-            "prompt": prompt or None,
-        }
+_MAX_SHARDS = 1_000_000
+_RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
+_NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
+#: Exceptions for a damaged shard.
+_DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
 
 def encode_file(
@@ -109,119 +45,153 @@ def encode_file(
     source: str | os.PathLike,
     output_dir: str | os.PathLike,
     *,
+    column: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    normalize_embeddings: bool = True,
+    truncate_dim: int | None = None,
+    precision: str = "float32",
+    ranges: np.ndarray | None = None,
+    shard_size: int = 50_000,
+    file_format: str = "npy",
+    token_budget: int | None = None,
     resume: bool = False,
     show_progress_bar: bool = False,
-    **settings: Any,
 ) -> list[Path]:
     """Write the embeddings of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
 
     A first pass over the file counts and checks its rows, so that a bad row is found before hours of encoding. The
-    file is then streamed: one shard and the one that is being written are in memory, and one window of texts that is
-    read and tokenized ahead. A shard gets its name when it is complete, and `resume` writes those that are missing.
-    `manifest.json` records the settings and digests of the input, the weights and the transform; a run that differs
-    in any of them is refused, so a resumed run ends with the same bytes as one without interruption.
+    file is then streamed. A shard gets its name when it is complete, and `resume` writes those that are missing or
+    damaged. `manifest.json` records the settings and digests of the input and the weights; a run that differs in any
+    of them is refused.
 
     Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a shared folder),
-    each process writes every W-th shard. The first process makes the first pass, however long it takes, and writes
-    where each shard starts in the file, so that the others read only their own rows. Files that cannot be read from
-    the middle (gzipped ones, and a json file that is one array) are read from the start by each process.
+    each process writes every W-th shard. The first process makes the first pass.
 
     Args:
         model (`SimCSE`): The model.
         source (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
         output_dir (`str` or `os.PathLike`): A new or empty folder, or with `resume` the folder of the same run.
+        column (`str`, *optional*): The column of texts, if the file has several columns.
+        prompt (`str`, *optional*): Put this before each text.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            default prompt, if it has one.
+        normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after
+            truncation.
+        truncate_dim (`int`, *optional*): Keep only the leading dimensions.
+        precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
+        ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
+            first 10,000 embeddings. The ranges are written to `ranges.npy`.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. One shard and the texts of the
+            next one are in memory at a time.
+        file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
+            line or row of the source), `text` and `vector`.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
         resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run.
-        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over its
-            own rows.
-        **settings (`Any`): The fields of [`ShardSettings`].
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over
+            its own rows.
 
     Returns:
         `list[Path]`: The paths of all shards.
 
     Raises:
-        ValueError: If the input, a setting or the folder is invalid, an embedding is not finite, or the disk is full.
+        ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
     """
-    options = ShardSettings(**settings)
-    options.check(model.dim)
-    prompt = model.resolve_prompt(options.prompt, options.prompt_name)
+    check_precision(precision)
+    check_truncate_dim(truncate_dim, model.dim)
+    if file_format not in FORMATS:
+        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
+    if ranges is not None:
+        if precision not in SCALAR_PRECISIONS:
+            raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+        ranges = np.asarray(ranges, dtype=np.float32)
+        check_ranges(ranges, truncate_dim or model.dim)
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
-    version = file_version(source) if source.exists() else None
-    table, column = text_column(source, options.column)
-    digest = from_first_process(
-        lambda: start_run(folder, model, table, options.describe(column, prompt), resume),
-        f"checks {source} and counts its rows",
-    )
-    manifest = await_manifest(folder, digest)
-    size, paths = options.shard_size, shard_paths(folder)
-    sizes = [min(size, manifest["input"]["rows"] - number * size) for number in range(len(paths))]
+    column = text_column(source, column)[1]
+    prefix = model.resolve_prompt(prompt, prompt_name)
+    embedding = {
+        "normalize_embeddings": normalize_embeddings,
+        "truncate_dim": truncate_dim,
+        "token_budget": token_budget,
+    }
+    settings = {
+        **{"column": column, "prompt": prefix or None, "precision": precision, **embedding},
+        **{"shard_size": shard_size, "format": file_format},
+        "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
+    }
+    version = _version(source)
+    manifest = on_first_process(lambda: _start(folder, model, source, settings, resume))
+    paths, rows = _paths(folder, manifest), manifest["input"]["rows"]
     rank, processes = world()
     assigned = range(rank, len(paths), processes)
-    missing = [number for number in assigned if not paths[number].exists()]
-    if not table.can_seek and rank == 0 and processes > 1:
-        logger.warning(
-            f"{source} cannot be read from the middle, so each of the {processes} processes reads it from its start. "
-            "Unpack it, or write it as JSON Lines, to let each process read only the rows of its own shards."
-        )
-    shards = [Shard(number, number * size, sizes[number], start_of(manifest, number)) for number in missing]
-    windows = read_windows(table, column, shards, default_window(model.device), version)
-    ranges = options.ranges
-    with (
-        ThreadPoolExecutor(1, thread_name_prefix="simcse-write") as writer,
-        tqdm(
-            total=sum(sizes[number] for number in assigned),
-            initial=sum(sizes[number] for number in assigned if number not in set(missing)),
-            desc="Encoding",
-            unit="text",
-            disable=not show_progress_bar or rank != 0,
-        ) as bar,
-        closing(_encode_shards(model, source, windows, options, prompt, bar)) as encoded,
-    ):
-        writing: Future[None] | None = None
-        for number, rows, embeddings in encoded:
-            if options.precision in SCALAR_PRECISIONS:
-                ranges = _common_ranges(folder, number, embeddings, ranges)
-            if writing is not None:
-                writing.result()
-            writing = writer.submit(_write_shard, paths[number], rows, embeddings, options.precision, ranges)
-        if writing is not None:
-            writing.result()
+    sizes = {number: min(shard_size, rows - number * shard_size) for number in assigned}
+    missing = {number for number in assigned if _count(paths[number]) != sizes[number]}
+
+    def tokenized() -> Iterator[tuple[int, list[int], list[str], list[list[int]]]]:
+        for number, numbers, texts in _read(source, column, shard_size, missing):
+            if len(texts) != sizes[number] or _version(source) != version:
+                raise ValueError(f"{source}: the file was changed while it was encoded. Encode it again from new.")
+            yield number, numbers, texts, model.tokenize(texts, prefix)
+
+    def embed(numbers: list[int], texts: list[str], token_ids: list[list[int]]) -> np.ndarray:
+        try:
+            return model.embed(token_ids, texts, split_over_processes=False, **embedding).numpy()
+        except NotFiniteError as error:
+            subject = f"{source}: the text of line or row {numbers[error.position]}"
+            raise NotFiniteError(subject, error.position) from None
+
+    def find_ranges() -> np.ndarray:
+        if ranges is None and (folder / RANGES).exists():
+            return _read_ranges(folder / RANGES, truncate_dim or model.dim)
+        found = ranges
+        if found is None:
+            _, numbers, texts = next(_read(source, column, min(shard_size, _RANGE_TEXTS), {0}))
+            found = calibrate_ranges(embed(numbers, texts, model.tokenize(texts, prefix)))
+        with write_atomically(folder / RANGES) as temporary, open(temporary, "wb") as stream:
+            np.save(stream, found)
+        return found
+
+    if precision in SCALAR_PRECISIONS:
+        ranges = on_first_process(find_ranges)
+    total, done = sum(sizes.values()), sum(sizes[number] for number in assigned if number not in missing)
+    with tqdm(total=total, initial=done, desc="Encoding", unit="text", disable=not show_progress_bar or rank) as bar:
+        for number, numbers, texts, token_ids in one_ahead(tokenized()):
+            vectors = quantize(embed(numbers, texts, token_ids), precision, ranges)
+            _write(paths[number], numbers, texts, vectors)
+            bar.update(len(texts))
     return paths
 
 
-def _encode_shards(
-    model: SimCSE, source: Path, windows: Generator[Window], options: ShardSettings, prompt: str, bar: tqdm
-) -> Generator[tuple[int, list[Row], np.ndarray]]:
-    """Yield the number, the rows and the embeddings of each shard whose windows are read in the background."""
-    in_flight: deque[Window] = deque()
+def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
+    """Read what the shards of a folder were made from.
 
-    def texts() -> Iterator[list[str]]:
-        with closing(windows):
-            for window in windows:
-                in_flight.append(window)
-                yield [text for _, text in window.rows]
+    Args:
+        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
 
-    settings = {name: getattr(options, name) for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
-    rows: list[Row] = []
-    parts: list[np.ndarray] = []
-    finished = 0
-    with closing(model.encode_windows(texts(), prompt=prompt, split_over_processes=False, **settings)) as embedded:
-        try:
-            for embeddings in embedded:
-                window = in_flight.popleft()
-                finished += len(window.rows)
-                bar.update(len(window.rows))
-                rows += window.rows
-                parts.append(embeddings.numpy())
-                if window.ends_shard:
-                    yield window.shard, rows, np.concatenate(parts)
-                    rows, parts = [], []
-        except (NotFiniteError, TokenizeError) as error:
-            waiting = chain.from_iterable(window.rows for window in in_flight)
-            number, _ = next(islice(waiting, error.position - finished, None))
-            subject = f"{source}: the text of line or row {number}"
-            if isinstance(error, TokenizeError):
-                raise TokenizeError(subject, error.reason, error.position) from None
-            raise NotFiniteError(subject, error.position) from None
+    Returns:
+        `dict[str, Any]`: The sections `input` (with `rows`), `model` and `settings` (with `precision`, `shard_size`
+            and `format`).
+
+    Raises:
+        ValueError: If there is no manifest, or it is damaged.
+    """
+    path = Path(folder).expanduser() / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
+        )
+    manifest = read_json_object(path, "input", "model", "settings", advice="Encode into a new folder.")
+    try:
+        rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
+        known = manifest["settings"]["format"] in FORMATS and isinstance(manifest["settings"]["precision"], str)
+        sound = known and type(rows) is type(size) is int and size >= 1 and 1 <= rows <= size * _MAX_SHARDS
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ValueError(
+            f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder."
+        )
+    return manifest
 
 
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
@@ -236,47 +206,150 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     Raises:
         ValueError: If a shard is missing or damaged.
     """
-    manifest, dtype, width = read_manifest(folder), None, None
+    manifest = read_manifest(folder)
     rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
-    for number, path in enumerate(shard_paths(folder)):
+    kind = None
+    for number, path in enumerate(_paths(folder, manifest)):
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
             shard = _read_shard(path)
             if shard.ndim != 2 or len(shard) != min(size, rows - number * size) or not shard.shape[1]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
-            if (dtype or shard.dtype, width or shard.shape[1]) != (shard.dtype, shard.shape[1]):
+            kind = kind or (shard.dtype, shard.shape[1])
+            if (shard.dtype, shard.shape[1]) != kind:
                 raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
-        except (*ARRAY_DAMAGE, KeyError, pa.ArrowException) as error:
+        except _DAMAGE as error:
             raise ValueError(
                 f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
             ) from error
-        dtype, width = shard.dtype, shard.shape[1]
         yield shard
 
 
-def sample_shards(folder: str | os.PathLike, count: int, seed: int = 0) -> np.ndarray:
-    """Draw embeddings from all shards of a folder, for an index to learn its cells from.
+def shard_paths(folder: str | os.PathLike) -> list[Path]:
+    """Return the paths of all shards of a folder, including those that are not written yet."""
+    return _paths(folder, read_manifest(folder))
+
+
+def remove_run(folder: str | os.PathLike) -> None:
+    """Remove the files that the manifest of a folder names, if it has one, and then the manifest.
 
     Args:
-        folder (`str` or `os.PathLike`): A folder that [`encode_file`] wrote.
-        count (`int`): How many to draw; all of them if there are fewer.
-        seed (`int`, *optional*, defaults to `0`): Seed of the draw.
-
-    Returns:
-        `np.ndarray`: Different embeddings, of shape `(count, dim)`, in the order of the texts.
+        folder (`str` or `os.PathLike`): A folder. Its other files stay.
 
     Raises:
-        ValueError: If a shard is missing or damaged.
+        ValueError: If the manifest was not written by [`encode_file`].
     """
-    rows = read_manifest(folder)["input"]["rows"]
-    chosen = np.sort(np.random.default_rng(seed).choice(rows, min(count, rows), replace=False))
-    parts, start = [], 0
-    for shard in read_shards(folder):
-        first, end = np.searchsorted(chosen, (start, start + len(shard)))
-        parts.append(shard[chosen[first:end] - start])
-        start += len(shard)
-    return np.concatenate(parts)
+    manifest = Path(folder).expanduser() / MANIFEST
+    if manifest.exists():
+        for path in (
+            *shard_paths(manifest.parent),
+            manifest.with_name(RANGES),
+            *_leftovers(manifest.parent),
+            manifest,
+        ):
+            path.unlink(missing_ok=True)
+
+
+def describe_model(model: SimCSE) -> dict[str, Any]:
+    """Return what decides a model's embeddings, with a digest of its weights, as the manifest holds it."""
+    # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+    unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
+    transform = {} if model.postprocessing is None else model.postprocessing.state_dict()
+    weights = blake2b()
+    for name, tensor in [*sorted(model.model.named_parameters()), *transform.items()]:
+        if id(tensor) not in unused:
+            weights.update(name.encode())
+            weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return {
+        "name_or_path": model.name_or_path,
+        "revision": model.revision,
+        "pooler": model.pooler_type,
+        "max_length": model.max_length,
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "weights": weights.hexdigest(),
+        "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
+    }
+
+
+def _start(folder: Path, model: SimCSE, source: Path, settings: Mapping[str, Any], resume: bool) -> dict[str, Any]:
+    """Write the manifest of a new run, or compare with that of the run to resume; return it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest: dict[str, Any] = {
+        "input": {"file": source.name, "blake2b": digest(source)},
+        "model": describe_model(model),
+        "settings": dict(settings),
+    }
+    leftovers = _leftovers(folder)
+    if (folder / MANIFEST).exists():
+        if not resume:
+            raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
+        earlier = read_manifest(folder)
+        differences = [
+            f"{section} {key} was {earlier[section].get(key)!r} and is now {value!r}"
+            for section, entries in manifest.items()
+            for key, value in entries.items()
+            if (section, key) not in _NAMES and earlier[section].get(key) != value
+        ]
+        if differences:
+            raise ValueError(
+                f"{folder} holds a different run ({'; '.join(differences)}). Name another folder, or run with what it "
+                "was started with."
+            )
+        manifest = earlier
+    elif set(folder.iterdir()) - set(leftovers):
+        raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+    else:
+        rows = manifest["input"]["rows"] = sum(1 for _ in stream_texts(source, settings["column"]))
+        size = settings["shard_size"]
+        if not rows:
+            raise ValueError(f"{source}: there is no text to encode.")
+        if size < 1 or rows > size * _MAX_SHARDS:
+            raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
+        write_json(folder / MANIFEST, manifest)
+    for path in leftovers:
+        path.unlink()
+    return manifest
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """List the temporary files of [`write_atomically`] that a killed run has left in a folder."""
+    return [path for name in (MANIFEST, RANGES, "vectors-*") for path in folder.glob(f".{name}.*.partial")]
+
+
+def _paths(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> list[Path]:
+    count = -(-manifest["input"]["rows"] // manifest["settings"]["shard_size"])
+    suffix = manifest["settings"]["format"]
+    return [Path(folder) / f"vectors-{number:05d}-of-{count:05d}.{suffix}" for number in range(count)]
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Return the size of a file and the time of its last change, to notice that it was written to."""
+    state = path.stat()
+    return state.st_size, state.st_mtime_ns
+
+
+def _read(
+    source: Path, column: str, shard_size: int, chosen: Container[int]
+) -> Iterator[tuple[int, list[int], list[str]]]:
+    """Yield the number of each chosen shard, with the line or row numbers and the texts of its rows."""
+    rows, number = stream_texts(source, column), 0
+    while shard := list(islice(rows, shard_size)):
+        if number in chosen:
+            yield number, *map(list, zip(*shard, strict=True))
+        number += 1
+
+
+def _count(path: Path) -> int | None:
+    """Return the number of rows of a shard without reading them; `None` if it is missing or damaged."""
+    try:
+        if path.suffix == ".npy":  # the file is as long as its header says, or mapping it fails
+            return len(np.lib.format.open_memmap(path, mode="r"))
+        return pq.read_metadata(path).num_rows
+    except _DAMAGE:
+        return None
 
 
 def _read_shard(path: Path) -> np.ndarray:
@@ -288,47 +361,24 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _common_ranges(folder: Path, number: int, embeddings: np.ndarray, ranges: np.ndarray | None) -> np.ndarray:
-    """Return the ranges of all shards: those given, or of the first shard, for which other processes wait."""
-    path = folder / RANGES
-    if ranges is None and number == 0:
-        ranges = calibrate_ranges(embeddings)
-    if ranges is not None:
-        ranges = np.asarray(ranges, dtype=np.float32)
-        if number == 0:
-            write_whole(path, lambda stream: np.save(stream, ranges))
-        return ranges
-    first = shard_paths(folder)[0]
-    if not path.exists():
-        logger.info("Waiting for the ranges of the first shard, %s.", path)
-    while not path.exists():
-        if first.exists() and not path.exists():  # the ranges are written before the first shard
-            raise ValueError(f"{path} is missing. Delete {first} too, and run `simcse-hf encode` again with --resume.")
-        time.sleep(_POLL_SECONDS)
+def _read_ranges(path: Path, dim: int) -> np.ndarray:
     try:
-        written = read_npy(path)
-        check_ranges(written, embeddings.shape[1])
+        ranges = read_npy(path)
+        check_ranges(ranges, dim)
     except ARRAY_DAMAGE as error:
-        raise ValueError(
-            f"{path}: damaged ({error}). Delete it and {first}, and run `simcse-hf encode` again with --resume."
-        ) from error
-    return written
+        raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+    return ranges
 
 
-def _write_shard(
-    path: Path, rows: list[Row], embeddings: np.ndarray, precision: str, ranges: np.ndarray | None
-) -> None:
-    embeddings = quantize(embeddings, precision, ranges)
-    if path.suffix == ".npy":
-        write_whole(path, lambda stream: np.save(stream, embeddings))
-        return
-    numbers, texts = zip(*rows, strict=True)
-    flat = pa.array(embeddings.reshape(-1))
-    table = pa.table(
-        {
+def _write(path: Path, numbers: list[int], texts: list[str], vectors: np.ndarray) -> None:
+    with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+        if path.suffix == ".npy":
+            np.save(stream, vectors)
+            return
+        flat = pa.array(vectors.reshape(-1))
+        columns = {
             "row": pa.array(numbers, pa.int64()),
             "text": pa.array(texts, pa.string()),
-            "vector": pa.FixedSizeListArray.from_arrays(flat, embeddings.shape[1]),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
         }
-    )
-    write_whole(path, lambda stream: pq.write_table(table, stream))
+        pq.write_table(pa.table(columns), stream)

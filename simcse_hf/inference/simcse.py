@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +11,36 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
+from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from ..data.read import list_texts
+from ..data.read import list_texts, stream_texts, text_column
 from ..models.auto import AutoModelForCL
 from ..models.poolers import POOLER_TYPES
 from ..models.settings import check_max_length, check_tokenizer, max_positions
 from ..ops.files import explain_damage
-from ..ops.finite import check_finite
+from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
-from ..postprocessing.files import Fit, find_transform, save_transform
-from .arguments import check_hub_arguments, convert, inference_settings, output_container, section_pooler
-from .encoding import ACCELERATOR_WINDOW, EncodingSettings, encode_windows
-from .quantization import check_precision, check_truncate_dim
-from .search_methods import SearchMethods
+from ..postprocessing.files import METHODS, Fit, find_transform, save_transform
+from ..postprocessing.flow import fit_flow
+from ..postprocessing.whitening import fit_whitening
+from ..search import SentenceIndex
+from ..search.sentences import Results
+from .arguments import check_hub_arguments, inference_settings, section_pooler
+from .encode import encode_token_ids, one_ahead, tokenize_texts
+from .quantization import check_precision, check_truncate_dim, quantize
 
 logger = logging.get_logger(__name__)
 
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
+#: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
+_FILE_WINDOW, _ACCELERATOR_WINDOW = 10_000, 65_536
 Texts = str | Sequence[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
-class SimCSE(SearchMethods):
+class SimCSE:
     """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
 
     The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
@@ -58,6 +65,8 @@ class SimCSE(SearchMethods):
         ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, its tokenizer does
             not fit, or the transform beside it is damaged or was fitted on the embeddings of another pooler.
     """
+
+    index: SentenceIndex | None = None
 
     def __init__(
         self,
@@ -110,7 +119,6 @@ class SimCSE(SearchMethods):
         self.max_length = max_length if max_length is not None else min(known_limits, default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
-        self.batch_invariant = False
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
 
@@ -143,9 +151,10 @@ class SimCSE(SearchMethods):
         convert_to_numpy: bool | None = None,
         device: str | torch.device | None = None,
         split_over_processes: bool = True,
-        batch_invariant: bool | None = None,
     ) -> Any:
         """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
+
+        Threads may call this at the same time.
 
         Args:
             sentences (`str` or `Sequence[str]`): One text or several.
@@ -170,8 +179,6 @@ class SimCSE(SearchMethods):
             device (`str` or `torch.device`, *optional*): Move the model there first.
             split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
                 the texts in each. Set to `False` if each process has texts of its own.
-            batch_invariant (`bool`, *optional*): On a CPU, give a text the same bits whatever the other texts and
-                their batches are. The default is the model's attribute of this name, which is `False` at first.
 
         Returns:
             `torch.Tensor`, `np.ndarray` or `list[torch.Tensor]`: Float32 embeddings or codes, of shape `(dim,)` for
@@ -182,68 +189,90 @@ class SimCSE(SearchMethods):
                 `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
         """
         texts = list_texts(sentences)
-        if max_length is not None:
-            check_max_length(max_length, self.model.config)
         if device is not None:
             self.to(device)
-        window = max(1, len(texts)) if self.device.type == "cpu" else ACCELERATOR_WINDOW
-        windows = self.encode_windows(
-            [texts[start : start + window] for start in range(0, max(1, len(texts)), window)],
-            prompt=prompt,
-            prompt_name=prompt_name,
-            normalize_embeddings=normalize_embeddings,
-            normalize_first=normalize_embeddings is False and self.model.settings.normalize,
-            token_budget=token_budget,
-            max_length=max_length,
-            show_progress_bar=show_progress_bar,
-            truncate_dim=truncate_dim,
-            precision=precision,
-            ranges=ranges,
-            split_over_processes=split_over_processes,
-            batch_size=batch_size,
-            batch_invariant=batch_invariant,
-        )
-        parts = list(windows)
+        settings = {
+            "batch_size": batch_size,
+            "token_budget": token_budget,
+            "show_progress_bar": show_progress_bar,
+            "split_over_processes": split_over_processes,
+            "normalize_embeddings": normalize_embeddings,
+            "truncate_dim": truncate_dim,
+            "precision": precision,
+            "ranges": ranges,
+        }
+        window = _ACCELERATOR_WINDOW if self.device.type != "cpu" else max(1, len(texts))
+        starts = range(0, max(1, len(texts)), window)
+        prefix = self.resolve_prompt(prompt, prompt_name)
+        tokenized = (self.tokenize(texts[start : start + window], prefix, max_length) for start in starts)
+        # An accelerator computes one window while the next one is tokenized; on a CPU both would share the cores.
+        ahead = tokenized if len(starts) == 1 else one_ahead(tokenized)
+        parts = [
+            self.embed(token_ids, texts[start : start + window], first=start, **settings)
+            for start, token_ids in zip(starts, ahead, strict=True)
+        ]
         embeddings = parts[0] if len(parts) == 1 else torch.cat(parts)
         embeddings = embeddings[0] if isinstance(sentences, str) else embeddings
-        return convert(embeddings, output_container(convert_to_tensor, convert_to_numpy), self.device)
+        if convert_to_tensor:
+            return embeddings.to(self.device)
+        if convert_to_numpy or (convert_to_numpy is None and convert_to_tensor is not None):
+            return embeddings.numpy()
+        return list(embeddings) if convert_to_numpy is not None and embeddings.dim() == 2 else embeddings
 
-    def encode_windows(
+    def tokenize(self, texts: Sequence[str], prefix: str = "", max_length: int | None = None) -> list[list[int]]:
+        """Tokenize texts with a prompt before each, cut to `max_length` tokens or to the model's own limit."""
+        if max_length is not None:
+            check_max_length(max_length, self.model.config)
+        prefixed = [prefix + text for text in texts] if prefix else texts
+        limit = self.max_length if max_length is None else max_length
+        return tokenize_texts(self.tokenizer, prefixed, limit, self.model.settings.templates)
+
+    def embed(
         self,
-        windows: Iterable[Sequence[str]],
+        token_ids: Sequence[Sequence[int]],
+        texts: Sequence[str],
         *,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        **settings: Any,
-    ) -> Generator[torch.Tensor]:
-        """Encode lists of texts one after the other, and prepare the next list while one is computed.
-
-        The lists may come from a generator that reads a file: a background thread runs it and tokenizes.
-
-            for embeddings in model.encode_windows(batched(lines, 10_000)):
-                ...
+        first: int = 0,
+        normalize_embeddings: bool | None = True,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        ranges: np.ndarray | None = None,
+        **batching: Any,
+    ) -> torch.Tensor:
+        """Compute the embeddings of tokenized texts; the other arguments are those of [`SimCSE.encode`].
 
         Args:
-            windows (`Iterable[Sequence[str]]`): Lists of texts. Texts of one list are sorted by length together.
-            prompt (`str`, *optional*): As in `encode`.
-            prompt_name (`str`, *optional*): As in `encode`.
-            **settings (`Any`): Further fields of `EncodingSettings`, with the names and defaults of `encode`.
+            token_ids (`Sequence[Sequence[int]]`): What [`SimCSE.tokenize`] returned.
+            texts (`Sequence[str]`): The texts, for errors.
+            first (`int`, *optional*, defaults to `0`): The number of the first text in errors.
+            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
+            truncate_dim (`int`, *optional*): Keep only the leading dimensions.
+            precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
+            ranges (`np.ndarray`, *optional*): For int8 and uint8.
+            **batching (`Any`): Further arguments of [`encode_token_ids`].
 
         Returns:
-            `Generator[torch.Tensor]`: Embeddings or codes of each list, of shape `(texts, dim)`, on the CPU. Close it
-            if you do not take all of them.
+            `torch.Tensor`: Embeddings or codes of shape `(texts, dim)`, on the CPU.
 
         Raises:
-            ValueError: If a setting is invalid, or, from the iterator, as in `encode`. Positions count all texts.
+            ValueError: As [`SimCSE.encode`].
         """
-        if settings.get("max_length") is None:
-            settings["max_length"] = self.max_length
-        if settings.get("batch_invariant") is None:
-            settings["batch_invariant"] = self.batch_invariant
-        chosen = EncodingSettings(prefix=self.resolve_prompt(prompt, prompt_name), **settings)
-        check_precision(chosen.precision)
-        check_truncate_dim(chosen.truncate_dim, self.dim)
-        return encode_windows(self.model, self.tokenizer, self.postprocessing, windows, chosen)
+        check_precision(precision)
+        check_truncate_dim(truncate_dim, self.dim)
+        embeddings = encode_token_ids(self.model, token_ids, self.tokenizer.pad_token_id, **batching)
+        if not texts:
+            embeddings = torch.zeros(0, self.dim)
+        elif self.postprocessing is not None:
+            embeddings = self.postprocessing.transform(embeddings)
+        check_finite_texts(embeddings, texts, first)
+        if normalize_embeddings is False and self.model.settings.normalize:
+            embeddings = F.normalize(embeddings, dim=-1)
+        embeddings = embeddings[:, :truncate_dim]
+        if normalize_embeddings:
+            embeddings = F.normalize(embeddings, dim=-1)
+        if precision == "float32":
+            return embeddings
+        return torch.from_numpy(quantize(embeddings.numpy(), precision, ranges))
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
@@ -318,6 +347,90 @@ class SimCSE(SearchMethods):
         if x.shape != y.shape:
             raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
         return (x * y).sum(dim=1)
+
+    # --- an index of sentences ---------------------------------------------------------------------------------------
+
+    def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+        """Index sentences, or those of a file, as `self.index`; arguments as in `SentenceIndex.build`."""
+        self.index = SentenceIndex.build(self, sentences_or_file_path, **options)
+
+    def add_to_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
+        """Add sentences to the index; arguments as in `SentenceIndex.add`."""
+        self._existing_index().add(sentences_or_file_path, **options)
+
+    def save_index(self, folder: str | os.PathLike) -> None:
+        """Save the index in a folder, as `SentenceIndex.save` does."""
+        self._existing_index().save(folder)
+
+    def load_index(self, folder: str | os.PathLike, **options: Any) -> None:
+        """Open a saved index as `self.index`; arguments as in `SentenceIndex.load`."""
+        self.index = SentenceIndex.load(folder, self, **options)
+
+    def search(self, queries: str | Sequence[str], **options: Any) -> Results | list[Results]:
+        """Find the sentences of the index that are most similar to each query; arguments as `SentenceIndex.search`."""
+        return self._existing_index().search(queries, **options)
+
+    def _existing_index(self) -> SentenceIndex:
+        if self.index is None:
+            raise ValueError("the model has no index yet: call build_index or load_index first")
+        return self.index
+
+    # --- post-processing, saving -------------------------------------------------------------------------------------
+
+    def fit_postprocessing(
+        self,
+        method: str,
+        sentences: str | os.PathLike,
+        *,
+        columns: Sequence[str] | None = None,
+        token_budget: int | None = None,
+        show_progress_bar: bool = False,
+        **settings: Any,
+    ) -> Fit:
+        """Fit a whitening or a flow on the embeddings of a file's texts, and apply it from now on.
+
+        `save_pretrained` saves it with the model.
+
+        Args:
+            method (`str`): `"whitening"` or `"flow"`.
+            sentences (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+            columns (`Sequence[str]`, *optional*): The columns of sentences, if the file has several columns.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
+            **settings (`Any`): Arguments of [`fit_whitening`] or [`fit_flow`].
+
+        Returns:
+            `Fit`: The record of what it was fitted on.
+
+        Raises:
+            ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
+        """
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if self.postprocessing is not None:
+            raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
+        columns = [text_column(sentences, column)[1] for column in columns or [None]]
+        counts = []
+
+        def windows() -> Iterator[torch.Tensor]:
+            for column in columns:
+                texts = (text for _, text in stream_texts(sentences, column))
+                while window := list(islice(texts, _FILE_WINDOW)):
+                    counts.append(len(window))
+                    yield self.encode(window, normalize_embeddings=None, token_budget=token_budget)
+
+        embedded, history = tqdm(windows(), "Encoding", unit="window", disable=not show_progress_bar), None
+        try:
+            if method == "whitening":
+                self.postprocessing = fit_whitening(embedded, **settings)
+            else:
+                vectors = torch.cat([torch.zeros(0, self.dim), *embedded]).to(self.device)
+                self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
+        except ValueError as error:
+            raise ValueError(f"{sentences}: {error}") from error
+        record = (self.pooler_type, self.max_length, Path(sentences).name, columns, sum(counts), settings, history)
+        self.postprocessing_fit = Fit(*record)
+        return self.postprocessing_fit
 
     def to(self, device: str | torch.device) -> "SimCSE":
         """Move the model to a device, and return it."""

@@ -1,19 +1,11 @@
-"""Gather rows and sum values over the processes, with exact gradients, and wait for the first process."""
+"""Gather rows and sum values over the processes, with exact gradients, and let the first process work for all."""
 
-import itertools
-import json
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from transformers.utils import logging
 
-logger = logging.get_logger(__name__)
-
-_POLL_SECONDS, _SILENT_SECONDS = 0.5, 10.0
-_calls = itertools.count()
 T = TypeVar("T")
 
 
@@ -27,7 +19,7 @@ def world() -> tuple[int, int]:
 def on_first_process(function: Callable[[], T]) -> T:
     """Call a function in the first process, and return its result or raise its error in all of them.
 
-    The others wait in a collective, so this is for short work; see [`from_first_process`] for work of any length.
+    The others wait in a collective, whose timeout (10 minutes with NCCL) the work must not reach.
 
     Args:
         function (`Callable[[], T]`): What the first process calls. Its result must be picklable.
@@ -51,50 +43,6 @@ def on_first_process(function: Callable[[], T]) -> T:
     if outcome[1] is not None:
         raise ValueError(outcome[1])
     return outcome[0]
-
-
-def from_first_process(work: Callable[[], str], what: str) -> str:
-    """Let the first process do some work of any length, and return its result in all processes.
-
-    The others wait without a collective, whose timeout (10 minutes with NCCL) would end a long wait: they ask the
-    store of the process group every half second. All processes must call this equally often.
-
-    Args:
-        work (`Callable[[], str]`): What the first process does.
-        what (`str`): What it does in words, such as `"counts the rows of texts.csv"`, for the log of the others.
-
-    Returns:
-        `str`: What `work` returned.
-
-    Raises:
-        ValueError: In the other processes, if `work` raised an error in the first one.
-    """
-    rank, processes = world()
-    if processes == 1:
-        return work()
-    store, key = dist.distributed_c10d._get_default_store(), f"simcse_hf/from_first_process/{next(_calls)}"
-    if rank == 0:
-        try:
-            result = work()
-        except BaseException as error:
-            store.set(key, json.dumps({"error": str(error) or type(error).__name__}))
-            raise
-        store.set(key, json.dumps({"result": result}))
-        return result
-    started = time.monotonic()
-    next_message = _SILENT_SECONDS
-    while not store.check([key]):
-        time.sleep(_POLL_SECONDS)
-        if time.monotonic() - started > next_message:
-            logger.warning(
-                f"Process {rank} has waited {time.monotonic() - started:.0f} seconds for the first process, which "
-                f"{what}."
-            )
-            next_message *= 4
-    answer = json.loads(store.get(key))
-    if "error" in answer:
-        raise ValueError(f"the first process stopped while it {what}: {answer['error']}")
-    return answer["result"]
 
 
 class _GatherRows(torch.autograd.Function):

@@ -18,7 +18,6 @@ from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
-from simcse_hf.inference.fit_transform import fit_transform
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.models.sentence_transformers import NAMES
 from simcse_hf.postprocessing import fit_whitening
@@ -131,13 +130,14 @@ def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
     )
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     columns = ["premise", "hypothesis"]
-    transform, record = fit_transform(model, "whitening", table, tmp_path / "out", columns=columns)
-    assert record.sentences == 150 and record.columns == columns
+    with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
+        model.fit_postprocessing("whitening", table, columns=["conclusion"])
     wanted = fit_whitening([model.encode(SENTENCES, normalize_embeddings=False)])
     x = model.encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(transform.transform(x).abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
-    with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
-        fit_transform(model, "whitening", table, tmp_path / "out2", columns=["conclusion"])
+    record = model.fit_postprocessing("whitening", table, columns=columns)
+    assert record.sentences == 150 and record.columns == columns
+    ours = model.encode(TEXTS, normalize_embeddings=False)
+    torch.testing.assert_close(ours.abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
 
 
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
@@ -272,14 +272,14 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
 def test_refuses_invalid_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
     with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
-        fit_transform(model, "zca", sentences, tmp_path / "new")
+        model.fit_postprocessing("zca", sentences)
     full = tmp_path / "full"
     full.mkdir()
     write(full / "notes.txt", ["mine"])
     with pytest.raises(ValueError, match="full is not an empty directory"):
-        fit_transform(model, "whitening", sentences, full)
+        fit("whitening", output=full)
     with pytest.raises(ValueError, match="load it with postprocess=False"):
-        fit_transform(SimCSE(fit("whitening"), device="cpu"), "whitening", sentences, tmp_path / "new")
+        SimCSE(fit("whitening"), device="cpu").fit_postprocessing("whitening", sentences)
     with pytest.raises(ValueError, match="no trained head"):
         fit("flow", pooler=None)
     for words, message in (

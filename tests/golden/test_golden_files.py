@@ -1,16 +1,12 @@
 """The files of every release so far load, and give the values that they gave when they were written."""
 
 import json
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.manifest import read_manifest
-from simcse_hf.inference.shards import encode_file, read_shards
 from simcse_hf.postprocessing.files import find_transform
 
 TOLERANCE = {"rtol": 0, "atol": 2e-5}  # processors round differently
@@ -42,25 +38,6 @@ def test_a_checkpoint_gives_the_same_embeddings(release, expected, family):
 
 def test_a_checkpoint_keeps_its_prompts(bert):
     assert bert.prompts == {"query": "the ", "document": ""}
-
-
-def test_shards_hold_the_same_embeddings(release, expected):
-    parts = list(read_shards(release / "shards"))
-    assert [len(part) for part in parts] == [4, 2] and read_manifest(release / "shards")["input"]["rows"] == 6
-    np.testing.assert_allclose(np.concatenate(parts), expected["bert"], **TOLERANCE)
-
-
-def test_shards_of_codes_in_parquet_hold_the_same_codes(release, expected):
-    parts = list(read_shards(release / "shards_int8"))
-    assert all(part.dtype == np.int8 for part in parts)
-    assert [part.tolist() for part in parts] == expected["shards_int8"]
-
-
-def test_an_interrupted_encoding_is_finished(release, expected, bert, tmp_path):
-    shutil.copytree(release / "shards", tmp_path / "shards")
-    (tmp_path / "shards/vectors-00001-of-00002.npy").unlink()
-    encode_file(bert, release / "texts.txt", tmp_path / "shards", shard_size=4, resume=True)
-    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "shards"))), expected["bert"], **TOLERANCE)
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])

@@ -30,7 +30,9 @@ def broken(checkpoint):
     return simcse
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"precision": "ubinary"}, {"truncate_dim": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"normalize_embeddings": False}, {"precision": "ubinary"}, {"truncate_dim": 3}]
+)
 def test_encode_names_the_text(broken, options):
     assert torch.isfinite(broken.encode(["a cat sat"])).all()
     with pytest.raises(ValueError, match=rf"text 1 \('bird'\) {MESSAGE}"):

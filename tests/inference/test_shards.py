@@ -3,10 +3,11 @@
 import gzip
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
-import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import WORDS, tiny_config
+from transformers import BertModel
 
 from simcse_hf.cli.encode import encode_main
-from simcse_hf.data.read import placed_texts, stream_texts
-from simcse_hf.inference import encoding, shard_rows, shards
+from simcse_hf.inference import shards
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
-from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, shard_paths
+from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, remove_run, shard_paths
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 
@@ -64,14 +65,7 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(model, source, tmp
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
-def test_a_shard_longer_than_the_window_is_complete(model, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "default_window", lambda device: 7)
-    encode_file(model, source, tmp_path / "out", shard_size=50)
-    expected = model.encode(make_texts(53), convert_to_numpy=True)
-    np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.jsonl", "t.txt.gz"])
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.parquet", "t.jsonl"])
 def test_every_file_format_gives_the_same_embeddings(model, source, tmp_path, name):
     texts = make_texts(53)
     path = tmp_path / name
@@ -114,24 +108,6 @@ def test_an_empty_cell_of_a_table_keeps_its_row(model, tmp_path):
     np.testing.assert_allclose(vectors, model.encode(["the cat", "", "a dog"], convert_to_numpy=True), atol=1e-6)
 
 
-def test_the_file_is_streamed_and_no_more_than_one_window_of_it_is_read_ahead(model, source, tmp_path, monkeypatch):
-    read, seen = 0, []
-
-    def counting(*arguments):
-        nonlocal read
-        for item in placed_texts(*arguments):
-            read += 1
-            yield item
-
-    monkeypatch.setattr(shard_rows, "placed_texts", counting)
-    start = encoding.start_encoding
-    monkeypatch.setattr(
-        encoding, "start_encoding", lambda *args, **kw: (time.sleep(0.05), seen.append(read), start(*args, **kw))[2]
-    )
-    encode_file(model, source, tmp_path / "out", shard_size=10)
-    assert seen == [20, 30, 40, 50, 53, 53]  # at the time when windows of 10, 20, ... are encoded
-
-
 # --- truncation and codes ----------------------------------------------------------------------------------------
 
 
@@ -142,7 +118,7 @@ def test_embeddings_are_normalized_after_truncation(model, source, tmp_path):
     np.testing.assert_allclose(vectors, full / np.linalg.norm(full, axis=1, keepdims=True), atol=1e-6)
 
 
-def test_int8_uses_the_ranges_of_the_first_shard_for_all_shards(model, source, tmp_path):
+def test_int8_uses_the_ranges_of_the_first_texts_for_all_shards(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8")
     vectors = model.encode(make_texts(53), convert_to_numpy=True)
     ranges = np.load(tmp_path / "out" / "ranges.npy")
@@ -154,24 +130,18 @@ def test_int8_uses_the_ranges_of_the_first_shard_for_all_shards(model, source, t
     assert (np.abs(dequantize_int8(codes, ranges) - inside) <= steps / 2 + 1e-5).all()
 
 
-@pytest.mark.parametrize("damage, message", [(None, "is missing"), (b"", "damaged"), (np.zeros((2, 3)), "damaged")])
-def test_a_resumed_run_names_ranges_that_are_missing_or_damaged(model, source, tmp_path, damage, message):
+def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(model, source, tmp_path):
     folder = tmp_path / "out"
     paths = encode_file(model, source, folder, shard_size=20, precision="int8")
-    expected = [path.read_bytes() for path in paths]
+    expected = contents(folder)
+    (folder / "ranges.npy").unlink()
     paths[1].unlink()
-    if damage is None:
-        (folder / "ranges.npy").unlink()
-    elif isinstance(damage, bytes):
-        (folder / "ranges.npy").write_bytes(damage)
-    else:
-        np.save(folder / "ranges.npy", damage)
-    with pytest.raises(ValueError, match=rf"ranges\.npy.*{message}.*{paths[0].name}.*--resume"):
-        encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
-    paths[0].unlink()
-    (folder / "ranges.npy").unlink(missing_ok=True)
     encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
-    assert [path.read_bytes() for path in paths] == expected
+    assert contents(folder) == expected
+    for damage in (b"", (paths[0].read_bytes())):
+        (folder / "ranges.npy").write_bytes(damage)
+        with pytest.raises(ValueError, match=r"ranges\.npy: damaged"):
+            encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
 
 
 def test_ranges_passed_by_the_caller_are_used(model, source, tmp_path):
@@ -249,77 +219,77 @@ def test_ranges_need_a_sample():
 
 # --- interrupted runs --------------------------------------------------------------------------------------------
 
-KILLED = """
-import os, signal, sys
-from simcse_hf.inference import shards
-from simcse_hf.cli.encode import encode_main
-write, count = shards.write_whole, 0
-def write_and_die(path, content):
-    global count
-    if path.name.startswith("vectors-"):
-        count += 1
-        if count == {shard}:
-            def half(stream):
+
+def killed_while_writing(number, command):
+    """Run `simcse-hf encode` in a process of its own, which dies in the middle of a shard."""
+    process = os.fork()
+    if process == 0:
+        write = np.save
+
+        def half(stream, array):
+            if f"vectors-{number:05d}" in str(getattr(stream, "name", "")):
                 stream.write(b"half of a shard")
                 stream.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return write(path, half)
-    write(path, content)
-shards.write_whole = write_and_die
-encode_main(sys.argv[1:])
-"""
+            write(stream, array)
+
+        np.save = half
+        torch.set_num_threads(1)  # the threads of the parent do not exist here
+        encode_main(command)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file_format, precision", [("npy", "int8"), ("parquet", "float32")])
-def test_a_resumed_run_writes_the_same_bytes_as_an_uninterrupted_run(
-    checkpoint, source, tmp_path, monkeypatch, file_format, precision
-):
-    words = f"--model {checkpoint} --input {source} --shard_size 10 --format {file_format} --precision {precision}"
-    command = [*words.split(), "--device", "cpu", "--output"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED.format(shard=4), *command, str(tmp_path / "out")],
-        env=environment,
-        capture_output=True,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
-    finished = [path for path in shard_paths(tmp_path / "out") if path.exists()]
-    assert len(finished) == 3 and list((tmp_path / "out").glob("*.partial"))
-    before = {path: path.stat().st_mtime_ns for path in finished}
-
-    encoded = []
-    tokenize = encoding.tokenize_texts
-    monkeypatch.setattr(
-        encoding, "tokenize_texts", lambda *arguments: (encoded.extend(arguments[1]), tokenize(*arguments))[1]
-    )
-    assert encode_main([*command, str(tmp_path / "out"), "--resume"]) == 0
-    assert encoded == make_texts(53)[30:]
-    assert {path: path.stat().st_mtime_ns for path in finished} == before
-    encode_main([*command, str(tmp_path / "whole")])
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(checkpoint, source, tmp_path, monkeypatch):
+    words = f"--model {checkpoint} --input {source} --shard_size 10 --precision int8 --device cpu --quiet --output"
+    command, folder = words.split(), tmp_path / "out"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        killed_while_writing(3, [*command, str(folder)])
+        finished = [path for path in shard_paths(folder) if path.exists()]
+        assert len(finished) == 3 and list(folder.glob("*.partial"))
+        before = {path: path.stat().st_mtime_ns for path in finished}
+        read, encoded = shards._read, []
+        monkeypatch.setattr(
+            shards, "_read", lambda *args: (encoded.append(shard[0]) or shard for shard in read(*args))
+        )
+        assert encode_main([*command, str(folder), "--resume"]) == 0
+        assert encoded == [3, 4, 5] and {path: path.stat().st_mtime_ns for path in finished} == before
+        encode_main([*command, str(tmp_path / "whole")])
+    finally:
+        torch.set_num_threads(threads)
+    assert contents(folder) == contents(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_a_kill_at_any_time_leaves_only_complete_shards(checkpoint, tmp_path):
-    source = tmp_path / "many.txt"
-    source.write_text("\n".join(make_texts(6000)))
-    command = f"--model {checkpoint} --input {source} --shard_size 200 --device cpu --output".split()
-    program = "import sys; from simcse_hf.cli.encode import encode_main; encode_main(sys.argv[1:])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *command, str(tmp_path / "out")], stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "out").glob("vectors-*.npy")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    finished = [path for path in shard_paths(tmp_path / "out") if path.exists()]
-    assert 0 < len(finished) < 30
-    encode_main([*command, str(tmp_path / "out"), "--resume"])
-    encode_main([*command, str(tmp_path / "whole")])
-    ours, whole = (np.concatenate(list(read_shards(tmp_path / name))) for name in ("out", "whole"))
-    np.testing.assert_allclose(ours, whole, atol=1e-6)
+@pytest.mark.parametrize("file_format", ["npy", "parquet"])
+@pytest.mark.parametrize("damage", [b"", b"the first half"])
+def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, tmp_path, file_format, damage):
+    paths = encode_file(model, source, tmp_path / "out", shard_size=20, file_format=file_format)
+    expected = contents(tmp_path / "out")
+    paths[0].write_bytes(damage and paths[0].read_bytes()[:-7])
+    paths[1].write_bytes(paths[2].read_bytes())  # 13 rows in place of 20
+    encode_file(model, source, tmp_path / "out", shard_size=20, file_format=file_format, resume=True)
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("change", ["longer", "touched", "shorter"])
+def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, source, tmp_path, monkeypatch, change):
+    start = shards._start
+
+    def start_and_change(*arguments):
+        manifest = start(*arguments)
+        if change == "touched":
+            os.utime(source, ns=(0, 0))
+        else:
+            source.write_text("one more\n" + source.read_text() if change == "longer" else "a cat\n")
+        return manifest
+
+    monkeypatch.setattr(shards, "_start", start_and_change)
+    with pytest.raises(ValueError, match=r"texts\.txt: the file was changed while it was encoded"):
+        encode_file(model, source, tmp_path / "out", shard_size=10)
+    assert not list((tmp_path / "out").glob("vectors-*"))
 
 
 def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
@@ -344,8 +314,6 @@ def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoi
 
 
 def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, source):
-    from transformers import BertModel
-
     checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
     encode_file(SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", shard_size=20)
     encode_file(
@@ -356,7 +324,7 @@ def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, sourc
 def test_resuming_a_finished_run_does_nothing(model, source, tmp_path, monkeypatch):
     encode_file(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
-    monkeypatch.setattr(encoding, "tokenize_texts", None)
+    monkeypatch.setattr(model, "tokenize", None)
     encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
     assert contents(tmp_path / "out") == before
 
@@ -371,7 +339,7 @@ def test_a_full_disk_gives_one_message_and_leaves_no_partial_shard(model, source
         save(stream, array)
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(ValueError, match="vectors-00002.*No space left on device.*--resume"):
+    with pytest.raises(OSError, match="No space left on device"):
         encode_file(model, source, tmp_path / "out", shard_size=20)
     assert sorted(contents(tmp_path / "out")) == ["manifest.json", *(f"vectors-0000{i}-of-00003.npy" for i in (0, 1))]
     monkeypatch.setattr(np, "save", save)
@@ -417,19 +385,9 @@ def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path
 def test_an_invalid_cell_is_reported_before_anything_is_encoded(model, tmp_path, monkeypatch):
     source = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["the cat", "a dog", None]}), source)
-    monkeypatch.setattr(model, "encode_windows", None)
+    monkeypatch.setattr(model, "embed", None)
     with pytest.raises(ValueError, match=r"t\.parquet, row 3, column 'text': expected a text, got None"):
         encode_file(model, source, tmp_path / "out", shard_size=1)
-
-
-def test_an_ambiguous_column_has_to_be_named(tmp_path):
-    source = tmp_path / "t.csv"
-    source.write_text("question,answer\na,b\n")
-    with pytest.raises(ValueError, match="which of the columns 'question', 'answer' holds the texts"):
-        list(stream_texts(source))
-    with pytest.raises(ValueError, match="no column 'c'; the columns are"):
-        list(stream_texts(source, "c"))
-    assert list(stream_texts(source, "answer")) == [(2, "b")]
 
 
 def test_files_and_foreign_folders_are_not_written_to(model, source, tmp_path):
@@ -453,7 +411,7 @@ def test_missing_and_damaged_shards_are_named(model, source, tmp_path, file_form
     with pytest.raises(ValueError, match="is missing"):
         list(read_shards(tmp_path / "out"))
     (tmp_path / "out" / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="not readable as JSON"):
+    with pytest.raises(ValueError, match="not a JSON file"):
         read_manifest(tmp_path / "out")
 
 
@@ -470,13 +428,135 @@ def test_any_text_has_an_embedding(model, text):
     assert vector.shape == (32,) and torch.isfinite(vector).all()
 
 
-def test_none_is_refused_as_a_text(model):
-    with pytest.raises(ValueError, match="sentence 1 is not a text but NoneType"):
-        model.encode(["the cat", None])
+# --- other people's files and damage -----------------------------------------------------------------------------
+
+MANIFEST = {
+    "input": {"rows": 5, "file": "a.txt"},
+    "model": {},
+    "settings": {"shard_size": 3, "format": "npy", "precision": "float32"},
+}
 
 
-def test_a_shard_whose_npy_header_is_cut_off_is_named(model, source, tmp_path):
-    paths = encode_file(model, source, tmp_path / "out", shard_size=20)
-    paths[1].write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',")
-    with pytest.raises(ValueError, match=f"{paths[1].name}: damaged"):
-        list(read_shards(tmp_path / "out"))
+@pytest.fixture
+def folder(tmp_path):
+    """Shards of 3 and 2 rows."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    for path, rows in zip(shard_paths(folder), (3, 2), strict=True):
+        np.save(path, np.ones((rows, 4), dtype=np.float32))
+    return folder
+
+
+def test_a_resumed_run_removes_its_own_leftovers_only(model, source, tmp_path):
+    (path,) = encode_file(model, source, tmp_path / "out")
+    leftover = path.with_name(f".{path.name}.77.partial")
+    for name in (leftover, path.with_name("film.partial"), path.with_name(".draft.77.partial")):
+        name.write_text("half")
+    encode_file(model, source, tmp_path / "out", resume=True)
+    assert not leftover.exists()
+    assert path.with_name("film.partial").exists() and path.with_name(".draft.77.partial").exists()
+
+
+def test_overwriting_removes_the_shards_of_the_manifest_only(folder):
+    for name in ("vectors-of-mine.npy", "vectors-00000-of-00009.npy", "notes.txt"):
+        (folder / name).write_text("mine")
+    remove_run(folder)
+    names = ["notes.txt", "vectors-00000-of-00009.npy", "vectors-of-mine.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    remove_run(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000, b'{"manifest_version": 3}'),
+        *({"input": None}, {"input": {}}, {"input": {"rows": 10**15}}, {"input": {"rows": 0}}),
+        *({"input": {"rows": True}}, {"input": {"rows": "9"}}, {"settings": {}}),
+        *(
+            {"settings": {"shard_size": size, "format": kind, "precision": precision}}
+            for size, kind, precision in ((-1, "npy", "float32"), (3, "../../x", "float32"), (3, "npy", None))
+        ),
+    ],
+    ids=str,
+)
+def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, source, content):
+    written = content if isinstance(content, bytes) else json.dumps(MANIFEST | content).encode()
+    (folder / "manifest.json").write_bytes(written)
+    before = contents(folder)
+    calls = (read_manifest, shard_paths, lambda path: next(read_shards(path)), remove_run)
+    for call in (*calls, lambda path: encode_file(model, source, path, resume=True)):
+        with pytest.raises(ValueError, match=r"manifest\.json: (damaged|not a JSON)"):
+            call(folder)
+    assert contents(folder) == before
+
+
+class Harmful:
+    def __reduce__(self):
+        return (eval, ("1/0",))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4',"),
+        lambda path: path.write_bytes(path.read_bytes()[:-5]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"(3, 4)", b"(9999999999, 4)")),
+        lambda path: path.write_bytes(pickle.dumps(Harmful())),
+        lambda path: np.save(path, np.array([Harmful()], dtype=object), allow_pickle=True),
+        lambda path: np.save(path, np.ones((2, 4), dtype=np.float32)),
+        lambda path: np.save(path, np.ones((3, 0), dtype=np.float32)),
+        lambda path: np.save(path, np.ones(3, dtype=np.float32)),
+        lambda path: np.savez(path.open("wb"), vectors=np.ones((3, 4), dtype=np.float32)),
+        lambda path: zipfile.ZipFile(path, "w").close(),
+    ],
+)
+def test_a_damaged_shard_is_named_and_nothing_in_it_is_run(folder, damage):
+    path = shard_paths(folder)[0]
+    damage(path)
+    with pytest.raises(ValueError, match="vectors-00000-of-00002.npy: damaged"):
+        list(read_shards(folder))
+
+
+def test_a_shard_of_another_type_or_width_is_named(folder):
+    path = shard_paths(folder)[1]
+    for array in (np.ones((2, 5), dtype=np.float32), np.ones((2, 4), dtype=np.float64)):
+        np.save(path, array)
+        with pytest.raises(ValueError, match="vectors-00001-of-00002.npy: damaged .*unlike the shards before it"):
+            list(read_shards(folder))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"text": ["a", "b", "c"]}),
+        pa.table({"vector": [[1.0], [1.0, 2.0], []]}),
+        pa.table({"vector": pa.array([None] * 3, pa.list_(pa.float32(), 4))}),
+    ],
+)
+def test_a_parquet_shard_without_vectors_is_named(folder, table):
+    settings = MANIFEST["settings"] | {"format": "parquet"}
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
+    pq.write_table(table, shard_paths(folder)[0])
+    with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet: damaged"):
+        list(read_shards(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no array"])
+def test_damaged_ranges_are_named(tmp_path, content):
+    (tmp_path / "ranges.npz").write_bytes(content)
+    words = ["--model", "nowhere", "--input", "x.txt", "--output", "y", "--precision", "int8"]
+    with pytest.raises(ValueError, match=r"--ranges .*ranges\.npz: not a readable npy file"):
+        encode_main([*words, "--ranges", str(tmp_path / "ranges.npz")])
+
+
+def test_half_a_surrogate_pair_is_named_before_anything_is_encoded(model, tmp_path, monkeypatch):
+    source = tmp_path / "t.jsonl"
+    source.write_text('{"text": "fine"}\n{"text": "half \\ud83d of one"}\n')
+    for call in (model.encode, model.build_index):
+        with pytest.raises(ValueError, match="sentence 1: the text .* holds half of a surrogate pair"):
+            call(["fine", "half \ud83d of one"])
+    monkeypatch.setattr(model, "embed", None)
+    with pytest.raises(ValueError, match=r"t\.jsonl, line 2: the text .* holds half of a surrogate pair"):
+        encode_file(model, source, tmp_path / "out", shard_size=1)

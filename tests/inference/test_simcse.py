@@ -2,6 +2,9 @@
 
 import json
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.inference.batches import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
+from simcse_hf.inference.encode import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
 from simcse_hf.models.poolers import POOLER_TYPES, pool
 
 TEXTS = [
@@ -165,6 +168,57 @@ def test_a_progress_bar_is_shown_only_on_request(make, capfd):
     assert "Encoding" not in capfd.readouterr().err
     simcse.encode(TEXTS, show_progress_bar=True)
     assert "Encoding" in capfd.readouterr().err
+
+
+def test_an_accelerator_gets_windows_and_its_results_are_put_together_in_order(make, monkeypatch):
+    simcse = make()
+    texts = [f"a cat {'sat ' * (number % 9)}" for number in range(50)]
+    expected = simcse.encode(texts)
+    monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))  # the model itself stays on the CPU
+    monkeypatch.setattr("simcse_hf.inference.simcse._ACCELERATOR_WINDOW", 7)
+    torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        word = simcse.tokenizer.convert_tokens_to_ids("bird")
+        simcse.model.base_model.embeddings.word_embeddings.weight[word] = torch.nan
+    with pytest.raises(ValueError, match=r"text 30 \('bird'\) has an embedding that is not finite"):
+        simcse.encode(["dog"] * 30 + ["bird"] + ["dog"] * 10)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("simcse-")]
+
+
+@pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])
+def test_no_batch_waits_for_the_device(pooler_type):
+    """On meta tensors, which have no values, every wait is an error: here, only the copy of all embeddings."""
+    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type=pooler_type).eval().to("meta")
+    finished = []
+    model.register_forward_hook(lambda module, inputs, output: finished.append(len(output.sentence_embeddings)))
+    token_ids = [[1, *range(5, 5 + number % 4), 2] for number in range(12)]
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        encode_token_ids(model, token_ids, 0, batch_size=3)
+    assert finished == [3, 3, 3, 3]
+
+
+def test_threads_with_different_lengths_get_the_embeddings_of_one_thread(make):
+    """A fast tokenizer keeps the truncation of its last call, which used to leak into other threads."""
+    simcse, lengths = make(), [3, 4, 5, 8, 16]
+    alone = {length: simcse.encode(TEXTS, max_length=length) for length in lengths}
+
+    def encode(number):
+        length = lengths[number % len(lengths)]
+        return torch.equal(simcse.encode(TEXTS, max_length=length), alone[length])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(encode, range(60)))
+
+
+def test_encode_leaves_the_tokenizer_as_it_was(make):
+    simcse = make()
+    backend = simcse.tokenizer.backend_tokenizer
+    for state in (lambda: backend.enable_truncation(7, stride=2), backend.no_truncation):
+        state()
+        backend.enable_padding(length=11)
+        before = backend.truncation, backend.padding
+        simcse.encode(TEXTS, max_length=4)
+        assert (backend.truncation, backend.padding) == before
 
 
 # --- lengths ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from conftest import CLS, SEP, fast_first, tiny_config
 from datasets import Dataset
 from test_objective_promptbert import TEXTS, id_of, slow_vector
-from trainer_helpers import WORDS
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
@@ -16,7 +15,7 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
-from simcse_hf.inference.batches import encode_token_ids, tokenize_texts
+from simcse_hf.inference.encode import encode_token_ids, tokenize_texts
 from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
@@ -214,16 +213,6 @@ def test_resuming_and_choosing_the_best_checkpoint_restore_the_layer(start, toke
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
     for name, weight in whole.model.template_head.state_dict().items():
         assert torch.equal(again.model.template_head.state_dict()[name], weight), name
-
-
-def test_batch_invariant_encoding_gives_a_text_the_same_bits_in_any_batch(start, tokenizer, tmp_path):
-    trainer_of(start, tokenizer, tmp_path / "run").save_model()
-    simcse = SimCSE(tmp_path / "run")
-    texts = [*TEXTS, *(" ".join(WORDS[i : i + 9]) for i in range(8))]
-    together = simcse.encode(texts, batch_invariant=True)
-    assert all(
-        torch.equal(simcse.encode(text, batch_invariant=True), row) for text, row in zip(texts, together, strict=True)
-    )
 
 
 @pytest.mark.parametrize("denoising", ["transform", "tanh"])

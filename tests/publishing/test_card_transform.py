@@ -11,7 +11,6 @@ from conftest import VOCABULARY, tiny_config
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.inference.fit_transform import fit_transform
 from simcse_hf.postprocessing.files import FOLDER, MODULES
 from simcse_hf.publishing import write_card
 
@@ -36,7 +35,8 @@ def transformed(save_checkpoint, sentences, tmp_path):
         directory = save_checkpoint(model, "my-model")
         options = {"dim": 6} if method == "whitening" else {"blocks": 1, "width": 4, "epochs": 1}
         loaded = SimCSE(directory, pooler_type=pooler, device="cpu")
-        fit_transform(loaded, method, sentences, directory if pooler is None else tmp_path / "other", **options)
+        loaded.fit_postprocessing(method, sentences, **options)
+        loaded.save_pretrained(directory if pooler is None else tmp_path / "other")
         return directory if pooler is None else tmp_path / "other"
 
     return make

@@ -1,0 +1,207 @@
+"""Texts to token ids to embeddings: batches of similar length, each within a token budget."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from tqdm.auto import trange
+from transformers import PreTrainedTokenizerBase
+
+from ..data.collator import pad
+from ..data.templates import read_template
+from ..data.tokenize import to_token_ids
+from ..ops.distributed import world
+from ..ops.memory import keep_freed_memory
+
+T = TypeVar("T")
+# A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
+_TOKENIZER_LOCK = threading.Lock()
+_END: Any = object()
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int | None = None,
+    templates: Sequence[str] = (),
+) -> list[list[int]]:
+    """Tokenize texts for inference. Threads may call this at the same time, and the tokenizer is left as it was.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        texts (`Sequence[str]`): The texts.
+        max_length (`int`, *optional*): Truncate each text to this many tokens, special tokens included. By default
+            nothing is truncated.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): The model's templates. The first one is put around
+            each text and is never truncated.
+
+    Returns:
+        `list[list[int]]`: The token ids of each text, special tokens included.
+    """
+    with _TOKENIZER_LOCK, _unchanged(tokenizer):
+        if templates:
+            return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
+        if not texts:
+            return []
+        return to_token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
+
+
+@contextmanager
+def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Restore the truncation and padding that a fast tokenizer keeps from its last call, and would save."""
+    backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
+    truncation, padding = (None, None) if backend is None else (backend.truncation, backend.padding)
+    try:
+        yield
+    finally:
+        if backend is not None:
+            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
+            backend.no_padding() if padding is None else backend.enable_padding(**padding)
+
+
+def length_sorted_batches(
+    lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
+) -> list[list[int]]:
+    """Group texts of similar length into batches, the longest first.
+
+    Args:
+        lengths (`Sequence[int]` or `np.ndarray`): The number of tokens of each text.
+        token_budget (`int`, *optional*): The most tokens of a padded batch. A longer text gets a batch of its own.
+        batch_size (`int`, *optional*): The most texts of a batch.
+
+    Returns:
+        `list[list[int]]`: The indices of the texts of each batch.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    most_texts = batch_size or len(lengths)
+    batches: list[list[int]] = []
+    width = 0
+    for index, length in zip(np.argsort(-lengths, kind="stable").tolist(), np.sort(-lengths).tolist(), strict=True):
+        batch = batches[-1] if batches else []
+        fits = token_budget is None or (len(batch) + 1) * width <= token_budget
+        if batch and len(batch) < most_texts and fits:
+            batch.append(index)
+        else:
+            batches.append([index])
+            width = -length
+    return batches
+
+
+def default_token_budget(model: nn.Module, device: torch.device) -> int:
+    """Choose the default token budget: small enough for CPU caches, large enough to keep a GPU busy.
+
+    Args:
+        model (`nn.Module`): The model. On a CPU it gets larger batches if it does not compute padding.
+        device (`torch.device`): The device that the model runs on.
+
+    Returns:
+        `int`: The number of tokens of a padded batch.
+    """
+    if device.type != "cpu":
+        return 32_768
+    return 4096 if getattr(getattr(model, "module", model), "runs_unpadded", False) else 1024
+
+
+@torch.no_grad()
+def encode_token_ids(
+    model: nn.Module,
+    token_ids: Sequence[Sequence[int]],
+    pad_token_id: int,
+    *,
+    token_budget: int | None = None,
+    batch_size: int | None = None,
+    show_progress_bar: bool = False,
+    split_over_processes: bool = True,
+) -> torch.Tensor:
+    """Compute the embeddings of tokenized texts in evaluation mode.
+
+    Under several processes each process encodes every W-th batch, and all processes return all embeddings.
+
+    Args:
+        model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
+            accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
+        token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
+        pad_token_id (`int`): The id that pads the batches.
+        token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`, or no limit
+            if `batch_size` is given.
+        batch_size (`int`, *optional*): Texts of a batch.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
+        split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
+            own: it then encodes all of them itself.
+
+    Returns:
+        `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the CPU, in the order of the texts.
+
+    Raises:
+        ValueError: If `token_budget` or `batch_size` is below 1.
+    """
+    for name, limit in (("token_budget", token_budget), ("batch_size", batch_size)):
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} must be at least 1, got {limit}")
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
+    if token_budget is None and batch_size is None:
+        token_budget = default_token_budget(model, device)
+    lengths = np.fromiter(map(len, token_ids), np.int64, len(token_ids))
+    batches = length_sorted_batches(lengths, token_budget, batch_size)
+    rank, processes = world() if split_over_processes else (0, 1)
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+    embeddings: torch.Tensor | None = None
+    was_training = model.training
+    if was_training:  # a model in evaluation mode is not touched, so that threads can share it
+        model.eval()
+    try:
+        # A sharded model's forward pass is collective, so every process has to call it equally often: a process
+        # without a batch of its own in the last round encodes another one and drops the result.
+        rounds = trange(
+            -(-len(batches) // processes), desc="Encoding", unit="batch", disable=not show_progress_bar or rank != 0
+        )
+        for step in rounds:
+            number = step * processes + rank
+            rows = batches[number % len(batches)]
+            ids, mask = map(move, pad([token_ids[row] for row in rows], pad_token_id))
+            # With the lengths on the host, the model does not wait for the device to count the tokens of the mask.
+            on_host = {} if device.type == "cpu" else {"lengths": lengths[rows]}
+            output = model(input_ids=ids, attention_mask=mask, **on_host).sentence_embeddings.float()
+            if embeddings is None:  # on the device until the end, because each copy would wait for it
+                embeddings = output.new_zeros(len(token_ids), output.shape[-1])
+            if number < len(batches):
+                embeddings.index_copy_(0, move(torch.tensor(rows)), output)
+    finally:
+        if was_training:
+            model.train()
+    if embeddings is None:
+        return torch.zeros(0, 0)
+    if processes > 1:
+        dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
+    return embeddings.cpu()
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield items, of which a background thread produces the next one while the caller works on one.
+
+    A thread and not a process, because the work that is worth it here (reading, tokenizing) releases the
+    interpreter's lock most of the time, and its results are shared without a copy.
+
+    Args:
+        items (`Iterable`): What to produce. Only the background thread iterates over it.
+
+    Yields:
+        The items in their order. An error of `items` is raised where its item would have been.
+    """
+    iterator = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="simcse-ahead") as thread:
+        ahead = thread.submit(next, iterator, _END)
+        while (item := ahead.result()) is not _END:
+            ahead = thread.submit(next, iterator, _END)
+            yield item
