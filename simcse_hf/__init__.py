@@ -7,36 +7,23 @@ first used (PEP 562), because torch and transformers take seconds to import and 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the same names as in _MODULE_OF, in the form that type checkers and editors read
-    from .data.collator import ContrastiveCollator
-    from .data.nli import build_nli_triplets
-    from .data.read import load_text_dataset
-    from .inference.simcse import SimCSE
-    from .models.auto import AutoModelForCL
-    from .models.modeling import BertForCL, ContrastiveOutput, RobertaForCL
-    from .models.settings import ContrastiveSettings
-    from .training.callbacks import SimilarityEvalCallback
-    from .training.trainer import SimCSETrainer
-    from .training.training_args import SimCSETrainingArguments
+from ._version import __version__ as __version__
 
-__version__ = "0.3.0"
+if TYPE_CHECKING:  # the public names in the form that type checkers and editors read
+    from .data.collator import ContrastiveCollator as ContrastiveCollator
+    from .data.nli import build_nli_triplets as build_nli_triplets
+    from .data.read import load_text_dataset as load_text_dataset
+    from .inference.simcse import SimCSE as SimCSE
+    from .models.auto import AutoModelForCL as AutoModelForCL
+    from .models.modeling import BertForCL as BertForCL
+    from .models.modeling import ContrastiveOutput as ContrastiveOutput
+    from .models.modeling import RobertaForCL as RobertaForCL
+    from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .training.callbacks import SimilarityEvalCallback as SimilarityEvalCallback
+    from .training.trainer import SimCSETrainer as SimCSETrainer
+    from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
 
-__all__ = [
-    "AutoModelForCL",
-    "BertForCL",
-    "ContrastiveCollator",
-    "ContrastiveOutput",
-    "ContrastiveSettings",
-    "RobertaForCL",
-    "SimCSE",
-    "SimCSETrainer",
-    "SimCSETrainingArguments",
-    "SimilarityEvalCallback",
-    "__version__",
-    "build_nli_triplets",
-    "load_text_dataset",
-]
-
+#: The module of each public name.
 _MODULE_OF = {
     "AutoModelForCL": "models.auto",
     "BertForCL": "models.modeling",
@@ -51,19 +38,8 @@ _MODULE_OF = {
     "build_nli_triplets": "data.nli",
     "load_text_dataset": "data.read",
 }
-_SUBPACKAGES = (
-    "cli",
-    "data",
-    "evaluation",
-    "inference",
-    "models",
-    "objectives",
-    "ops",
-    "postprocessing",
-    "publishing",
-    "search",
-    "training",
-)
+_SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()
+__all__ = [*_MODULE_OF, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

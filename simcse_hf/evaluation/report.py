@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
+from .._version import __version__
 from ..ops.files import ARRAY_DAMAGE, read_json_object
 from .classifier import L2_GRID, ClassifierConfig
 from .mteb import mteb_averages

@@ -11,7 +11,7 @@ import datasets
 import torch
 import transformers
 
-from .. import __version__
+from .._version import __version__
 from ..evaluation.compare import describe_difference
 from ..ops.files import write_atomically
 from ..ops.secrets import hide_secrets

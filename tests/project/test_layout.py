@@ -21,7 +21,9 @@ SUBPACKAGES = (
     "training",
     "cli",
 )
-MAX_ENTRIES, MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 13, 400, 60, 8
+MAX_FILES, MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 14, 600, 60, 8
+#: File names that may occur in several folders, because they play the same part in each.
+SHARED_NAMES = {"__init__.py", "base.py"}
 
 #: Functions whose signature or length another library's interface demands.
 LONG_SIGNATURES = {
@@ -39,10 +41,19 @@ def name_of(path):
     return path.relative_to(PACKAGE).as_posix()
 
 
+def runtime_nodes(tree):
+    """The nodes of a module that run, without those under `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from runtime_nodes(child)
+
+
 def imported_modules(path):
     """The modules of this package that a file imports, as tuples such as ("models", "poolers")."""
     package = ("simcse_hf", *path.relative_to(PACKAGE).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in runtime_nodes(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             prefix = package[: len(package) - node.level + 1] if node.level else ()
             names = [(*prefix, *(node.module.split(".") if node.module else ()))]
@@ -71,11 +82,18 @@ def functions(path):
     yield from walk(ast.parse(path.read_text()), "")
 
 
-def test_the_package_has_at_most_13_entries():
-    entries = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
-    assert sorted(path.name for path in entries) == sorted(SUBPACKAGES)
-    entries += PACKAGE.glob("*.py")
-    assert len(entries) <= MAX_ENTRIES
+def test_a_folder_has_at_most_14_files():
+    for folder in {path.parent for path in FILES}:
+        files = [path.name for path in folder.glob("*.py")]
+        assert len(files) <= MAX_FILES, f"{folder.name}: {len(files)} files"
+
+
+def test_no_two_files_share_a_name_unless_they_play_the_same_part():
+    folders = {}
+    for path in FILES:
+        folders.setdefault(path.name, []).append(path.relative_to(PACKAGE).parent.as_posix())
+    shared = {name: found for name, found in folders.items() if len(found) > 1 and name not in SHARED_NAMES}
+    assert shared == {}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent != PACKAGE], ids=name_of)

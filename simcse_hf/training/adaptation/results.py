@@ -12,7 +12,7 @@ import torch
 import transformers
 from huggingface_hub import snapshot_download
 
-from ... import __version__
+from ..._version import __version__
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically
 from ...publishing import write_card
