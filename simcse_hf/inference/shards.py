@@ -17,7 +17,7 @@ from ..data.read import stream_texts, text_column
 from ..ops.distributed import on_first_process, world
 from ..ops.files import ARRAY_DAMAGE, digest, read_json_object, read_npy, write_atomically, write_json
 from ..ops.finite import NotFiniteError
-from .encode import one_ahead
+from .encoding import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,

@@ -18,8 +18,8 @@ from transformers.utils import logging
 from ..data.read import list_texts, stream_texts, text_column
 from ..models.auto import AutoModelForCL
 from ..models.poolers import POOLER_TYPES
-from ..models.settings import check_max_length, check_tokenizer, max_positions
-from ..ops.files import explain_damage
+from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, max_positions
+from ..ops.files import HUB_ARGUMENTS, explain_damage
 from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
 from ..postprocessing.files import METHODS, Fit, find_transform, save_transform
@@ -27,8 +27,7 @@ from ..postprocessing.flow import fit_flow
 from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import Results
-from .arguments import check_hub_arguments, inference_settings, section_pooler
-from .encode import encode_token_ids, one_ahead, tokenize_texts
+from .encoding import encode_token_ids, one_ahead, tokenize_texts
 from .quantization import check_precision, check_truncate_dim, quantize
 
 logger = logging.get_logger(__name__)
@@ -80,7 +79,8 @@ class SimCSE:
         postprocess: bool = True,
         **hub_arguments: Any,
     ) -> None:
-        check_hub_arguments(hub_arguments)
+        if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
+            raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         with explain_damage(name_or_path):
             config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
             self.tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub_arguments)
@@ -91,11 +91,21 @@ class SimCSE:
                 f"{saved[1].pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                 "model with postprocess=False."
             )
-        if saved is not None and pooler_type is None and saved[1].pooler != section_pooler(config):
+        section = getattr(config, SECTION, None)
+        own_pooler = None if section is None else ContrastiveSettings.from_config(config).inference_pooler
+        if saved is not None and pooler_type is None and saved[1].pooler != own_pooler:
             pooler_type = saved[1].pooler  # without the transform too: no other file may name it
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
-        loading: dict[str, Any] = {"dtype": dtype or torch.float32, **inference_settings(config, pooler_type, head)}
+        loading: dict[str, Any] = {"dtype": dtype or torch.float32, "do_mlm": False}  # that head serves training only
+        if head is not None:
+            loading["head"] = head
+        if pooler_type is not None:
+            if pooler_type not in POOLER_TYPES:
+                raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
+            loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+            if own_pooler not in (None, pooler_type):
+                loading["dense_layers"] = []  # they were trained on the embeddings of the other pooler
         with explain_damage(name_or_path):
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         check_tokenizer(self.tokenizer, self.model, name_or_path)

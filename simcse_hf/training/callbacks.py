@@ -22,7 +22,7 @@ from ..evaluation.geometry import alignment, effective_rank, mean_cosine, unifor
 from ..evaluation.metrics import cosine_similarity_pairs, spearman
 from ..evaluation.pairs import ScoredPairs, read_scored_pairs
 from ..evaluation.report import Scores
-from ..inference.encode import encode_token_ids, tokenize_texts
+from ..inference.encoding import encode_token_ids, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import ContrastiveSettings, max_positions
 from ..ops.distributed import sum_over_processes, world

@@ -15,7 +15,7 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.pairs import ScoredPairs
-from simcse_hf.inference.encode import encode_token_ids, tokenize_texts
+from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers

@@ -10,7 +10,7 @@ from process_helpers import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
-from simcse_hf.inference.encode import encode_token_ids
+from simcse_hf.inference.encoding import encode_token_ids
 from simcse_hf.ops.distributed import differentiable_sum, gather_rows, sum_over_processes, world
 
 WORLDS = (1, 2, 4)
