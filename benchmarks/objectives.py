@@ -23,9 +23,8 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
-from simcse_hf.data.documents import read_documents
+from simcse_hf.data.documents import SpanDataset, read_documents
 from simcse_hf.data.sample import sample_files
-from simcse_hf.data.spans import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.report import spread
 from simcse_hf.objectives import objective_class

@@ -9,7 +9,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.spans import SpanDataset
+from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.objectives import OBJECTIVES
 

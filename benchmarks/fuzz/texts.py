@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from reproduction.word_vectors import WordVectors
 from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.nli_groups import build_nli_groups
+from simcse_hf.data.nli import build_nli_groups
 from simcse_hf.data.read import open_table, resolve_tables, stream_texts
 from simcse_hf.evaluation.pairs import read_scored_pairs
 from simcse_hf.evaluation.sts_data import read_sts_task

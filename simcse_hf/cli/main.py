@@ -22,7 +22,6 @@ COMMANDS = {
     "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
     "mine": ("mine", "mine_main", "mine hard negatives: turn pairs into triplets"),
     "build-nli": ("build_nli", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
-    "build-pairs": ("build_pairs", "build_pairs_main", "turn paraphrases, duplicates or captions into training pairs"),
     "export": ("publish", "export_main", "write a model for sentence-transformers or ONNX Runtime"),
     "card": ("publish", "card_main", "write the model card from result files"),
     "push": ("publish", "push_main", "upload a model to the Hugging Face hub"),

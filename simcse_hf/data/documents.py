@@ -1,15 +1,25 @@
-"""Read documents, one sentence on each line and a blank line between documents, and pair neighbouring sentences."""
+"""Documents, with one sentence on each line and a blank line between two: pairs of neighbours and DeCLUTR's spans."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .read import open_table
+from .templates import special_tokens
+from .view_dataset import SeededDataset
 
 logger = logging.get_logger(__name__)
+
+_ANCHOR_BETA = (4, 2)  # Beta distribution of anchor lengths, skewed towards long spans
+_POSITIVE_BETA = (2, 4)  # Beta distribution of positive lengths, skewed towards short spans
+_DOCUMENTS_PER_CALL = 256
 
 
 def read_documents(source: str | Path | Sequence[str | Path]) -> Iterator[list[str]]:
@@ -91,3 +101,137 @@ def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int =
     if alone:
         logger.info(f"{source}: {alone} documents of a single sentence give no pair.")
     return Dataset.from_dict({"sent0": first, "sent1": second})
+
+
+@dataclass(frozen=True)
+class SpanOptions:
+    """Numbers and lengths of the spans of a [`SpanDataset`].
+
+    Args:
+        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
+        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
+        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
+            fits into `max_seq_length`.
+        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
+            paper's ratio, and at least 1.
+        min_tokens (`int`, *optional*): Documents with fewer tokens are left out. By default it is
+            `2 * anchors * max_span`, as in the paper.
+    """
+
+    anchors: int = 1
+    positives: int = 2
+    max_span: int | None = None
+    min_span: int | None = None
+    min_tokens: int | None = None
+
+
+class SpanDataset(SeededDataset):
+    """Spans of documents, one row per document (DeCLUTR, Giorgi et al. 2021, arXiv:2006.03659).
+
+    The length of an anchor follows Beta(4, 2) between the options `min_span` and `max_span`, and its start is uniform.
+    The length of a positive follows Beta(2, 4). It starts anywhere from one length before the anchor up to the
+    anchor's end, so it touches, overlaps or lies within the anchor:
+
+        anchor              [......]
+        positive of 3   [..]            the earliest: it ends where the anchor starts
+        positive of 3               [..]    the latest: it starts where the anchor ends
+
+    With several anchors, each one has its own equal part of the document, so that they never overlap. (The authors'
+    program draws among blocks instead.)
+
+    A row is `{"input_ids": [anchor, its positives, next anchor, its positives, ...]}`, each with special tokens. Train
+    it with objective `declutr`, whose option `anchors` must have the same value.
+
+    Args:
+        documents (`Iterable[list[str]]`): Documents as lists of sentences (see `read_documents`). They are kept in
+            memory as token ids, at 4 bytes per token.
+        tokenizer (`PreTrainedTokenizerBase`): Tokenizer of the model.
+        max_seq_length (`int`): Maximum number of tokens of a span, including special tokens.
+        seed (`int`, *optional*, defaults to `0`): Seed of the run.
+        options (`SpanOptions`, *optional*): Numbers and lengths of spans.
+
+    Raises:
+        ValueError: If lengths or numbers contradict each other, or no document is long enough.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[list[str]],
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int,
+        seed: int = 0,
+        options: SpanOptions | None = None,
+    ) -> None:
+        super().__init__(seed)
+        options = options or SpanOptions()
+        anchors, positives = options.anchors, options.positives
+        self._before, self._after = special_tokens(tokenizer)
+        room = max_seq_length - len(self._before) - len(self._after)
+        self.max_span = room if options.max_span is None else options.max_span
+        self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
+        if anchors < 1 or positives < 1:
+            raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
+        if not 1 <= self.min_span <= self.max_span <= room:
+            raise ValueError(
+                f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
+                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
+                "special tokens)"
+            )
+        shortest = 2 * anchors * self.max_span if options.min_tokens is None else options.min_tokens
+        if shortest < anchors * self.max_span:
+            raise ValueError(
+                f"min_tokens must be at least anchors * max_span = {anchors * self.max_span}, got {shortest}"
+            )
+        self.anchors, self.positives = anchors, positives
+        self._tokens, self._ends = _tokenize(documents, tokenizer, shortest)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitems__(self, indices: list[int]) -> list[dict]:
+        return [{"input_ids": self._spans(index)} for index in indices]
+
+    def _spans(self, index: int) -> list[list[int]]:
+        document = self._tokens[self._ends[index] : self._ends[index + 1]]
+        rng = self.random_of(index)
+        spans = []
+        for part in range(self.anchors):
+            low, high = (len(document) * edge // self.anchors for edge in (part, part + 1))
+            spans += self._anchor_and_positives(low, high, len(document), rng)
+        return [[*self._before, *document[start:end].tolist(), *self._after] for start, end in spans]
+
+    def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
+        length = self._length(_ANCHOR_BETA, rng)
+        start = rng.randint(low, high - length)
+        spans = [(start, start + length)]
+        for _ in range(self.positives):
+            size = self._length(_POSITIVE_BETA, rng)
+            positive = rng.randint(max(0, start - size), min(start + length, total - size))
+            spans.append((positive, positive + size))
+        return spans
+
+    def _length(self, beta: tuple[int, int], rng: random.Random) -> int:
+        return self.min_span + int(rng.betavariate(*beta) * (self.max_span - self.min_span))
+
+
+def _tokenize(
+    documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase, shortest: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the tokens of all documents, and return them with the boundaries between documents (0 first)."""
+    kept, ends, longest, seen = [], [0], 0, 0
+    documents = iter(documents)
+    while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_PER_CALL)]:
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        for ids in encoded["input_ids"]:
+            seen, longest = seen + 1, max(longest, len(ids))
+            if len(ids) >= shortest:
+                kept.append(np.asarray(ids, dtype=np.int32))
+                ends.append(ends[-1] + len(ids))
+    if not kept:
+        raise ValueError(
+            f"none of the {seen} documents has {shortest} tokens, and the longest has {longest}: lower max_span (or "
+            "max_seq_length), or min_tokens"
+        )
+    if len(kept) < seen:
+        logger.info(f"{seen - len(kept)} of {seen} documents are left out, because they have under {shortest} tokens.")
+    return np.concatenate(kept), np.asarray(ends)

@@ -1,4 +1,4 @@
-"""Training triplets from labelled natural language inference pairs (Gao et al. 2021, section 4)."""
+"""Training rows from labelled natural language inference pairs: triplets, or premises with all their hypotheses."""
 
 import random
 import re
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
 from .columns import check_encodable, find_parts
@@ -21,6 +21,7 @@ LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 
 
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
 _LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, str(number), name[0])}
+SAMPLINGS = ("pairs", "premises")  # of `build_nli_groups`
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
 _PARTS = ("premise", "hypothesis", "relation")
 
@@ -87,7 +88,7 @@ def build_nli_triplets(
     """
     _check_arguments(hard_negatives_per_pair, negatives, positives, max_rows)
     skipped: Counter[str] = Counter()
-    premises = read_premises(source, skipped)
+    premises = _read_premises(source, skipped)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]
     if hard_negatives_per_pair % len(negatives):
@@ -104,11 +105,11 @@ def build_nli_triplets(
                 continue
             drawn = [negative for pool in candidates for negative in generator.sample(pool, per_pool)]
             rows.append([premise.text, positive, *drawn])
-    left_out = describe_skipped(skipped)
+    left_out = _describe_skipped(skipped)
     logger.info(f"Built {len(rows)} rows from {len(premises)} premises; left out: {left_out}.")
     if not rows:
         raise ValueError(
-            f"{describe_source(source)}: no triplet could be built from {len(premises)} premise(s); left out: "
+            f"{_describe_source(source)}: no triplet could be built from {len(premises)} premise(s); left out: "
             f"{left_out}."
         )
     if max_rows is not None and len(rows) > max_rows:
@@ -117,6 +118,67 @@ def build_nli_triplets(
     return Dataset.from_dict(
         dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)),
         features=Features({column: Value("string") for column in columns}),
+    )
+
+
+def build_nli_groups(
+    source: str | Path | Dataset | Iterable[Mapping[str, Any]] | Sequence[str | Path], *, sampling: str = "pairs"
+) -> Dataset:
+    """Build rows of a premise and its labelled hypotheses.
+
+    - `pairs`: each labelled pair is a row, and the pairs of a premise are adjacent. This is the data of Liao 2021,
+      arXiv:2106.04791, whose batches are 64 pairs in this order: train with `train_sampling_strategy="sequential"`
+      (the default of the training scripts), or the pairs of a premise end up in different batches.
+    - `premises`: a premise and all its hypotheses are one row, which stays together however the rows are shuffled or
+      distributed over processes. A batch then has about 3 times as many pairs as rows.
+
+    The models "3p3n", "3palln" and "allpalln" of Table 2 have the same rows. They differ in the options
+    `max_positives` and `max_negatives` of the objectives `supcon` and `softmax+supcon`, and the baselines "-Augment"
+    in the option `augment` of `softmax`.
+
+    Premises, duplicates and pairs without a label are treated as in `build_nli_triplets`. Rows stand in the order in
+    which the premises were first seen. In a row of `premises`, entailed hypotheses come first.
+
+    Args:
+        source (`str`, `Path`, `Dataset` or `Iterable`): See `build_nli_triplets`.
+        sampling (`str`, *optional*, defaults to `"pairs"`): `"pairs"` or `"premises"`.
+
+    Returns:
+        `Dataset`: The column `texts` has the premise and then its hypotheses. The column `relations` has, for each
+            hypothesis, 0 for entailment, 1 for neutral or 2 for contradiction.
+
+    Raises:
+        DataFileNotFoundError: If a file does not exist (also a ValueError).
+        ValueError: If the sampling is unknown, a column is missing, a label is unknown, or nothing is left. The
+            message names the file and the line or row.
+    """
+    if sampling not in SAMPLINGS:
+        raise ValueError(
+            f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}. For 3p3n, 3palln and allpalln of Liao "
+            "2021 set the objective's options max_positives and max_negatives"
+        )
+    skipped: Counter[str] = Counter()
+    premises = _read_premises(source, skipped)
+    texts, relations = [], []
+    for premise in premises:
+        labelled = [
+            (text, LABELS.index(next(iter(labels)))) for text, labels in premise.hypotheses.items() if len(labels) == 1
+        ]
+        if sampling == "pairs":
+            rows = [[pair] for pair in labelled]
+        else:
+            rows = [sorted(labelled, key=lambda pair: pair[1] != 0)] if labelled else []
+        texts += [[premise.text, *(text for text, _ in row)] for row in rows]
+        relations += [[relation for _, relation in row] for row in rows]
+    left_out = _describe_skipped(skipped)
+    if not texts:
+        raise ValueError(
+            f"{_describe_source(source)}: no row could be built from {len(premises)} premise(s); left out: {left_out}."
+        )
+    logger.info(f"Built {len(texts)} rows from {len(premises)} premises; left out: {left_out}.")
+    return Dataset.from_dict(
+        {"texts": texts, "relations": relations},
+        features=Features({"texts": List(Value("string")), "relations": List(Value("int64"))}),
     )
 
 
@@ -137,7 +199,7 @@ def _check_arguments(
         raise ValueError(f"max_rows must be 1 or more, got {max_rows}.")
 
 
-def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
+def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     """Read labelled pairs and collect the hypotheses of each premise.
 
     Args:
@@ -157,12 +219,12 @@ def read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     return premises
 
 
-def describe_source(source: Any) -> str:
+def _describe_source(source: Any) -> str:
     """Name a source of pairs for a message: a path as it is, and anything else by its type."""
     return str(source) if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
 
 
-def describe_skipped(skipped: Counter[str]) -> str:
+def _describe_skipped(skipped: Counter[str]) -> str:
     """Describe what was left out, for a message."""
     return ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
 

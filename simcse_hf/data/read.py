@@ -101,8 +101,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             guess = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
             raise ValueError(
                 f"{path}, line {number}: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} is not "
-                f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8` and use the "
-                "result."
+                f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8` and use "
+                "the result."
             ) from None
     raise ValueError(f"{path}: not {encoding} ({wrong}).")
 

@@ -155,7 +155,7 @@ def _warn_of_truncation(tokenized: Dataset, max_seq_length: int, full_lengths: S
         full_lengths (`Sequence[int]`): That length for each sentence of a row, with the tokens of its template.
             Rows with relations have any number of sentences, but no templates, so the same number throughout.
     """
-    if np.asarray(tokenized.with_format("numpy")["length"]).max() < min(full_lengths):
+    if tokenized.with_format("numpy")["length"][:].max() < min(full_lengths):
         return
     column = tokenized.select_columns("input_ids").with_format("arrow")
     num_texts = 0

@@ -7,10 +7,9 @@ from datasets import Dataset, Features, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from ..data.columns import SCORE
-from ..data.documents import next_sentence_pairs, read_documents
-from ..data.nli_groups import build_nli_groups
+from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from ..data.nli import build_nli_groups
 from ..data.read import load_text_dataset
-from ..data.spans import SpanDataset, SpanOptions
 from ..data.stream import load_text_stream
 from ..data.views import DOCUMENT_VIEWS
 from ..evaluation.pairs import read_scored_pairs

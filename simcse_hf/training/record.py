@@ -10,7 +10,7 @@ import torch
 from transformers import TrainingArguments
 
 from ..data.columns import SCORE
-from ..data.spans import SpanDataset
+from ..data.documents import SpanDataset
 from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate

@@ -8,7 +8,7 @@ import yaml
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..data.nli_groups import SAMPLINGS
+from ..data.nli import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
@@ -200,7 +200,7 @@ class DataArguments:
     max_train_samples: int | None = field(
         default=None,
         metadata={
-            "help": "Train on the first rows only; `simcse-hf build-pairs` and `build-nli` draw random samples."
+            "help": "Train on the first rows only; `simcse-hf build-nli --max_rows` draws a random sample."
         },
     )
     dev_file: str | None = field(

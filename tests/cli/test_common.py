@@ -28,14 +28,13 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import adapt, analyze, build_nli, build_pairs, demo, mine
+    from simcse_hf.cli import adapt, analyze, build_nli, demo, mine
 
     actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
         "adapt": adapt._parser(),
         "analyze": analyze._parser(),
         "build-nli": build_nli._parser(),
-        "build-pairs": build_pairs._parser(),
         "compare": evaluate._compare_parser(),
         "demo": demo._parser(),
         "encode": encode._parser(),
@@ -71,7 +70,7 @@ def test_every_option_has_help_in_every_command():
 
 def test_every_command_that_loads_a_model_takes_both_spellings_of_the_pooler():
     for name, parser in _parsers().items():
-        if name not in ("build-nli", "build-pairs"):
+        if name != "build-nli":
             assert {"--pooler", "--pooler_type"} <= set(parser._option_string_actions), name
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from simcse_hf.data.nli_groups import SAMPLINGS, build_nli_groups
+from simcse_hf.data.nli import SAMPLINGS, build_nli_groups
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
 LABELS = ("entailment", "neutral", "contradiction")

@@ -6,7 +6,7 @@ import pytest
 from conftest import CLS, SEP
 from torch.utils.data import DataLoader
 
-from simcse_hf.data.spans import SpanDataset, SpanOptions
+from simcse_hf.data.documents import SpanDataset, SpanOptions
 
 LETTERS = [chr(97 + i) for i in range(26)]
 

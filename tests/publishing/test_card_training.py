@@ -9,7 +9,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.spans import SpanDataset
+from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEWS
 from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.publishing import write_card

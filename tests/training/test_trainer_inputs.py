@@ -11,7 +11,7 @@ from test_trainer import arguments, assert_same_weights, best_model_arguments, m
 from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
-from simcse_hf.data.spans import SpanDataset
+from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.training.checks import check_batches
 
