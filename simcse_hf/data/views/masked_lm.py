@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from .base import check_rate, draw_count
+from .words import check_rate, draw_count
 
 _ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)
 
@@ -27,7 +27,7 @@ class MaskedLMView(nn.Module):
             of the model in training.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of both models.
         rate (`float`, *optional*, defaults to `0.15`): The fraction of a text's tokens that is replaced, on average
-            over texts (see [`~data.views.base.draw_count`]).
+            over texts (see [`~data.views.words.draw_count`]).
 
     Raises:
         ValueError: If the rate is outside [0, 1), the model has no trained masked-LM head or knows fewer tokens than
@@ -45,7 +45,10 @@ class MaskedLMView(nn.Module):
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
         name = model.name_or_path if isinstance(model, nn.Module) else model
         if not isinstance(model, nn.Module):
-            model = _load(model)
+            try:
+                model = load_masked_lm(model)
+            except ValueError as error:
+                raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error
         num_known = cast(PreTrainedConfig, model.config).vocab_size
         if len(tokenizer) > num_known:
             raise ValueError(
@@ -102,10 +105,3 @@ class MaskedLMView(nn.Module):
         logits.scatter_(1, originals[:, None], float("-inf"))
         cumulative = logits.softmax(1).double().cumsum(1)
         return torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
-
-
-def _load(source: str | os.PathLike[str]) -> nn.Module:
-    try:
-        return load_masked_lm(source)
-    except ValueError as error:
-        raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error

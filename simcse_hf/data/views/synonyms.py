@@ -1,19 +1,23 @@
-"""Synonym replacement, and Easy Data Augmentation, of which it is one of four operations."""
+"""Synonym replacement, Easy Data Augmentation, of which it is one of four operations, and WordNet's synonyms."""
 
+import os
 import random
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 from transformers.utils import logging
 
-from .base import TextView, check_rate
-from .wordnet import WordNetSynonyms
-from .words import is_unspaced
+from ...ops.extras import require_extra
+from .words import TextView, check_rate, is_unspaced
 
 logger = logging.get_logger(__name__)
 
 Synonyms = Callable[[str], Sequence[str]]
 
+_DOWNLOAD = "python -m nltk.downloader wordnet"
 _PUNCTUATION = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
 #: Function words, which EDA does not replace and of which it inserts no synonyms.
 FUNCTION_WORDS = frozenset(
@@ -45,7 +49,7 @@ class SynonymReplacement(TextView):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Change a text; see [`TextView`]."""
+        """Return the changed text."""
         _warn_of_unspaced(text)
         words = text.split()
         replaced = replace_words(words, 1, self.synonyms, rng)
@@ -74,7 +78,7 @@ class EDA(TextView):
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Change a text; see [`TextView`]."""
+        """Return the changed text."""
         _warn_of_unspaced(text)
         words = text.split()
         if not words:
@@ -91,9 +95,10 @@ class EDA(TextView):
         """Insert `number` synonyms of content words at random places."""
         longer = list(words)
         for _ in range(number):
-            index = _first_with_synonyms(words, self._of_content, rng)
-            if index is not None:
-                synonym = rng.choice(self._of_content(bare(words[index])))
+            cores = (_split_punctuation(words[index])[1] for index in rng.sample(range(len(words)), len(words)))
+            found = next((synonyms for core in cores if core and (synonyms := self._of_content(core))), None)
+            if found:
+                synonym = rng.choice(found)
                 longer.insert(rng.randint(0, len(longer)), synonym)
         return longer
 
@@ -122,14 +127,8 @@ def _warn_of_unspaced(text: str) -> None:
 
 
 def _split_punctuation(word: str) -> tuple[str, str, str]:
-    match = _PUNCTUATION.match(word)
-    assert match is not None  # the pattern matches any text
-    return match[1], match[2], match[3]
-
-
-def bare(word: str) -> str:
-    """Return a word without the punctuation around it."""
-    return _split_punctuation(word)[1]
+    before, core, after = _PUNCTUATION.findall(word)[0]  # the pattern matches any text
+    return before, core, after
 
 
 def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random.Random) -> list[str]:
@@ -159,6 +158,53 @@ def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random
     return replaced
 
 
-def _first_with_synonyms(words: list[str], synonyms: Synonyms, rng: random.Random) -> int | None:
-    order = rng.sample(range(len(words)), len(words))
-    return next((index for index in order if bare(words[index]) and synonyms(bare(words[index]))), None)
+class WordNetSynonyms:
+    """Look up the synonyms of English words in WordNet: the other words of all their synsets, of any part of speech.
+
+    A word is looked up in lower case and, if it is inflected, by its base form. Synonyms are base forms, in a fixed
+    order. WordNet is read from where nltk looks for it: a folder of `nltk.data.path`, such as the one in the
+    environment variable NLTK_DATA. Nothing is downloaded.
+
+    Raises:
+        ImportError: If nltk is not installed.
+        ValueError: If nltk finds no WordNet, or an incomplete one.
+    """
+
+    def __init__(self) -> None:
+        nltk = require_extra("nltk", "augment", "a view of synonyms")
+        for resource in ("corpora/wordnet", "corpora/wordnet.zip/wordnet/"):
+            try:
+                self._root = nltk.data.find(resource)
+                break
+            except LookupError:
+                continue
+        else:
+            raise ValueError(
+                f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
+                "NLTK_DATA to a folder with corpora/wordnet in it (searched: " + ", ".join(nltk.data.path) + ")."
+            )
+        _wordnet(self._root, os.getpid())
+
+    def __call__(self, word: str) -> tuple[str, ...]:
+        """Return the synonyms of a word without punctuation, or `()` if there are none."""
+        # The reader seeks in open files, and a forked process shares their positions with its parent.
+        return _synonyms(self._root, os.getpid(), word)
+
+
+@cache
+def _wordnet(root: Any, process: int) -> Any:
+    from nltk.corpus.reader import WordNetCorpusReader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reader warns that it has English only
+        try:
+            return WordNetCorpusReader(root, omw_reader=None)
+        except (OSError, LookupError) as error:
+            raise ValueError(f"{root}: not a complete WordNet: {error}. Get it with `{_DOWNLOAD}`.") from error
+
+
+@cache
+def _synonyms(root: Any, process: int, word: str) -> tuple[str, ...]:
+    lemmas = {name for synset in _wordnet(root, process).synsets(word.lower()) for name in synset.lemma_names()}
+    synonyms = {re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ") for name in lemmas}
+    return tuple(sorted(name for name in synonyms if name.lower() != word.lower()))

@@ -1,10 +1,12 @@
-"""Views of words: crop and deletion (SimCSE, arXiv:2104.08821, Table 1)."""
+"""Views of a text or of its token ids: cropped, with words deleted, shuffled, or with tokens repeated.
+
+A view changes a text at random so that it should mean the same.
+"""
 
 import random
 import re
-from abc import abstractmethod
-
-from .base import TextView, check_rate, draw_count
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 # Scripts that put no white space between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _LETTER = (
@@ -17,6 +19,48 @@ _MARK = "[\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b
 _UNSPACED = re.compile(_LETTER)
 # A character with the vowel before it, its marks and the punctuation after it; or a run of other characters.
 _WORD = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LETTER})\S)+)")
+
+
+class TextView(ABC):
+    """A view of a text, made before it is tokenised."""
+
+    @abstractmethod
+    def __call__(self, text: str, rng: random.Random) -> str:
+        """Return a changed text, which is never empty if `text` holds a word. Randomness comes from `rng` only."""
+
+
+class TokenView(ABC):
+    """A view of the token ids of a text, without its special tokens."""
+
+    @abstractmethod
+    def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Return changed ids, which are never empty if `ids` is not. Randomness comes from `rng` only."""
+
+    def max_length(self, length: int) -> int:
+        """Return the largest number of ids that this view makes of `length` ids."""
+        return length
+
+
+class Unchanged(TextView):
+    """Leave the text as it is, because the view is made elsewhere: by dropout, a masked-LM, or pairs of a file."""
+
+    def __call__(self, text: str, rng: random.Random) -> str:
+        """Return the text."""
+        return text
+
+
+def check_rate(rate: float) -> float:
+    """Return a rate, or raise a `ValueError` if it is no fraction from 0 to below 1."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"view_rate must be at least 0 and below 1, got {rate}.")
+    return rate
+
+
+def draw_count(rate: float, total: int, rng: random.Random) -> int:
+    """Draw how many of `total` items a rate means, so that the mean is exactly `rate * total`."""
+    # Always rounded down, 10% of a sentence of nine words would be none.
+    exact = rate * total
+    return int(exact) + (rng.random() < exact - int(exact))
 
 
 def is_unspaced(text: str) -> bool:
@@ -46,67 +90,99 @@ def join_words(words: list[str]) -> str:
     return "".join(words).strip()
 
 
-class _KeepWords(TextView):
-    """Keep all but a fraction of the words, and at least one.
+class Crop(TextView):
+    """Keep a contiguous span of the words at a random place (SimCSE, Table 1: "crop k%: keep 100-k% of the length").
 
     Args:
-        rate (`float`, *optional*, defaults to `0.1`): The fraction that is left out.
+        rate (`float`, *optional*, defaults to `0.1`): The fraction of the words that is cut off, on average over texts
+            (see [`draw_count`]). At least one word stays.
     """
 
     def __init__(self, rate: float = 0.1):
         self.rate = check_rate(rate)
 
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Change a text; see [`TextView`]."""
+        """Return a part of the text."""
         words = split_words(text)
         if len(words) < 2:
             return text
-        num_kept = max(1, len(words) - draw_count(self.rate, len(words), rng))
-        return join_words(self._keep(words, num_kept, rng))
+        kept = self._kept(len(words), max(1, len(words) - draw_count(self.rate, len(words), rng)), rng)
+        return join_words([words[index] for index in kept])
 
-    @abstractmethod
-    def _keep(self, words: list[str], num_kept: int, rng: random.Random) -> list[str]:
-        """Choose `num_kept` of the words, in their order."""
-
-
-class Crop(_KeepWords):
-    """Keep a contiguous span of the words at a random place ("Crop k%: keep 100-k% of the length").
-
-    Args:
-        rate (`float`, *optional*, defaults to `0.1`): The fraction of the words that is cut off, on average over texts
-            (see [`~data.views.base.draw_count`]). At least one word stays.
-
-    Raises:
-        ValueError: If the rate is outside [0, 1).
-    """
-
-    def _keep(self, words: list[str], num_kept: int, rng: random.Random) -> list[str]:
-        start = rng.randint(0, len(words) - num_kept)
-        return words[start : start + num_kept]
+    def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
+        start = rng.randint(0, total - number)
+        return range(start, start + number)
 
 
-class DeleteWords(_KeepWords):
-    """Delete random words ("word deletion k%: delete k% words").
+class DeleteWords(Crop):
+    """Delete random words (SimCSE, Table 1: "word deletion k%: delete k% words"); the rate is that of [`Crop`]."""
 
-    Args:
-        rate (`float`, *optional*, defaults to `0.1`): The fraction of the words that is deleted, on average over texts
-            (see [`~data.views.base.draw_count`]). At least one word stays.
-
-    Raises:
-        ValueError: If the rate is outside [0, 1).
-    """
-
-    def _keep(self, words: list[str], num_kept: int, rng: random.Random) -> list[str]:
-        return [words[index] for index in sorted(rng.sample(range(len(words)), num_kept))]
+    def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
+        return sorted(rng.sample(range(total), number))
 
 
 class DeleteOneWord(TextView):
     """Delete one random word. A text of a single word stays as it is."""
 
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Change a text; see [`TextView`]."""
+        """Return the text without the word."""
         words = split_words(text)
         if len(words) < 2:
             return text
         del words[rng.randrange(len(words))]
         return join_words(words)
+
+
+class Shuffle(TokenView):
+    """Select a fraction of the tokens and permute them at random.
+
+    This is "Shuffling" in section 3 of the study of Barlow Twins and VICReg for sentence embeddings, which tries rates
+    from 0.05 to 0.5 (its Table 1). All permutations are equally likely, also the one that changes nothing.
+
+    Args:
+        rate (`float`, *optional*, defaults to `0.3`): The fraction of the tokens that is permuted, on average over
+            texts (see [`draw_count`]).
+    """
+
+    def __init__(self, rate: float = 0.3):
+        self.rate = check_rate(rate)
+
+    def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Return the changed ids."""
+        sources = rng.sample(range(len(ids)), draw_count(self.rate, len(ids), rng))
+        shuffled = list(ids)
+        for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
+            shuffled[target] = ids[source]
+        return shuffled
+
+
+class RepeatTokens(TokenView):
+    """Repeat some tokens: "word repetition" of ESimCSE (arXiv:2109.04380).
+
+    Of N tokens, a number drawn from 0 to max(2, int(rate * N)), both included, is repeated. The paper repeats subword
+    tokens, and so does this view, although its name says words.
+
+    A text is first cut to `max_seq_length` and then repeated beyond it, as in the authors' code. Cutting afterwards
+    would take the end of a long sentence, and would leave its view at exactly the anchor's length, which is the cue
+    that the method removes.
+
+    Args:
+        rate (`float`, *optional*, defaults to `0.32`): The largest fraction of the tokens that is repeated. Defaults
+            to the best of the paper.
+    """
+
+    def __init__(self, rate: float = 0.32):
+        self.rate = check_rate(rate)
+
+    def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Return the changed ids."""
+        number = rng.randint(0, self._most_repeated(len(ids)))
+        repeated = set(rng.sample(range(len(ids)), min(number, len(ids))))
+        return [token for index, token in enumerate(ids) for token in [token] * (1 + (index in repeated))]
+
+    def max_length(self, length: int) -> int:
+        """Return the largest number of ids that this view makes of `length` ids."""
+        return length + min(length, self._most_repeated(length))
+
+    def _most_repeated(self, length: int) -> int:
+        return max(2, int(self.rate * length))
