@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simcse_hf.evaluation.bootstrap import resampled_figures
+from simcse_hf.evaluation.bootstrap import resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import MTEB_TASKS, evaluate_mteb
 from simcse_hf.evaluation.pairs import read_scored_pairs
@@ -93,7 +93,7 @@ class Measured:
         if kept not in self._resampled:
             random = np.random.default_rng(zlib.crc32(task.encode()))
             parts = self.scores[group][task]
-            self._resampled[kept] = resampled_figures([parts], aggregation, correlation, resamples, random)[0]
+            self._resampled[kept] = resampled_scores([parts], aggregation, correlation, resamples, random)[0]
         return self._resampled[kept]
 
 

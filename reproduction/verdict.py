@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcse_hf.evaluation.bootstrap import mean_over_drawn_seeds
+from simcse_hf.evaluation.bootstrap import interval, mean_over_drawn_seeds
 
 from .table import Claim
 
@@ -95,8 +95,7 @@ def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) ->
         return value, -np.inf, np.inf, 1
     by_seed = np.stack([first.resampled[seed] - second.resampled[seed] for seed in seeds])
     figures = mean_over_drawn_seeds(by_seed, np.random.default_rng(0))
-    low, high = np.nanquantile(figures, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return value, float(low), float(high), len(seeds)
+    return value, *interval(figures, confidence), len(seeds)
 
 
 def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:

@@ -103,6 +103,20 @@ def _counted_entropy(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return -(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=1)
 
 
+def check_resampling(resamples: int, confidence: float) -> None:
+    """Raise a `ValueError` unless there is at least one resample and the confidence lies between 0 and 1."""
+    if not 0 < confidence < 1 or resamples < 1:
+        raise ValueError(
+            f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
+        )
+
+
+def interval(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13)."""
+    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
 def mean_over_drawn_seeds(figures: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Average the resampled figures of several seeds over seeds that are drawn with replacement in every resample.
 
@@ -126,7 +140,7 @@ def mean_over_drawn_seeds(figures: np.ndarray, random: np.random.Generator) -> n
     return centre + np.sqrt(n / (n - 1)) * (np.take_along_axis(figures, drawn, axis=0).mean(axis=0) - centre)
 
 
-def resampled_figures(
+def resampled_scores(
     systems: list[Parts], aggregation: str, metric: str, resamples: int, random: np.random.Generator
 ) -> np.ndarray:
     """Score each system of a task on the same resamples of its examples, which are drawn within each subset.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .bootstrap import mean_over_drawn_seeds, resampled_figures
+from .bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from .report import NOT_TASKS, format_number, format_rows, headline, is_transfer, is_user_task
 from .run import PAPER_PROTOCOL, Evaluation, Protocol
 
@@ -47,10 +47,7 @@ def compare_evaluations(
     """
     if len(named) < 2:
         raise ValueError("a comparison needs at least two different models or result files.")
-    if not 0 < confidence < 1 or resamples < 1:
-        raise ValueError(
-            f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
-        )
+    check_resampling(resamples, confidence)
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
     everything = [each for seeds in systems.values() for each in seeds]
     tasks = list(dict.fromkeys(task for each in everything for task in each.results if _is_task(task)))
@@ -78,7 +75,7 @@ def compare_evaluations(
             low = high = None
             if all(samples[task] is not None for task in members):
                 drawn = np.mean([samples[task][row] - samples[task][0] for task in members], axis=0)
-                low, high = (float(v) for v in np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]))
+                low, high = interval(drawn, confidence)
             differences[name][key] = {"difference": difference, "low": low, "high": high}
     return {
         "baseline": baseline,
@@ -94,47 +91,6 @@ def compare_evaluations(
         "averages": averages,
         "differences": differences,
     }
-
-
-def figure_intervals(
-    evaluation: Evaluation,
-    protocol: Protocol = PAPER_PROTOCOL,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> dict[str, dict[str, float | None]]:
-    """Compute the figures of one evaluation with percentile bootstrap intervals, for each task and on average.
-
-    Intervals of two models may overlap although their difference is significant: [`compare_evaluations`] is the test.
-
-    Args:
-        evaluation (`Evaluation`): The evaluation.
-        protocol (`Protocol`, *optional*): Mode, aggregation and metric.
-        resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
-        confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
-        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
-
-    Returns:
-        `dict[str, dict]`: For each task and average, `figure` (x 100, or `None`), and `low` and `high`, which are
-        `None` without stored scores.
-    """
-    found: dict[str, dict[str, float | None]] = {}
-    drawn: dict[str, np.ndarray] = {}
-    for task in filter(_is_task, evaluation.results):
-        found[task] = {"figure": _figure([evaluation], task, protocol), "low": None, "high": None}
-        samples = _samples({"": [evaluation]}, task, protocol, resamples, seed)
-        if samples is not None:
-            drawn[task] = samples[0]
-    for key in AVERAGES:
-        if key in evaluation.results:
-            average = evaluation.results[key]
-            found[key] = {"figure": average["value"], "low": None, "high": None}
-            if average["tasks"] and all(task in drawn for task in average["tasks"]):
-                drawn[key] = np.mean([drawn[task] for task in average["tasks"]], axis=0)
-    for key, values in drawn.items():
-        low, high = np.nanquantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
-        found[key] |= {"low": float(low), "high": float(high)}
-    return found
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
@@ -239,7 +195,7 @@ def _samples(
                 "data and mode."
             )
     random = np.random.default_rng(seed)
-    rows = iter(resampled_figures(found, protocol.aggregation, protocol.metric, resamples, random))
+    rows = iter(resampled_scores(found, protocol.aggregation, protocol.metric, resamples, random))
     # Every task draws the same seeds of a system, so that its average is over whole models.
     return np.stack(
         [

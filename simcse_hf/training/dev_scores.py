@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerState
 
-from ..evaluation.bootstrap import mean_over_drawn_seeds, resampled_figures
+from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
 from ..evaluation.report import load_scores, save_scores
 from ..ops.files import write_atomically
 from .callbacks import DevSetCallback
@@ -64,15 +64,15 @@ def dev_change(runs: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any] | 
     if not all(metric in each for each in scores):
         return None
     systems = [each[metric] for each in scores]
-    figures = resampled_figures(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
+    figures = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
     by_seed = figures[1::2] - figures[::2]
     drawn = mean_over_drawn_seeds(by_seed, np.random.default_rng(1))
-    low, high = np.nanquantile(drawn, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    low, high = interval(drawn, _CONFIDENCE)
     return {
         "metric": metric,
         "difference": float(np.mean([results["saved"][metric] - results["initial"][metric] for _, results in runs])),
-        "low": float(low),
-        "high": float(high),
+        "low": low,
+        "high": high,
         "confidence": _CONFIDENCE,
         "resamples": _RESAMPLES,
         "seeds": len(runs),

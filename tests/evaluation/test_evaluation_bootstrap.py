@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from simcse_hf.evaluation import bootstrap
-from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, resampled_counts, resampled_figures
+from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, resampled_counts, resampled_scores
 
 random = np.random.RandomState(0)
 
@@ -34,11 +34,11 @@ def test_ranks_and_correlations_equal_those_of_the_written_out_sample(ties):
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
 @pytest.mark.parametrize("elements", [1, 1 << 22])
-def test_resampled_figures_use_the_aggregation(monkeypatch, aggregation, elements):
+def test_resampled_scores_use_the_aggregation(monkeypatch, aggregation, elements):
     monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
     gold = {"a": random.rand(20), "b": random.rand(50)}
     parts = {part: {"predicted": values + random.rand(len(values)), "gold": values} for part, values in gold.items()}
-    result = resampled_figures([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
+    result = resampled_scores([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
     assert result.shape == (2, 5) and np.array_equal(result[0], result[1])
     if elements > 1:
         drawing = np.random.default_rng(3)
@@ -57,7 +57,7 @@ def test_resampled_figures_use_the_aggregation(monkeypatch, aggregation, element
 
 def test_accuracies_are_resampled():
     correct = np.array([True] * 30 + [False] * 10)
-    result = resampled_figures(
+    result = resampled_scores(
         [{"MR": {"correct": correct, "gold": np.ones(40)}}], "all", "spearman", 2000, np.random.default_rng(0)
     )
     assert result.mean() == pytest.approx(75, abs=1)
@@ -66,4 +66,4 @@ def test_accuracies_are_resampled():
 
 def test_an_unknown_aggregation_or_metric_is_an_error():
     with pytest.raises(ValueError, match="aggregation .* must be one of all, mean, wmean"):
-        resampled_figures([{}], "sum", "pearson", 1, np.random.default_rng(0))
+        resampled_scores([{}], "sum", "pearson", 1, np.random.default_rng(0))

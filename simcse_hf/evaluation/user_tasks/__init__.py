@@ -3,15 +3,10 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .base import TaskResult, UserTask
-from .beir import read_retrieval
-from .classification import ClassificationTask, read_classification
-from .clustering import ClusteringTask, read_clustering
-from .comparison import paired_interval
+from .base import TaskResult, UserTask, paired_interval
+from .labelled import ClassificationTask, ClusteringTask, read_classification, read_clustering
 from .pairs import PairsTask, read_pairs
-from .reranking import RerankingTask, read_reranking
-from .retrieval import RetrievalTask
-from .useb import read_useb_task
+from .ranking import RerankingTask, RetrievalTask, read_reranking, read_retrieval
 
 __all__ = [
     "KINDS",
@@ -55,8 +50,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    useb_task = read_useb_task(kind, path)
-    return KINDS[kind](path) if useb_task is None else useb_task
+    return KINDS[kind](path)
 
 
 def name_tasks(tasks: Iterable[UserTask]) -> dict[str, UserTask]:

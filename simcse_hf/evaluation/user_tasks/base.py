@@ -1,28 +1,34 @@
-"""What every task from a user's own files can do: list its texts, score their embeddings, and split into two tasks."""
+"""What every task from a user's own files can do: score embeddings, split into two tasks, and compare two systems."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 from zlib import crc32
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
+from ..bootstrap import check_resampling, interval, resampled_scores
 from ..embeddings import SentenceEmbeddings
 
 Encode = Callable[[list[str]], Any]
+Unit = TypeVar("Unit")
+
+# A part may be this much smaller than asked for before a split is refused.
+_SMALLEST_OF_SHARE = 0.5
 
 
 @dataclass
 class TaskResult:
-    """The figures of a task, and what the paired bootstrap needs.
+    """The scores of a task, and what the paired bootstrap needs.
 
     Args:
         metrics (`dict[str, float]`): The metrics by name, times 100.
         scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
-            (a fingerprint of the unit's texts and labels), and what [`resampled_figures`] resamples.
+            (a fingerprint of the unit's texts and labels), and what [`resampled_scores`] resamples.
         details (`dict[str, Any]`, *optional*): The protocol and the counts, for the JSON document.
     """
 
@@ -31,34 +37,32 @@ class TaskResult:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class UserTask(ABC):
+class UserTask(ABC, Generic[Unit]):
     """A task from a user's own files.
-
-    What is scored are its units: rows of a table, or queries.
 
     Args:
         source (`str`): The file or folder, for messages and results.
         name (`str`): Short name, which tells it from another task of its kind.
+        units (`list`): What is scored: rows of a table, or queries.
+        shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
 
     Attributes:
         kind (`str`): Kind of task, a name in `KINDS`.
         metric (`str`): Name of the headline metric.
+        unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
     """
 
     kind: ClassVar[str]
     metric: ClassVar[str]
-    #: What a unit is called in messages.
     unit: ClassVar[str] = "row"
+    texts: list[str]
 
-    def __init__(self, source: str, name: str):
-        self.source = source
-        self.name = name
-        self.texts: list[str] = []
+    def __init__(self, source: str, name: str, units: list[Unit], shared: Any = None):
+        self.source, self.name, self.units, self.shared = source, name, units, shared
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of scored units."""
+        return len(self.units)
 
     @abstractmethod
     def score(self, embeddings: np.ndarray) -> TaskResult:
@@ -72,12 +76,8 @@ class UserTask(ABC):
         """
 
     @abstractmethod
-    def _divide(self, share: float, seed: int) -> np.ndarray:
-        """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
-
-    @abstractmethod
-    def _select(self, units: np.ndarray, source: str) -> Self:
-        """Return the task with the units of these positions only."""
+    def linking_texts(self, unit: Unit) -> Sequence[str]:
+        """Return the texts of a unit that must not be in both parts of a split."""
 
     def evaluate(self, encode: Encode) -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
@@ -127,14 +127,20 @@ class UserTask(ABC):
         if not 0 < share < 1:
             raise ValueError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
-        parts = (np.flatnonzero(first), np.flatnonzero(~first))
-        if min(map(len, parts)) == 0:
+        parts = [[unit for unit, chosen in zip(self.units, each, strict=True) if chosen] for each in (first, ~first)]
+        if not all(parts):
             raise ValueError(
                 f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
                 "two files instead, or more data."
             )
-        one, two = (self._select(units, f"{self.source}, part {n}") for n, units in enumerate(parts, 1))
+        one, two = (
+            type(self)(f"{self.source}, part {n}", self.name, units, self.shared) for n, units in enumerate(parts, 1)
+        )
         return one, two
+
+    def _divide(self, share: float, seed: int) -> np.ndarray:
+        """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
+        return divide_groups(connected_groups(list(map(self.linking_texts, self.units))), share, seed, self.source)
 
     def document(self, result: TaskResult) -> dict[str, Any]:
         """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
@@ -148,26 +154,49 @@ class UserTask(ABC):
         }
 
 
-class RankingTask(UserTask):
-    """A task that ranks documents for queries, each with a prompt of the model before it."""
+def paired_interval(
+    task: UserTask,
+    before: list[TaskResult],
+    after: list[TaskResult],
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Compare two systems on the same resamples of the scored units (a paired percentile bootstrap).
 
-    query_prompt = document_prompt = ""
+    A system that was trained with several seeds has a result for each of them; its score, on the whole task and on
+    each resample, is the mean over them. The interval says what another draw of rows or queries could have shown.
 
-    @abstractmethod
-    def _list_texts(self) -> None:
-        """Set `texts` to the queries and documents with their prompts."""
+    Args:
+        task (`UserTask`): The task that gave the results.
+        before (`list[TaskResult]`): Results of the first system, one for each seed.
+        after (`list[TaskResult]`): Results of the second system, one for each seed.
+        resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
+        confidence (`float`, *optional*, defaults to `0.95`): Confidence level.
+        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
 
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with these prompts; see [`UserTask.with_prompts`]."""
-        prompted = copy(self)
-        prompted.query_prompt, prompted.document_prompt = query, document
-        prompted._list_texts()
-        return prompted
+    Returns:
+        `tuple[float, float, float]`: The difference of the headline metric (after minus before, times 100), and the
+        two ends of its interval.
 
-    def _prompts(self) -> dict[str, dict[str, str]]:
-        """Return the entry `prompts` of a result's details, or nothing if the task has no prompts."""
-        prompts = {"query": self.query_prompt, "document": self.document_prompt}
-        return {"prompts": prompts} if any(prompts.values()) else {}
+    Raises:
+        ValueError: If a list is empty, a setting is out of range, or the results are not those of the same units.
+    """
+    if not before or not after:
+        raise ValueError("a comparison needs at least one result of each system.")
+    check_resampling(resamples, confidence)
+    results = [*before, *after]
+    if any(not np.array_equal(result.scores["unit"], before[0].scores["unit"]) for result in results):
+        raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
+    systems = [{task.kind: result.scores} for result in results]
+    scores = resampled_scores(systems, "all", "spearman", resamples, np.random.default_rng(seed))
+    drawn = scores[len(before) :].mean(axis=0) - scores[: len(before)].mean(axis=0)
+    means = [np.mean([result.metrics[task.metric] for result in part]) for part in (before, after)]
+    return float(means[1] - means[0]), *interval(drawn, confidence)
+
+
+# --- units -----------------------------------------------------------------------------------------------------------
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -186,3 +215,54 @@ def unit_length(embeddings: np.ndarray) -> np.ndarray:
     """Scale embeddings to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
+
+
+def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
+    """Find the groups of units that share texts, directly or through other units.
+
+    Args:
+        memberships (`Sequence[Sequence[str]]`): The texts of each unit. With `[["a", "b"], ["c"], ["b"]]`, the first
+            and the last unit form a group.
+
+    Returns:
+        `numpy.ndarray`: The group of each unit, of shape `(n,)`.
+    """
+    units = np.repeat(np.arange(len(memberships), dtype=np.int32), [len(members) for members in memberships])
+    texts, positions = distinct([text for members in memberships for text in members])
+    size = len(memberships) + len(texts)
+    ends = units, (len(memberships) + positions).astype(np.int32)  # SciPy 1.11 accepts no others here
+    graph = coo_array((np.ones(len(units), dtype=np.int8), ends), shape=(size, size))
+    return connected_components(graph, directed=False)[1][: len(memberships)]
+
+
+def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np.ndarray:
+    """Divide units so that no group is in both parts: large groups first, each to the part that lacks more units.
+
+    Args:
+        groups (`numpy.ndarray`): The group of each unit, of shape `(n,)`.
+        share (`float`): Share of the units in the first part.
+        seed (`int`): Seed of the order of groups of equal size.
+        where (`str`): The task's file, for messages.
+
+    Returns:
+        `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
+
+    Raises:
+        ValueError: If a group is so large that a part would have less than half of its share.
+    """
+    numbers, sizes = np.unique(groups, return_counts=True)
+    shuffled = np.random.default_rng(seed).permutation(len(numbers))
+    wanted = np.array([share, 1 - share]) * len(groups)
+    lacking = wanted.copy()
+    chosen = []
+    for position in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
+        part = int(np.argmax(lacking))
+        lacking[part] -= sizes[position]
+        if part == 0:
+            chosen.append(numbers[position])
+    if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
+        raise ValueError(
+            f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split "
+            f"into parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
+        )
+    return np.isin(groups, chosen)

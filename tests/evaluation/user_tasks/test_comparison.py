@@ -9,7 +9,7 @@ from simcse_hf.evaluation.bootstrap import (
     counted_average_precision,
     counted_v_measure,
     resampled_counts,
-    resampled_figures,
+    resampled_scores,
 )
 from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 from simcse_hf.evaluation.user_tasks.base import TaskResult
@@ -52,7 +52,7 @@ def test_resampled_v_measure_is_that_of_the_written_out_sample():
 
 def test_resamples_of_a_v_measure_vary_around_the_figure_of_the_task(tasks):
     result = tasks[1].evaluate(encode)
-    figures = resampled_figures([{"c": result.scores}], "all", "spearman", 200, np.random.default_rng(0))
+    figures = resampled_scores([{"c": result.scores}], "all", "spearman", 200, np.random.default_rng(0))
     assert figures.mean() == pytest.approx(result.metrics["v_measure"])
 
 

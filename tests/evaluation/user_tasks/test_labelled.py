@@ -138,7 +138,7 @@ def test_a_split_keeps_labels_and_shares_no_text(table, kind):
     task = read_task(kind, table)
     first, second = task.split(0.4, seed=3)
     assert len(first) + len(second) == len(task) and abs(len(first) - 24) <= 3
-    assert set(first.rows.labels) == set(second.rows.labels) == set(LABELS)
+    assert all({label for _, label in part.units} == set(LABELS) for part in (first, second))
     assert not set(first.texts) & set(second.texts)
     for part in (first, second):
         assert part.evaluate(encode).metrics[part.metric] <= 100
@@ -151,15 +151,15 @@ def test_a_split_leaves_the_training_rows_in_both_parts(tmp_path):
     write_rows(tmp_path / "set/test.csv", HEADER, labelled_rows(30, seed=2))
     task = read_task("classification", tmp_path / "set")
     first, second = task.split(0.5)
-    assert first.train is second.train is task.train
-    assert not set(first.rows.texts) & set(second.rows.texts)
+    assert first.shared is second.shared is task.shared
+    assert not set(first.units) & set(second.units)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 @pytest.mark.parametrize("header", [["text", "label"], ["Sentence", "Category"], ["sent0", "intent"]])
 def test_usual_names_and_formats_are_read(tmp_path, suffix, header):
     task = read_task("clustering", write_rows(tmp_path / f"mine{suffix}", header, labelled_rows(9)))
-    assert task.rows.labels == [label for _, label in labelled_rows(9)]
+    assert task.units == labelled_rows(9)
 
 
 def test_repeated_texts_are_left_out_with_a_warning(tmp_path, caplog):

@@ -85,7 +85,7 @@ def test_queries_without_positives_or_negatives_are_left_out_with_a_warning(tmp_
     rows[0]["positive"], rows[1]["negative"] = [], None
     rows[2]["negative"].append(rows[2]["positive"][0])
     task = read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
-    assert len(task) == 2 and task.queries[0].negatives == rows[2]["negative"][:-1]
+    assert len(task) == 2 and task.units[0].negatives == rows[2]["negative"][:-1]
     assert "left out 2 of 4 queries" in caplog.text
     assert "1 candidate(s) are among both the positives and the negatives" in caplog.text
 
@@ -222,7 +222,7 @@ def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folde
     rows = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(150)] + [{"_id": "e", "text": ""}]
     write_lines(folder / "corpus.jsonl", rows)
     task = read_task("retrieval", folder)
-    assert "title 3 body" in task.texts and len(task.corpora[""]) == 150
+    assert "title 3 body" in task.texts and len(task.shared) == 150
     assert "left out 1 document(s) without text, such as 'e'" in caplog.text
 
 
@@ -281,12 +281,9 @@ def test_a_split_shares_no_query_and_keeps_the_corpus(kind, reranking, folder):
     task = reranking if kind == "reranking" else read_task("retrieval", folder)
     first, second = task.split(0.5, seed=1)
     assert len(first) + len(second) == len(task) and len(first) == len(task) // 2
-    texts = [
-        {getattr(query, "text", getattr(query, "query", None)) for query in part.queries} for part in (first, second)
-    ]
-    assert not texts[0] & texts[1]
+    assert not {query.text for query in first.units} & {query.text for query in second.units}
     if kind == "retrieval":
-        assert first.corpora is second.corpora is task.corpora
+        assert first.shared is second.shared is task.shared
     values = [part.evaluate(encode).scores["value"] for part in (first, second)]
     whole = task.evaluate(encode).scores["value"]
     assert sorted(np.concatenate(values)) == pytest.approx(sorted(whole))
@@ -301,58 +298,6 @@ def test_intervals_resample_the_queries(kind, reranking, folder):
     drawn = np.random.default_rng(5).integers(len(task), size=(1000, len(task)))
     differences = 100 * (after.scores["value"] - before.scores["value"])[drawn].mean(axis=1)
     assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])))
-
-
-# --- USEB ------------------------------------------------------------------------------------------------------------
-
-
-def test_askubuntu_of_useb_is_read(tmp_path):
-    write = lambda name, lines: (tmp_path / name).write_text("".join(line + "\n" for line in lines))  # noqa: E731
-    write("text_tokenized.txt", [f"{i}\ttitle {i}\tbody {i}" for i in range(6)])
-    write("test.txt", ["0\t1 9\t1 2 3\t9.0 8.0 7.0", "4\t\t1 2\t1.0 2.0"])
-    write("dev.txt", ["5\t2\t1 2 3\t9.0 8.0 7.0"])
-    task = read_task("reranking", tmp_path)
-    assert len(task) == 1 and task.queries[0].query == "title 0"
-    assert task.queries[0].positives == ["title 1"] and task.queries[0].negatives == ["title 2", "title 3"]
-    assert read_task("reranking", tmp_path / "dev.txt").queries[0].positives == ["title 2"]
-    write("test.txt", ["0\t1\t1 77\t9.0 8.0"])
-    with pytest.raises(ValueError, match="test.txt, line 1: question 77 is not in text_tokenized.txt"):
-        read_task("reranking", tmp_path)
-
-
-def test_scidocs_of_useb_is_one_task_with_four_subsets(tmp_path):
-    corpus = {str(i): {"title": f"paper {i}"} for i in range(6)} | {"6": {"title": None}}
-    judged = {"0": {"1": 1, "2": 0, "6": 1}}
-    names = ["cite", "cocite", "coview", "coread"]
-    data = {"corpus": corpus, "test": {name: judged for name in names}, "valid": {}}
-    (tmp_path / "data.json").write_text(json.dumps(data))
-    task = read_task("reranking", tmp_path)
-    assert len(task) == 4 and task.queries[0].positives == ["paper 1"] and task.queries[0].negatives == ["paper 2"]
-    result = task.evaluate(encode)
-    assert set(result.details["map_by_subset"]) == set(names)
-
-
-def test_cqadupstack_of_useb_searches_each_forum_without_its_queries(tmp_path):
-    pytest.importorskip("pytrec_eval")
-    corpus = {forum: {f"{forum}{i}": f"{forum} question {i}" for i in range(5)} for forum in ("gis", "tex")}
-    split = {"test": {forum: {f"{forum}0": [f"{forum}1"]} for forum in corpus}, "valid": {}}
-    (tmp_path / "corpus.json").write_text(json.dumps(corpus))
-    (tmp_path / "retrieval_split.json").write_text(json.dumps(split))
-    task = read_task("retrieval", tmp_path)
-    assert len(task) == 2 and list(task.corpora["tex"]) == ["tex1", "tex2", "tex3", "tex4"]
-    angle = {text: 0.1 * int(text.split()[-1]) for texts in corpus.values() for text in texts.values()}
-    result = task.evaluate(lambda texts: [[np.cos(angle[text]), np.sin(angle[text])] for text in texts])
-    assert result.metrics["ndcg@10"] == 100 and result.details["ndcg@10_by_corpus"] == {"gis": 100, "tex": 100}
-
-
-def test_twitter_paraphrases_of_useb_leave_out_undecided_pairs(tmp_path):
-    url, pit = tmp_path / "Twitter_URL_Corpus_test.txt", tmp_path / "test.data"
-    url.write_text("a\tb\t(4, 6)\thttp\nc\td\t(3, 6)\thttp\ne\tf\t(0, 6)\thttp\n")
-    pit.write_text("1\ttopic\ta\tb\t5\ttags\ttags\n1\ttopic\tc\td\t2\ttags\ttags\n1\ttopic\te\tf\t3\ttags\ttags\n")
-    assert read_task("pairs", url).pairs.scores == [1.0, 0.0]
-    assert read_task("pairs", pit).pairs.scores == [1.0, 0.0]
-    with pytest.raises(ValueError, match="is a folder. Name a file of pairs"):
-        read_task("pairs", tmp_path)
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,355 @@
+"""Reranking and retrieval: how high the relevant documents of a query stand among its candidates, or in a corpus."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from sklearn.metrics import average_precision_score
+from transformers.utils import logging
+
+from ...data.read import SUFFIX, open_table
+from ...ops.extras import require_extra
+from ...search.exact import ExactIndex
+from .base import TaskResult, UserTask, distinct, fingerprints, unit_length
+from .reading import checked_text, file_of, read_columns, short_name
+
+logger = logging.get_logger(__name__)
+
+MRR_CUTOFF = 10
+DEPTH = 100
+_TREC_NAMES = {"ndcg@10": "ndcg_cut_10", "recall@100": "recall_100"}
+_QREL_COLUMNS = ["query-id", "corpus-id", "score"]
+
+
+@dataclass
+class RankedQuery:
+    """A query and its candidates.
+
+    Args:
+        text (`str`): The query.
+        positives (`list[str]`): The relevant candidates.
+        negatives (`list[str]`): The other candidates.
+    """
+
+    text: str
+    positives: list[str]
+    negatives: list[str]
+
+
+@dataclass
+class JudgedQuery:
+    """A query and the judgements of documents for it.
+
+    Args:
+        id (`str`): Its id. A document with the same id and text is the query itself, and never retrieved for it.
+        text (`str`): The query.
+        relevance (`dict[str, int]`): Relevance by document id; 0 for a document that is not relevant.
+    """
+
+    id: str
+    text: str
+    relevance: dict[str, int]
+
+
+Query = TypeVar("Query", RankedQuery, JudgedQuery)
+
+
+class RankingTask(UserTask[Query]):
+    """A task that ranks documents for queries, each with a prompt of the model before it.
+
+    Args:
+        source (`str`): The file or folder.
+        name (`str`): Short name.
+        units (`list`): The queries. Those for which every ranking would be right are left out with a warning.
+        shared (`dict[str, str]`, *optional*): The documents of a corpus, by id.
+
+    Raises:
+        ValueError: If no query is left.
+    """
+
+    unit = "query"
+    #: What the queries that are left out lack, for messages.
+    lacking: str
+    query_prompt = document_prompt = ""
+
+    def __init__(self, source: str, name: str, units: list[Query], shared: dict[str, str] | None = None):
+        kept = [query for query in units if self._can_be_scored(query)]
+        super().__init__(source, name, kept, shared)
+        if not kept:
+            raise ValueError(f"{source}: none of the {len(units)} queries has {self.lacking}.")
+        if len(kept) < len(units):
+            logger.warning(
+                f"{source}: left out {len(units) - len(kept)} of {len(units)} queries, because a query needs "
+                f"{self.lacking}."
+            )
+        self._list_texts()
+
+    @staticmethod
+    @abstractmethod
+    def _can_be_scored(query: Query) -> bool:
+        """Return whether rankings of a query can be right or wrong."""
+
+    @abstractmethod
+    def _documents(self) -> Iterable[str]:
+        """Yield the documents, without their prompt."""
+
+    def _list_texts(self) -> None:
+        """Set `texts` to the queries and documents with their prompts, and `_rows` to where each is."""
+        queries = [self.query_prompt + query.text for query in self.units]
+        documents = [self.document_prompt + text for text in self._documents()]
+        self.texts, positions = distinct([*queries, *documents])
+        self._query_rows, self._document_rows = np.split(positions, [len(queries)])
+
+    def with_prompts(self, query: str, document: str) -> Self:
+        """Return the task with these prompts; see [`UserTask.with_prompts`]."""
+        prompted = copy(self)
+        prompted.query_prompt, prompted.document_prompt = query, document
+        prompted._list_texts()
+        return prompted
+
+    def _result(
+        self, values: dict[str, Sequence[float]], units: Sequence[Sequence[str]], **details: Any
+    ) -> TaskResult:
+        """Average the metrics over the queries; the first one is resampled."""
+        prompts = {"query": self.query_prompt, "document": self.document_prompt}
+        details |= {"prompts": prompts} if any(prompts.values()) else {}
+        fingerprint = fingerprints(units)
+        scores = {"value": np.array(values[self.metric]), "gold": fingerprint, "unit": fingerprint}
+        metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
+        return TaskResult(metrics, scores, {"examples": len(self), **details})
+
+
+# --- reranking -------------------------------------------------------------------------------------------------------
+
+
+class RerankingTask(RankingTask[RankedQuery]):
+    """Rank the candidates of each query by their cosine with it; see [`RankingTask`]."""
+
+    kind, metric, lacking = "reranking", "map", "both positives and negatives"
+
+    @staticmethod
+    def _can_be_scored(query: RankedQuery) -> bool:
+        return bool(query.positives and query.negatives)
+
+    def _documents(self) -> Iterable[str]:
+        return (text for query in self.units for text in [*query.positives, *query.negatives])
+
+    def linking_texts(self, unit: RankedQuery) -> Sequence[str]:
+        """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
+        return [unit.text, *unit.positives]
+
+    def score(self, embeddings: np.ndarray) -> TaskResult:
+        """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
+        x = unit_length(embeddings.astype(np.float64))
+        precision, reciprocal = [], []
+        sizes = [len(query.positives) + len(query.negatives) for query in self.units]
+        candidates = np.split(self._document_rows, np.cumsum(sizes)[:-1])
+        for query, row, rows in zip(self.units, self._query_rows, candidates, strict=True):
+            cosines = x[rows] @ x[row]
+            relevant = np.arange(len(cosines)) < len(query.positives)
+            precision.append(average_precision_score(relevant, cosines))
+            # Of candidates with equal cosines, the relevant one counts as the last.
+            rank = 1 + int((cosines[~relevant] >= cosines[relevant].max()).sum())
+            reciprocal.append(1 / rank if rank <= MRR_CUTOFF else 0.0)
+        return self._result(
+            {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
+            [(query.text, *query.positives, "", *query.negatives) for query in self.units],
+            protocol="candidates ranked by cosine, mean over the queries",
+            candidates=sum(sizes),
+        )
+
+
+def read_reranking(path: Path) -> RerankingTask:
+    """Read a reranking task from a JSON or parquet file.
+
+    A row has the columns `query`, `positive` and `negative`, the last two of them lists, as in sentence-transformers'
+    `RerankingEvaluator`. A candidate that is in both lists counts as a positive.
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `RerankingTask`: The task.
+
+    Raises:
+        ValueError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
+    """
+    queries, in_both = [], 0
+    for where, (query, positives, negatives) in read_columns(path, "query", "positive", "negative"):
+        relevant = _texts(positives, f"{where}, column positive")
+        others = _texts(negatives, f"{where}, column negative")
+        kept = [text for text in others if text not in set(relevant)]
+        in_both += len(others) - len(kept)
+        queries.append(RankedQuery(checked_text(query, where), relevant, kept))
+    if in_both:
+        logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
+    return RerankingTask(str(path), short_name(path), queries)
+
+
+def _texts(cell: Any, where: str) -> list[str]:
+    """Return the distinct texts of a list."""
+    if cell is not None and not isinstance(cell, (list, tuple)):
+        raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
+    return list(dict.fromkeys(checked_text(text, where) for text in cell or ()))
+
+
+# --- retrieval -------------------------------------------------------------------------------------------------------
+
+
+class RetrievalTask(RankingTask[JudgedQuery]):
+    """Rank all documents of a corpus by their cosine with each query; see [`RankingTask`].
+
+    The metrics are those of trec_eval, through pytrec_eval: nDCG@10 with the relevance as linear gain, the reciprocal
+    rank of the first relevant document among the first 10, and recall among the first 100.
+    """
+
+    kind, metric, lacking = "retrieval", "ndcg@10", "a relevant document"
+    shared: dict[str, str]
+
+    @staticmethod
+    def _can_be_scored(query: JudgedQuery) -> bool:
+        return max(query.relevance.values(), default=0) > 0
+
+    def _documents(self) -> Iterable[str]:
+        return self.shared.values()
+
+    def linking_texts(self, unit: JudgedQuery) -> Sequence[str]:
+        """Return the query."""
+        return [unit.text]
+
+    def score(self, embeddings: np.ndarray) -> TaskResult:
+        """Search the corpus and compute the metrics; see [`UserTask.score`]."""
+        x = unit_length(embeddings.astype(np.float32))
+        index = ExactIndex(x.shape[1])
+        index.add(x[self._document_rows])
+        rankings = index.search(x[self._query_rows], min(DEPTH + 1, len(self.shared)))[1]
+        ids = list(self.shared)
+        run, judgements = {}, {}
+        for number, (query, ranking) in enumerate(zip(self.units, rankings.tolist(), strict=True)):
+            # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
+            # separately.
+            itself = query.id if self.shared.get(query.id, "").endswith(query.text) else None
+            retrieved = [ids[position] for position in ranking if ids[position] != itself][:DEPTH]
+            # trec_eval breaks ties by id, so the scores that it gets are ranks.
+            run[str(number)] = {id: float(DEPTH - rank) for rank, id in enumerate(retrieved)}
+            judgements[str(number)] = query.relevance
+        evaluator = _pytrec_eval().RelevanceEvaluator(judgements, {"ndcg_cut.10", "recall.100", "recip_rank"})
+        found = evaluator.evaluate(run)
+        rows = [found[str(number)] for number in range(len(self))]
+        # The reciprocal rank of the first relevant document is at least 1 / 10 if it is among the first 10.
+        reciprocal = [r if (r := row["recip_rank"]) > 1 / (MRR_CUTOFF + 0.5) else 0.0 for row in rows]
+        values = {name: [row[trec] for row in rows] for name, trec in _TREC_NAMES.items()}
+        return self._result(
+            {"ndcg@10": values["ndcg@10"], f"mrr@{MRR_CUTOFF}": reciprocal, "recall@100": values["recall@100"]},
+            [
+                (query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items())))
+                for query in self.units
+            ],
+            protocol="exact search by cosine; metrics of trec_eval, mean over the queries",
+            documents=len(self.shared),
+        )
+
+
+def _pytrec_eval() -> Any:
+    return require_extra("pytrec_eval", "retrieval", "a retrieval task")
+
+
+def read_retrieval(path: Path) -> RetrievalTask:
+    """Read a retrieval task from a folder in BEIR's layout.
+
+    Documents have `_id`, `text` and possibly `title`, which is put before the text, and queries have `_id` and `text`.
+    Judgements are those of `qrels/test.tsv`, or of the only file in `qrels`. To use another one, name the file itself:
+    `folder/qrels/dev.tsv`.
+
+    Args:
+        path (`Path`): The folder, or a file in its folder `qrels`.
+
+    Returns:
+        `RetrievalTask`: The task.
+
+    Raises:
+        ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
+            malformed, or name unknown queries or documents.
+    """
+    _pytrec_eval()  # a missing package is reported before anything is read
+    folder, qrels = (path.parent.parent, path) if path.is_file() else (path, _find_qrels(path))
+    corpus, queries = (_read_texts(folder, stem) for stem in ("corpus", "queries"))
+    relevance = _read_qrels(qrels, queries, corpus)
+    if empty := [id for id, text in corpus.items() if not text]:
+        logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
+    judged = [JudgedQuery(id, queries[id], documents) for id, documents in relevance.items()]
+    documents = {id: text for id, text in corpus.items() if text}
+    return RetrievalTask(str(path), short_name(folder), judged, documents)
+
+
+def _find_qrels(folder: Path) -> Path:
+    files = sorted(path for path in (folder / "qrels").glob("*") if SUFFIX.search(path.name))
+    named = [path for path in files if short_name(path) == "test"]
+    if len(named) == 1 or len(files) == 1:
+        return (named or files)[0]
+    if not files:
+        raise ValueError(f"{folder}: there is no qrels/test.tsv with the judgements.")
+    raise ValueError(
+        f"{folder / 'qrels'}: there are {', '.join(path.name for path in files)}, and not one test.tsv. Name the "
+        f"file: retrieval={files[0]}."
+    )
+
+
+def _read_texts(folder: Path, stem: str) -> dict[str, str]:
+    """Read the corpus or the queries by id. A document may be empty; a query may not."""
+    path = file_of(folder, stem) if folder.is_dir() else None
+    if path is None:
+        raise ValueError(
+            f"{folder}: there is no {stem}.jsonl. A retrieval task is a folder in BEIR's layout, with corpus.jsonl, "
+            "queries.jsonl and qrels/test.tsv."
+        )
+    table = open_table(path)
+    if missing := {"_id", "text"} - set(table.columns):
+        raise ValueError(f"{path}: no column {min(missing)!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    texts: dict[str, str] = {}
+    titled = stem == "corpus" and "title" in table.columns
+    for number, (id, text, *title) in table.rows(["_id", "text", *(["title"] if titled else [])]):
+        where = table.at(number)
+        if id is None or not str(id) or str(id) in texts:
+            state = f"{str(id)!r} occurs a second time. Ids must be unique" if id else "is empty"
+            raise ValueError(f"{where}: the _id {state}.")
+        joined = " ".join(part.strip() for part in (*title, text) if part).strip()
+        texts[str(id)] = joined if stem == "corpus" else checked_text(text, where)
+    return texts
+
+
+def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Read the relevance of documents by query, in the order of the file."""
+    table = open_table(path)
+    if missing := [column for column in _QREL_COLUMNS if column not in table.columns]:
+        raise ValueError(
+            f"{path}, line 1: no column {missing[0]!r}. The header of judgements is query-id, corpus-id, score, "
+            "separated by tabs."
+        )
+    relevance: dict[str, dict[str, int]] = {}
+    unknown: dict[str, list[str]] = {"query": [], "document": []}
+    for number, (query, document, score) in table.rows(_QREL_COLUMNS):
+        where, query, document = table.at(number), str(query), str(document)
+        try:
+            grade = int(score)
+        except (TypeError, ValueError):
+            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
+        for what, id, known in (("query", query, queries), ("document", document, corpus)):
+            if id not in known:
+                unknown[what].append(f"{id!r} ({where})")
+        if document in relevance.setdefault(query, {}):
+            raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
+        relevance[query][document] = grade
+    for what, places in unknown.items():
+        if places:
+            raise ValueError(
+                f"{path}: {len(places)} judgement(s) name a {what} that does not exist; the first is {places[0]}. "
+                "Remove them, or use the corpus and queries that they were made for."
+            )
+    if not relevance:
+        raise ValueError(f"{path}: there are no judgements in this file.")
+    return relevance
