@@ -1,28 +1,36 @@
-"""The command `simcse-hf demo`: serve a web page that searches an index and compares sentences."""
+"""The command `simcse-hf demo`: serve a web page that searches an index and compares two sentences."""
 
 import argparse
-from typing import Any
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+from html import escape
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
 from .search import add_search_options, open_index
 
+if TYPE_CHECKING:
+    from ..search import SentenceIndex
+    from ..search.sentences import Match
+
+MAX_BODY = 2**20  # bytes of a request; the longest accepted texts need less
+_MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
+_MAX_CHARACTERS = 10_000  # of a text; a longer one takes seconds, and no encoder reads it to its end
+_COMPARED = ("A man is playing a guitar.", "A woman plays the violin.")
+
+Message = MutableMapping[str, Any]
+
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "demo",
-        "Serve a web page that searches an index, compares sentences, draws their similarities as a heat map and "
-        "measures the geometry of the embeddings. Everything stays on this machine.",
-    )
-    parser.add_argument(
-        "--index",
-        required=True,
-        nargs="+",
-        metavar="FOLDER",
-        help="folder that `simcse-hf index` wrote; two folders, made with different models, stand side by side",
-    )
+    purpose = "Serve a web page that searches an index and compares two sentences. Everything stays on this machine."
+    parser = command_parser("demo", purpose)
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
     add_search_options(parser)
     add_model_options(parser, default="the model that the index names")
-    parser.add_argument("--pairs", metavar="FILE", help="scored pairs, such as STS-B, to measure alignment on")
     group = parser.add_argument_group("server")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
@@ -49,54 +57,168 @@ def demo_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If the index cannot be opened, or the address is in use.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.port > 65535:
         parser.error(f"--port must be between 1 and 65535, got {arguments.port}")
-    if len(arguments.index) > 2:
-        parser.error(f"--index takes one or two folders, got {len(arguments.index)}")
-    if len(arguments.index) > 1 and (arguments.model or arguments.pooler_type):
-        parser.error("--model and --pooler_type belong to one index: without them each index uses its own")
+    _import_gradio()  # fails before a large index is read
+    from starlette.middleware import Middleware
 
-    from .demo_page import build_demo, import_gradio
-
-    import_gradio()  # fails before a large index is read
-    pairs = None
-    if arguments.pairs is not None:
-        from ..evaluation.sts_data import read_pairs_argument
-
-        pairs = read_pairs_argument(arguments.pairs)
-    indexes = [open_index(folder, arguments) for folder in arguments.index]
-    page = build_demo(indexes, top_k=arguments.top_k, threshold=arguments.threshold, pairs=pairs)
-    _launch(page, arguments)
+    index = open_index(arguments.index, arguments)
+    page = build_demo(index, top_k=arguments.top_k, threshold=arguments.threshold)
+    guard = Middleware(DemoGuard, host=arguments.host, allowed=arguments.allowed_hosts)
+    address = {"server_name": arguments.host, "server_port": arguments.port}
+    alone = {"share": False, "ssr_mode": False, "run_history": False, "footer_links": [], "max_file_size": MAX_BODY}
+    shown = {"show_error": True, "quiet": True, "prevent_thread_lock": True}
+    try:
+        page.launch(**address, **alone, **shown, app_kwargs={"middleware": [guard]})
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on {arguments.host}, port {arguments.port}: name another --port or --host ({error})"
+        ) from error
     print(f"Serving on {page.local_url}; interrupt (Ctrl-C) to stop.", flush=True)
     page.block_thread()
     return 0
 
 
-def _launch(page: Any, arguments: argparse.Namespace) -> None:
-    """Serve the page in a thread of its own, without anything that gradio would load from elsewhere."""
-    from starlette.middleware import Middleware
+def _import_gradio() -> Any:
+    from ..ops.extras import require_extra
 
-    from .demo_guard import MAX_BODY, DemoGuard, guard_settings
+    # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    return require_extra("gradio", "demo", "the demo")
 
-    guard = Middleware(DemoGuard, **guard_settings(arguments.host, arguments.allowed_hosts))
-    try:
-        page.launch(
-            server_name=arguments.host,
-            server_port=arguments.port,
-            app_kwargs={"middleware": [guard]},
-            max_file_size=MAX_BODY,
-            share=False,
-            ssr_mode=False,
-            run_history=False,
-            footer_links=[],
-            show_error=True,
-            quiet=True,
-            prevent_thread_lock=True,
+
+def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | None = None) -> Any:
+    """Build the page without serving it.
+
+    Args:
+        index (`SentenceIndex`): The index, which is searched with its own model.
+        top_k (`int`, *optional*, defaults to `5`): Number of sentences that the page shows first.
+        threshold (`float`, *optional*): Lowest cosine similarity that the page shows first. By default it shows all.
+
+    Returns:
+        `gradio.Blocks`: The page.
+
+    Raises:
+        ImportError: If gradio is not installed; the message names the extra.
+    """
+    gr = _import_gradio()
+
+    def search(query: str, top_k: int, threshold: float) -> str:
+        if problem := _problem(query):
+            return problem
+        best = index.search([query], top_k=int(top_k))[0]
+        found = [match for match in best if match.score >= threshold]
+        return _table(found, index.kept) if found else f"The best sentence has a cosine of {best[0].score:.2f} only."
+
+    def compare(first: str, second: str) -> str:
+        return _problem(first) or _problem(second) or f"Cosine: {index.model.similarity(first, second):.4f}"
+
+    name, pooler = str(getattr(index.model, "name_or_path", "")), getattr(index.model, "pooler_type", "its own")
+    step = max(1, len(index) // 4)
+    examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))[:4]
+    with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
+        gr.Markdown(
+            f"# Sentence search\n{len(index):,} sentences, model `{Path(name).name if Path(name).exists() else name}` "
+            f"with pooler `{pooler}`"
         )
-    except OSError as error:
-        raise ValueError(
-            f"cannot listen on {arguments.host}, port {arguments.port}: name another --port or --host ({error})"
-        ) from error
+        with gr.Tab("Search"):
+            with gr.Row(equal_height=True):
+                query = gr.Textbox(label="Query", placeholder="Type a sentence", elem_id="query", scale=6)
+                button = gr.Button("Search", variant="primary", elem_id="search", scale=1)
+            with gr.Row():
+                most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
+                least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
+            results = gr.HTML(elem_id="results", render=False)
+            inputs = [query, most, least]
+            rows = [[text, top_k, least.value] for text in examples]
+            options = {"fn": search, "outputs": results, "run_on_click": True, "cache_examples": False}
+            gr.Examples(rows, inputs, label="Examples: sentences of the index", elem_id="examples", **options)
+            results.render()
+            gr.on([button.click, query.submit], search, inputs, results, api_name="search")
+        with gr.Tab("Compare", elem_id="compare-tab"):
+            sides = [gr.Textbox(text, label=label) for label, text in zip(("First", "Second"), _COMPARED, strict=True)]
+            button, cosine = gr.Button("Compare", variant="primary", elem_id="compare"), gr.Markdown(elem_id="cosine")
+            gr.on([button.click, *(side.submit for side in sides)], compare, sides, cosine, api_name="compare")
+    return page
+
+
+def _problem(text: str) -> str | None:
+    """Return the message for a text that the demo does not take."""
+    if not text.strip():
+        return "Type a sentence first."
+    too_long = f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
+    return too_long if len(text) > _MAX_CHARACTERS else None
+
+
+def _table(matches: "Sequence[Match]", kept: Sequence[str]) -> str:
+    """Write matches as a table with a bar for each cosine. Markup in a sentence is shown as text."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("Cosine", "Row", "Sentence", *kept))
+    bar = "background: linear-gradient(90deg, #fdba7480 {:.0f}%, transparent 0); min-width: 8em"
+    rows = "".join(
+        f'<tr><td style="{bar.format(100 * max(match.score, 0))}">{match.score:.4f}</td><td>{match.row}</td>'
+        f"<td>{escape(match.sentence)}</td>{''.join(f'<td>{escape(match.columns[name])}</td>' for name in kept)}</tr>"
+        for match in matches
+    )
+    return f'<div class="prose"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+class DemoGuard:
+    """ASGI middleware that refuses requests that no visitor of the page makes.
+
+    A page of another site can make a browser send requests to this machine. Such a request names the site in `Origin`,
+    or, if the site's own name was made to point to this machine (DNS rebinding), in `Host`. Files and requests that
+    are too large are refused as well.
+
+    Args:
+        app (`Callable`): The application behind it.
+        host (`str`): The address that the demo listens on. On a wildcard address every IP address is a name of the
+            demo, because rebinding needs a name.
+        allowed (`Sequence[str]`, *optional*): Further names of this machine, such as that of a proxy before it.
+    """
+
+    def __init__(self, app: Any, host: str, allowed: Sequence[str] = ()) -> None:
+        self.app, self.any_address = app, host in ("0.0.0.0", "::", "")
+        own = (socket.gethostname(), socket.getfqdn()) if self.any_address else ()
+        self.names = {name.lower() for name in ("localhost", "127.0.0.1", "::1", host, *allowed, *own)}
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        """Answer a refused request with its reason, and hand any other one on."""
+        from starlette.responses import PlainTextResponse
+
+        if scope["type"] in ("http", "websocket") and (refusal := self._refusal(scope)):
+            await PlainTextResponse(refusal[1], refusal[0], {"connection": "close"})(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            # A body without a declared length: the application sees a visitor who has gone away.
+            return {"type": "http.disconnect"} if received > MAX_BODY else message
+
+        await self.app(scope, bounded, send)
+
+    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host, length = headers.get("host", ""), headers.get("content-length", "0")
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+            known = name in self.names or (self.any_address and ip_address(name) is not None)
+        except ValueError:
+            known = False
+        if not known:
+            return 403, f"host {host!r} is not a name of this demo: start it with --allowed_hosts {host}"
+        if urlsplit(headers.get("origin", f"//{host}")).netloc != host:
+            return 403, "requests from other sites are refused"
+        if scope["path"].rstrip("/").endswith("/upload"):
+            return 403, "the demo takes no files"
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            return 413, f"the demo takes requests of at most {MAX_BODY} bytes"
+        return None

@@ -1,52 +1,23 @@
-"""The demo's page, used as a person would: in a browser, against the command itself, which may reach nothing else."""
+"""The demo's page, asked over HTTP as its own script asks it, and the guard before it."""
 
-import base64
-import builtins
-import csv
+import asyncio
 import http.client
-import io
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
-import time
 import urllib.error
-import urllib.parse
 import urllib.request
 
 import pytest
 import torch
-from browser_helpers import errors, open_browser
 from conftest import tiny_config
-from evaluation_helpers import write
 from transformers import BertTokenizer
 
-from simcse_hf.cli.demo import demo_main
-from simcse_hf.cli.demo_page import build_demo
-from simcse_hf.evaluation.geometry import alignment, uniformity
+from simcse_hf.cli.demo import MAX_BODY, DemoGuard, build_demo, demo_main
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import SentenceIndex
 
-# The command, which notes the hosts that its process looks up or connects to. A shell starts a background job with
-# SIGINT ignored, and child processes inherit that, so the default handler is restored here.
-PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-notes = open(sys.argv.pop(1), "w", buffering=1)
-
-def note(event, arguments):
-    if event == "socket.getaddrinfo":
-        print(arguments[0], file=notes)
-    elif event == "socket.connect" and isinstance(arguments[1], tuple):
-        print(arguments[1][0], file=notes)
-
-sys.addaudithook(note)
-from simcse_hf.cli.demo import demo_main
-sys.exit(demo_main(sys.argv[1:]))
-"""
 WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [
     "a cat sat on a mat",
@@ -66,214 +37,44 @@ def free_port():
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, tokenizer: BertTokenizer):
+def folder(tmp_path_factory, tokenizer: BertTokenizer):
+    """An index with a kept column, beside its model."""
+    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
     torch.manual_seed(1)
     config = tiny_config("bert")
     base = tmp_path_factory.mktemp("demo")
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "model")
-    tokenizer.save_pretrained(base / "model")
-    SentenceIndex.build(SimCSE(base / "model", device="cpu"), SENTENCES).save(base / "index")
-    pairs = [(5, SENTENCES[0], SENTENCES[4]), (4.5, SENTENCES[1], SENTENCES[2]), (1, SENTENCES[0], SENTENCES[5])]
-    write(base / "pairs.tsv", ["\t".join(map(str, pair)) for pair in pairs])
+    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "my-model")
+    tokenizer.save_pretrained(base / "my-model")
+    rows = [json.dumps({"text": text, "author": f"author <{row}>"}) for row, text in enumerate(SENTENCES)]
+    (base / "texts.jsonl").write_text("\n".join(rows))
+    model = SimCSE(base / "my-model", device="cpu")
+    SentenceIndex.build(model, base / "texts.jsonl", column="text", keep=["author"]).save(base / "index")
     return base
 
 
 @pytest.fixture(scope="module")
-def model(folders):
-    return SimCSE(folders / "model", device="cpu")
+def index(folder):
+    return SentenceIndex.load(folder / "index", SimCSE(folder / "my-model", device="cpu"))
 
 
 @pytest.fixture(scope="module")
-def index(folders, model):
-    return SentenceIndex.load(folders / "index", model)
+def demo(folder):
+    """Run the command until it waits for the interrupt; return its address and the hosts that it looked up."""
+    from gradio import Blocks
 
+    port, pages, hosts, look_up = free_port(), [], [], socket.getaddrinfo
 
-@pytest.fixture(scope="module")
-def demo(folders):
-    """Start the command with --top_k 4 and --pairs, and return its address and process."""
-    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
-    port = free_port()
-    options = ["--index", folders / "index", "--port", str(port), "--top_k", "4", "--pairs", folders / "pairs.tsv"]
-    log = (folders / "log").open("w+")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, folders / "hosts", *options, "--device", "cpu"],
-        stdout=log,
-        stderr=log,
-        env=environment,
-    )
-    address = f"http://127.0.0.1:{port}/"
-    try:
-        for _ in range(WAIT * 5):
-            try:
-                urllib.request.urlopen(address, timeout=WAIT).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folders / "log").read_text()
-                time.sleep(0.2)
-        yield address, process
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
+    def noted(host, *rest, **more):
+        hosts.append(host)
+        return look_up(host, *rest, **more)
 
-
-@pytest.fixture(scope="module")
-def browser(demo, tmp_path_factory):
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        opened.get(demo[0])
-        yield opened
-
-
-def until(browser, condition):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    return WebDriverWait(browser, WAIT).until(lambda _: condition())
-
-
-def element(browser, selector):
-    """The element that is shown."""
-
-    def shown():
-        return next((each for each in browser.find_elements("css selector", selector) if each.is_displayed()), None)
-
-    return until(browser, shown)
-
-
-def enter(browser, name, text):
-    box = element(browser, f"#{name} textarea, #{name} input")
-    box.clear()
-    box.send_keys(text)
-
-
-def rows(browser):
-    """Texts of the result table, one list per row. A script in the browser reads them all at once."""
-    script = """return [...document.querySelectorAll('#results tbody tr')].map(
-        row => [...row.querySelectorAll('td')].map(cell => cell.innerText.trim()))"""
-    return [row for row in browser.execute_script(script) if any(row)]
-
-
-def downloaded(browser, selector):
-    """The rows of the CSV file behind a download link."""
-    address = element(browser, f"{selector} a[download]").get_attribute("href")
-    return list(csv.reader(io.StringIO(base64.b64decode(address.partition("base64,")[2]).decode())))
-
-
-@pytest.mark.slow
-def test_the_page_names_the_model_and_the_index(browser, folders):
-    text = element(browser, ".gradio-container").text
-    assert str(folders / "model") in text and "6 sentences, embeddings of 32 dimensions" in text
-
-
-@pytest.mark.slow
-def test_search_shows_the_ranked_sentences_of_the_index_and_offers_them_as_csv(browser, index):
-    enter(browser, "query", QUERY)
-    element(browser, "#search").click()
-    expected = index.search(QUERY, top_k=4, threshold=None)
-    assert len(expected) == 4
-    until(browser, lambda: len(rows(browser)) == 4)
-    assert rows(browser) == [[str(i), f"{score:.4f}", text] for i, (text, score) in enumerate(expected, start=1)]
-    header, *table = downloaded(browser, "#results")
-    assert header == ["model", "rank", "cosine", "sentence"]
-    assert [(row[3], float(row[2])) for row in table] == [(text, pytest.approx(score)) for text, score in expected]
-
-
-@pytest.mark.slow
-def test_an_example_fills_in_the_query(browser):
-    enter(browser, "query", "")
-    element(browser, "#examples button, #examples td").click()
-    until(browser, lambda: element(browser, "#query textarea, #query input").get_attribute("value") == SENTENCES[0])
-
-
-@pytest.mark.slow
-def test_enter_searches_and_markup_in_a_sentence_is_shown_as_text(browser, index):
-    enter(browser, "query", SENTENCES[3] + "\n")
-    until(browser, lambda: rows(browser) and rows(browser)[0] == ["1", "1.0000", SENTENCES[3]])
-
-
-@pytest.mark.slow
-def test_an_empty_query_gets_a_message_and_no_results(browser):
-    enter(browser, "query", "the cat")
-    element(browser, "#search").click()
-    until(browser, lambda: rows(browser))
-    enter(browser, "query", "   ")
-    element(browser, "#search").click()
-    until(browser, lambda: element(browser, "#search-message").text == "Type a query first.")
-    assert rows(browser) == []
-
-
-@pytest.mark.slow
-def test_a_threshold_that_hides_everything_gets_a_message_with_the_best_score(browser, index):
-    box = element(browser, "input[type=number][aria-label*='Lowest cosine similarity']")
-    enter(browser, "query", QUERY)
-    box.send_keys("\ue009a\ue000" + "0.99")  # replaces what control + a selects
-    element(browser, "#search").click()
-    best = index.search(QUERY, top_k=1, threshold=None)[0][1]
-    message = (
-        "No sentence has a cosine similarity of at least 0.99 with this query. The best one has "
-        f"{best:.2f}: lower the threshold."
-    )
-    until(browser, lambda: element(browser, "#search-message").text == message)
-    assert rows(browser) == []
-
-
-@pytest.mark.slow
-def test_two_sentences_are_compared(browser, model):
-    element(browser, "#compare-tab-button").click()
-    enter(browser, "first", SENTENCES[0])
-    element(browser, "#compare").click()
-    message = "Type both sentences: the second one is empty."
-    until(browser, lambda: element(browser, "#cosine").text == message)
-    enter(browser, "second", SENTENCES[2])
-    element(browser, "#compare").click()
-    score = model.similarity(SENTENCES[0], SENTENCES[2])
-    until(browser, lambda: element(browser, "#cosine").text == f"Cosine: {score:.4f}")
-
-
-@pytest.mark.slow
-def test_the_heat_map_shows_all_similarities_and_offers_them_as_csv(browser, model):
-    element(browser, "#heat-tab-button").click()
-    enter(browser, "lines", SENTENCES[0])
-    element(browser, "#draw").click()
-    message = "Type 2 to 40 sentences, one per line; there are 1."
-    until(browser, lambda: element(browser, "#heat-message").text == message)
-    enter(browser, "lines", "\n".join(SENTENCES[:4]))
-    element(browser, "#draw").click()
-    cells = until(browser, lambda: browser.find_elements("css selector", "#heat tbody td"))
-    expected = model.similarity(SENTENCES[:4], SENTENCES[:4])
-    assert [cell.text for cell in cells] == [f"{score:.2f}" for score in expected.flatten().tolist()]
-    header, *table = downloaded(browser, "#heat")
-    assert header == ["model", "sentence", *SENTENCES[:4]]
-    torch.testing.assert_close(
-        torch.tensor([[float(score) for score in row[2:]] for row in table]), expected, rtol=0, atol=1e-5
-    )
-
-
-@pytest.mark.slow
-def test_geometry_measures_the_sentences_of_the_index_and_the_positive_pairs(browser, model):
-    element(browser, "#geometry-tab-button").click()
-    element(browser, "#measure").click()
-    cells = until(browser, lambda: browser.find_elements("css selector", "#geometry tbody td"))
-    first, second = model.encode([SENTENCES[0], SENTENCES[1]]), model.encode([SENTENCES[4], SENTENCES[2]])
-    expected = [f"{alignment(first, second):.4f} (2 pairs)", f"{uniformity(model.encode(SENTENCES)):.4f}", "6"]
-    assert [cell.text for cell in cells][1:] == expected
-
-
-@pytest.mark.slow
-def test_the_browser_loads_nothing_from_other_hosts(browser, demo):
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    ours = urllib.parse.urlsplit(demo[0]).netloc
-    assert any(ours in url for url in urls)
-    elsewhere = {urllib.parse.urlsplit(url).netloc for url in urls if url.startswith("http")} - {ours}
-    assert not elsewhere
-    assert not errors(browser)
-
-
-def test_the_server_connects_to_no_other_host(demo, folders):
-    hosts = set((folders / "hosts").read_text().split())
-    assert hosts <= {"127.0.0.1", "localhost", "None"}
-    assert "127.0.0.1" in hosts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Blocks, "block_thread", lambda page: pages.append(page))
+        patch.setattr(socket, "getaddrinfo", noted)
+        options = ["--index", str(folder / "index"), "--port", str(port), "--top_k", "4", "--device", "cpu"]
+        assert demo_main(options) == 0
+        yield f"http://127.0.0.1:{port}/", hosts
+        pages[0].close()
 
 
 def ask(address, path, data=None, **headers):
@@ -286,15 +87,51 @@ def ask(address, path, data=None, **headers):
         return error.code, error.read().decode()
 
 
-def call(address, name, *data):
+def call(demo, name, *data):
     """Call a function of the page as its own script does, and return what it answers."""
     body = json.dumps({"data": data}).encode()
-    status, text = ask(address, f"gradio_api/call/{name}", body, **{"Content-Type": "application/json"})
+    status, text = ask(demo[0], f"gradio_api/call/{name}", body, **{"Content-Type": "application/json"})
     assert status == 200, text
-    return ask(address, f"gradio_api/call/{name}/{json.loads(text)['event_id']}")[1]
+    answer = ask(demo[0], f"gradio_api/call/{name}/{json.loads(text)['event_id']}")[1]
+    return json.loads(answer.partition("data: ")[2].partition("\n")[0])[0] if "complete" in answer else answer
 
 
-def test_only_the_page_itself_gets_answers(demo):
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_search_shows_sentences_with_scores_row_numbers_and_kept_columns(demo, index):
+    table = call(demo, "search", QUERY, 3, -1)
+    best = index.search(QUERY, top_k=3)
+    assert table.count("<tr>") == 4 and "<th>author</th>" in table
+    for match in best:
+        assert f"{match.score:.4f}</td><td>{match.row}</td>" in table
+        assert f"author &lt;{match.row}&gt;" in table
+    assert "<script>" not in call(demo, "search", SENTENCES[3], 6, -1)
+
+
+def test_the_page_names_the_model_and_has_examples_that_search_on_a_click(index):
+    page = build_demo(index, top_k=2)
+    assert any(
+        "model `my-model` with pooler `avg`" in str(block.value)
+        for block in page.blocks.values()
+        if hasattr(block, "value")
+    )
+    examples = next(function for function in page.fns.values() if "example" in str(function.api_name))
+    assert examples is not None
+
+
+def test_what_cannot_be_searched_or_compared_gets_a_message(demo, index):
+    best = index.search(QUERY, top_k=1)[0].score
+    assert call(demo, "search", QUERY, 3, 1) == f"The best sentence has a cosine of {best:.2f} only."
+    assert call(demo, "search", "  ", 3, -1) == "Type a sentence first."
+    long = "a cat " * 2000
+    assert call(demo, "search", long, 3, -1) == call(demo, "compare", "dog", long)
+    assert call(demo, "compare", long, "dog") == "A text may have 10,000 characters; this one has 12,000."
+    assert call(demo, "compare", *SENTENCES[:2]) == f"Cosine: {index.model.similarity(*SENTENCES[:2]):.4f}"
+    assert "is greater than maximum value" in call(demo, "search", "the dog", 10**9, -1)
+
+
+def test_only_the_page_itself_gets_answers_and_no_other_host_is_asked(demo):
     address = demo[0]
     assert ask(address, "")[0] == 200
     assert ask(address, "", Host="evil.example")[0] == 403
@@ -302,51 +139,92 @@ def test_only_the_page_itself_gets_answers(demo):
     form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nhello\r\n--x--\r\n'
     upload = ask(address, "gradio_api/upload", form, **{"Content-Type": "multipart/form-data; boundary=x"})
     assert upload == (403, "the demo takes no files")
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc, timeout=WAIT)
+    connection = http.client.HTTPConnection(address.split("/")[2], timeout=WAIT)
     connection.putrequest("POST", "/gradio_api/call/search")
     connection.putheader("Content-Length", str(2**21))
     connection.endheaders()  # the answer comes before the body is sent
     assert connection.getresponse().status == 413
+    assert "127.0.0.1" in demo[1] and set(map(str, demo[1])) <= {"127.0.0.1", "localhost", "None"}
 
 
-def test_long_texts_and_large_numbers_are_answered_at_once(demo):
-    address = demo[0]
-    start = time.monotonic()
-    for name, data in (("search", [4, -1]), ("compare", ["dog"]), ("similarities", [])):
-        text = "a cat " * 2000 + "\na dog"
-        assert "A text may have 10,000 characters" in call(address, name, text, *data)
-    assert time.monotonic() - start < WAIT
-    assert "is greater than maximum value" in call(address, "search", "the dog", 10**9, -1)
-    assert "the dog ran" in call(address, "search", "the dog", 100, -1)
+# --- the guard -----------------------------------------------------------------------------------------------------
 
 
-def test_the_server_can_be_interrupted(demo):
-    _, process = demo
-    process.send_signal(signal.SIGINT)
-    assert process.wait(WAIT) == 0
+def answer(host="127.0.0.1", allowed=(), *, path="/gradio_api/call/search", body=b"{}", kind="http", **headers):
+    """Send one request through the guard, and return the status and what the application has received."""
+    received, sent = [], []
+    parts = [body[start : start + 65536] for start in range(0, len(body), 65536)] or [b""]
+
+    async def app(scope, receive, send):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                received.append(None)
+                return
+            received.append(message["body"])
+            if not message["more_body"]:
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive():
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": kind, "path": path, "headers": [(b"host" if n == b"to" else n, v) for n, v in named]}
+    asyncio.run(DemoGuard(app, host, allowed)(scope, receive, send))
+    return (sent[0]["status"] if sent else None), received
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("to", ["127.0.0.1:7860", "localhost:7860", "[::1]:7860", "LOCALHOST"])
+def test_requests_of_the_page_itself_are_answered(to):
+    assert answer(to=to) == (200, [b"{}"])
+    assert answer(to=to, origin=f"http://{to}")[0] == 200
 
 
-def test_two_indexes_are_searched_side_by_side(index):
-    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
-    page = build_demo([index, index])
-    search = next(function.fn for function in page.fns.values() if function.api_name == "search")
-    markup, message = search("a cat", 2, -1)
-    assert markup.count("<table ") == 2 and markup.count("<h3>") == 2 and message == ""
-    markup, message = search("a cat", 2, 1)
-    assert "<table" not in markup and message.count("lower the threshold") == 2
+@pytest.mark.parametrize("to", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "10.0.0.5", "", "["])
+def test_a_name_that_was_made_to_point_here_is_refused(to):
+    """A page at evil.example:7860 may read the answers if its name resolves to 127.0.0.1 (DNS rebinding)."""
+    assert answer(to=to) == answer(to=to, kind="websocket") == (403, [])
 
 
-def test_a_port_in_use_is_an_error(folders):
-    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:9999", "http://127.0.0.1"])
+def test_requests_from_other_sites_are_refused(origin):
+    assert answer(to="127.0.0.1:7860", origin=origin) == (403, [])
+
+
+@pytest.mark.parametrize("path", ["/upload", "/gradio_api/upload", "/gradio_api/upload/"])
+def test_files_are_refused(path):
+    assert answer(to="localhost", path=path) == (403, [])
+
+
+def test_large_requests_are_refused_whether_or_not_they_tell_their_length():
+    large = b"x" * (MAX_BODY + 1)
+    assert answer(to="localhost", content_length=str(len(large)), body=large) == (413, [])
+    assert answer(to="localhost", content_length="many", body=b"") == (413, [])
+    status, received = answer(to="localhost", body=large)
+    assert status is None and received[-1] is None and sum(map(len, received[:-1])) <= MAX_BODY
+
+
+def test_a_demo_for_the_network_answers_to_addresses_and_to_the_names_it_was_given():
+    names = ("10.0.0.5:7860", "demo.example", "evil.example")
+    assert [answer("0.0.0.0", ["demo.example"], to=name)[0] for name in names] == [200, 200, 403]
+    assert answer("10.0.0.5", to="10.0.0.5:7860")[0] == 200
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_an_error(folder):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1, port {port}: name another --port"):
-            demo_main(["--index", str(folders / "index"), "--port", str(port), "--device", "cpu"])
+            demo_main(["--index", str(folder / "index"), "--port", str(port), "--device", "cpu"])
 
 
 @pytest.mark.parametrize(
@@ -355,8 +233,6 @@ def test_a_port_in_use_is_an_error(folders):
         (["--port", "70000"], "--port must be between 1 and 65535, got 70000"),
         (["--top_k", "0"], "argument --top_k: must be a whole number of at least 1, got 0"),
         (["--threshold", "1.5"], "argument --threshold: must be a cosine similarity, between -1 and 1, got 1.5"),
-        (["--index", "a", "b", "c"], "--index takes one or two folders, got 3"),
-        (["--index", "a", "b", "--pooler", "avg"], "--model and --pooler_type belong to one index"),
     ],
 )
 def test_a_setting_out_of_range_is_a_usage_error(options, message, capsys):
@@ -365,20 +241,7 @@ def test_a_setting_out_of_range_is_a_usage_error(options, message, capsys):
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_a_folder_without_an_index_is_an_error(tmp_path):
-    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
-    with pytest.raises(ValueError, match="not a folder that an index was saved in"):
-        demo_main(["--index", str(tmp_path)])
-
-
 def test_without_gradio_the_message_names_the_extra(index, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "gradio":
-            raise ImportError("No module named 'gradio'")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(ImportError, match=r"simcse-hf\[demo\]"):
-        build_demo([index])
+        build_demo(index)
