@@ -32,7 +32,7 @@ def train(model_args: ModelArguments, data_args: DataArguments, training_args: S
     set_seed(training_args.seed)
     model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.load_options())
     tokenizer_name = model_args.tokenizer_name or model_args.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **model_args.hub_options())
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, revision=model_args.model_revision)
 
     # Texts: a Dataset with the columns sent0 (anchor), sent1 (positive), sent2, ... (hard negatives).
     # For a table with such columns, load_text_dataset(path) gives the same.

@@ -42,7 +42,7 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, or else the model's own."""
     name = model_args.tokenizer_name or model_args.model_name_or_path
-    return AutoTokenizer.from_pretrained(name, **model_args.hub_options())
+    return AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
 
 
 def load_training_texts(
@@ -134,7 +134,7 @@ def _load_structured_rows(
     path, limit = str(data_args.train_file), data_args.max_train_samples
     row_type = objective_class(model_args.objective).rows
     if row_type == "spans":
-        options = model_args.settings()["objective_options"]
+        options = model_args.objective_options
         names = getattr(objective_class(model_args.objective), "span_options", ())
         span_options = SpanOptions(**{name: options[name] for name in names if name in options})
         documents = itertools.islice(read_documents(path), limit)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -30,7 +30,7 @@ from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import mask_tokens
 from ..ops.files import write_json
 from .output_dir import RESULTS, prepare_output_dir
-from .parser import explicit_arguments, parse_over, split_config
+from .parser import fill, given_arguments
 from .reliable import ReliableTrainer, resolve_checkpoint
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
@@ -50,6 +50,7 @@ MLM_DEFAULTS: dict[str, Any] = {
     "length_column_name": "length",
 }
 MLM_SAMPLE: dict[str, Any] = {
+    "train_file": str(sample_files()[0].train_sentences),
     "output_dir": "outputs/sample-pretrained",
     "train_tokenizer": True,
     "vocab_size": 2000,
@@ -153,14 +154,9 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
         ValueError: If the file names an unknown argument, or values contradict each other.
     """
     classes = (PretrainingArguments, TrainingArguments)
-    argv, from_file = split_config(argv, classes)
-    is_sample = not (from_file | explicit_arguments(argv, classes)).get("train_file")
-    defaults = MLM_DEFAULTS | MLM_SAMPLE if is_sample else MLM_DEFAULTS
-    options, args = parse_over(defaults | from_file, classes, argv)
-    if is_sample:
-        options.train_file = str(sample_files()[0].train_sentences)
-        options.overwrite_output_dir |= args.output_dir == MLM_SAMPLE["output_dir"]
-    return options, args
+    given = given_arguments(argv, classes, MLM_DEFAULTS)
+    sample = {} if given.get("train_file") else MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
+    return cast(Any, fill(classes, MLM_DEFAULTS | sample | given))
 
 
 def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from transformers import AutoConfig, PreTrainedConfig
@@ -14,10 +14,10 @@ from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.sentence_transformers import read_sentence_transformers_settings
 from ..models.settings import SECTION, SETTING_NAMES, ContrastiveSettings, max_positions
 from ..objectives import OBJECTIVES, objective_class
-from ..objectives.info_nce import SIMILARITIES, log_weight
+from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from .parser import explicit_arguments, parse_over, split_config
+from .parser import fill, given_arguments
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -32,7 +32,6 @@ class ModelArguments:
     )
     tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's own."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the hub."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Directory where downloaded models are kept."})
     head: str = field(
         default="auto",
         metadata={
@@ -82,22 +81,12 @@ class ModelArguments:
         default=None,
         metadata={"help": "Logarithm of alpha, the weight of an anchor's own hard negatives (SimCSE, Eq. 8)."},
     )
-    hard_negative_alpha: float | None = field(
-        default=None, metadata={"help": "alpha itself, instead of --hard_negative_weight."}
-    )
-    false_negative_margin: float | None = field(
-        default=None,
-        metadata={
-            "help": "Leave candidates out of the loss that are more similar to the anchor than its positive by more "
-            "than this (objective simcse); default: every candidate counts."
-        },
-    )
     do_mlm: bool | None = field(default=None, metadata={"help": "Add the auxiliary masked-LM loss."})
     mlm_weight: float | None = field(
         default=None, metadata={"help": "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."}
     )
     objective: str = field(default="simcse", metadata={"help": f"Training objective: {', '.join(OBJECTIVES)}."})
-    objective_options: list[str] = field(
+    objective_options: list[str] = field(  # a table after __post_init__
         default_factory=list,
         metadata={"help": "Options of the objective as name=value pairs; a table in YAML."},
     )
@@ -117,43 +106,35 @@ class ModelArguments:
         metadata={"help": "Set every dropout rate of the encoder (Table 3); default: its config's rates."},
     )
 
+    def __post_init__(self) -> None:
+        """Turn the words of the command line into a table of options and a list of dimensions.
+
+        Raises:
+            ValueError: If the words have another form.
+        """
+        if not isinstance(self.objective_options, dict):
+            pairs = [option.partition("=") for option in self.objective_options]
+            invalid = [name for name, equals, _ in pairs if not (name and equals)]
+            if invalid:
+                raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")
+            self.objective_options = {name: yaml.safe_load(value) for name, _, value in pairs}
+        dims = self.matryoshka_dims
+        try:
+            words = dims.split(",") if isinstance(dims, str) else dims
+            self.matryoshka_dims = None if words is None else [int(word) for word in words]
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {dims!r}"
+            ) from None
+
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
-        return {
-            "head": self.head,
-            "pooler_type": self.pooler_type,
-            "mlp_only_train": self.mlp_only_train,
-            "temperature": self.temp,
-            "similarity": self.similarity,
-            "hard_negative_weight": self._hard_negative_weight(),
-            "do_mlm": self.do_mlm,
-            "mlm_weight": self.mlm_weight,
-            "objective": self.objective,
-            "objective_options": self._options() or None,
-            "matryoshka_dims": None if self.matryoshka_dims is None else _parse_dims(self.matryoshka_dims),
-            "encoders": self.encoders,
-            "unpadded": self.unpadded,
-            "templates": self.templates,
-            "denoising": self.denoising,
-        }
-
-    def _hard_negative_weight(self) -> float | None:
-        if self.hard_negative_alpha is None:
-            return self.hard_negative_weight
-        return log_weight(self.hard_negative_weight or 0.0, self.hard_negative_alpha)
-
-    def _options(self) -> dict[str, Any]:
-        options = _parse_options(self.objective_options)
-        if self.false_negative_margin is not None:
-            options["false_negative_margin"] = self.false_negative_margin
-        return options
-
-    def hub_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `from_pretrained` that say which files on the hub are meant."""
-        return {"cache_dir": self.cache_dir, "revision": self.model_revision}
+        names = [f.name for f in fields(self) if f.name in SETTING_NAMES | {"head", "unpadded"}]
+        options = {"objective_options": self.objective_options or None}
+        return {"temperature": self.temp, **{name: getattr(self, name) for name in names}, **options}
 
     def load_options(self) -> dict[str, Any]:
-        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, hub options.
+        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, revision.
 
         Returns:
             `dict[str, Any]`: The keyword arguments.
@@ -161,11 +142,10 @@ class ModelArguments:
         Raises:
             ValueError: If no model is named, there is none under that name, or a value is invalid.
         """
-        name, settings = self.model_name_or_path, self.settings()
-        if name is None:
+        if self.model_name_or_path is None:
             raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        rates = dropout_settings(_config(name, self.hub_options()), self.dropout)
-        return settings | rates | self.hub_options()
+        config = _load_config(self.model_name_or_path, self.model_revision)
+        return self.settings() | dropout_settings(config, self.dropout) | {"revision": self.model_revision}
 
 
 @dataclass
@@ -231,7 +211,7 @@ class DataArguments:
 
 
 #: Names of the model's settings as arguments; the length is one of training.
-_SETTINGS = (SETTING_NAMES | {"temp"}) - {"max_seq_length", "temperature"}
+_MODEL_SETTINGS = (SETTING_NAMES | {"temp"}) - {"max_seq_length", "temperature"}
 
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
 
@@ -265,19 +245,20 @@ def parse_arguments(
     defaults: dict[str, Any] | None = None,
     sample: dict[str, Any] | None = None,
     supervised: bool = False,
+    **fixed: Any,
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
     """Parse the arguments of a contrastive training run.
 
-    An argument on the command line wins over the YAML file, which wins over the settings of the objective's paper
-    (`Objective.defaults`), which win over `defaults`.
+    An argument on the command line wins over the YAML file, which wins over the sample's, which win over the settings
+    of the objective's paper (`Objective.defaults`), which win over `defaults`.
 
     Args:
         argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml,
             or `--config FILE`, names a file of argument names and values.
         defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
-        sample (`dict[str, Any]`, *optional*): Defaults that win over the objective's when neither a model nor texts
-            are named.
+        sample (`dict[str, Any]`, *optional*): Values for a run without a model and texts.
         supervised (`bool`, *optional*, defaults to `False`): Whether the objective's `supervised_defaults` apply.
+        fixed (`Any`): Values that win over the command line.
 
     Returns:
         `tuple[ModelArguments, DataArguments, SimCSETrainingArguments]`: The parsed arguments.
@@ -285,111 +266,74 @@ def parse_arguments(
     Raises:
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
-    argv, from_file = split_config(argv, ARGUMENT_CLASSES)
-    typed = explicit_arguments(argv, ARGUMENT_CLASSES)
-    explicit = from_file | typed
-    values = dict(defaults or {})
-    objective = explicit.get("objective", values.get("objective", "simcse"))
-    papers = _objective_defaults(objective, supervised, explicit, values)
-    # The model itself finds its settings in the objective's table, after those of the checkpoint.
-    left_to_the_model = _SETTINGS & objective_class(objective).defaults.keys()
-    if supervised:
-        left_to_the_model -= objective_class(objective).supervised_defaults.keys()
-    values = {name: x for name, x in (values | papers).items() if name not in left_to_the_model}
-    if sample is not None and not names_a_model_or_texts(explicit):
-        values |= sample
-    values |= from_file
-    final = values | explicit
-    if "seed" in explicit and explicit.get("seeds") is not None:
-        raise ValueError(
-            f"seed is {explicit['seed']} and seeds {explicit['seeds']}: give one of the two, --seed for one run or "
-            "--seeds with the list of seeds for several"
-        )
-    if "max_seq_length" in papers and "max_seq_length" not in explicit:
-        values["max_seq_length"] = _paper_length(values["max_seq_length"], final)
-    pooler = final.get("pooler_type") or _saved_pooler(final) or papers.get("pooler_type", "cls")
-    if pooler != "cls" and "mlp_only_train" not in explicit:
+    given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
+    objective = objective_class(given.get("objective", "simcse"))
+    papers = objective.defaults | (objective.supervised_defaults if supervised else {})
+    is_offline = sample is not None and not any(map(given.get, ("model_name_or_path", "train_file", "dataset_name")))
+    # The last one wins.
+    values = (defaults or {}) | papers | ((sample or {}) if is_offline else {}) | given
+    _log_papers(given.get("objective", "simcse"), papers, values, defaults or {})
+
+    # What follows depends on several arguments, and changes none that is given.
+    start = _start_config(values)
+    for name in objective.defaults:
+        # The model finds its settings in the table of its objective, after those of its checkpoint.
+        if (
+            name in _MODEL_SETTINGS
+            and name not in given
+            and not (supervised and name in objective.supervised_defaults)
+        ):
+            del values[name]
+    pooler = values.get("pooler_type") or _saved_pooler(start, values) or papers.get("pooler_type", "cls")
+    if pooler != "cls" and "mlp_only_train" not in given:
         values.pop("mlp_only_train", None)  # The head belongs to the pooler cls.
-    if "eval_steps" in explicit and "save_steps" not in explicit:
-        values["save_steps"] = final["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
-    if final.get("dev_file") is None and not final.get("dev_task"):
+    length, positions = values.get("max_seq_length"), None if start is None else max_positions(start)
+    if "max_seq_length" in papers and "max_seq_length" not in given and positions is not None and positions < length:
+        where = f"{values['model_name_or_path']}: max_seq_length is {positions}"
+        logger.info(f"{where}, because the encoder has no more positions (paper: {length}).")
+        values["max_seq_length"] = positions
+    if "eval_steps" in given and "save_steps" not in given:
+        values["save_steps"] = given["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
+    if values.get("dev_file") is None and not values.get("dev_task"):
         # There is no best model without evaluations, and saving need not keep step with them.
         values["load_best_model_at_end"] = False
-    if "dev_task" in typed:  # Its words would be appended to those of the YAML file.
-        values.pop("dev_task", None)
-    return parse_over(values, ARGUMENT_CLASSES, argv)
+    if "seed" in given and given.get("seeds") is not None:
+        raise ValueError(
+            f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or --seeds "
+            "with the list of seeds for several"
+        )
+    return cast(Any, fill(ARGUMENT_CLASSES, values))
 
 
-def names_a_model_or_texts(arguments: dict[str, Any]) -> bool:
-    """Return whether the arguments name a model or training texts; if not, the run uses the offline sample."""
-    return any(arguments.get(name) for name in ("model_name_or_path", "train_file", "dataset_name"))
+def _log_papers(objective: str, papers: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Log the settings of the objective's paper that take effect and change something."""
+    applied = [f"{name}={value!r}" for name, value in papers.items() if values[name] is value != defaults.get(name)]
+    if applied:
+        listed = ", ".join(applied)
+        logger.info(f"Defaults of the paper behind objective {objective}: {listed}. Explicit arguments override them.")
 
 
-def _paper_length(length: int, arguments: dict[str, Any]) -> int:
-    """Return the paper's length in tokens, or the most that the encoder can take if that is less."""
-    name = arguments.get("model_name_or_path")
-    hub = {"cache_dir": arguments.get("cache_dir"), "revision": arguments.get("model_revision", "main")}
+def _start_config(values: dict[str, Any]) -> PreTrainedConfig | None:
+    """Return the config of the model to start from; `None` without one, which loading the model refuses later."""
+    name = values.get("model_name_or_path")
     try:
-        positions = None if not name else max_positions(_config(name, hub))
-    except ValueError:  # Loading the model says so, after the other arguments are read.
-        return length
-    if positions is None or positions >= length:
-        return length
-    logger.info(f"{name}: max_seq_length is {positions}, because the encoder has no more positions (paper: {length}).")
-    return positions
-
-
-def _saved_pooler(arguments: dict[str, Any]) -> str | None:
-    """Return the pooler that the model to start from was saved with, if it was saved with one."""
-    name = arguments.get("model_name_or_path")
-    revision = arguments.get("model_revision", ModelArguments.model_revision)
-    hub = {"cache_dir": arguments.get("cache_dir"), "revision": revision}
-    try:
-        section = None if not name else getattr(_config(name, hub), SECTION, None)
-    except ValueError:  # Loading the model says so, after the other arguments are read.
+        return None if not name else _load_config(name, values.get("model_revision", "main"))
+    except ValueError:
         return None
-    if section is not None:
+
+
+def _saved_pooler(config: PreTrainedConfig | None, values: dict[str, Any]) -> str | None:
+    """Return the pooler that the model to start from was saved with, if it was saved with one."""
+    if config is None:
+        return None
+    if (section := getattr(config, SECTION, None)) is not None:
         return ContrastiveSettings.resolve(section).pooler_type
-    return read_sentence_transformers_settings(name, **hub).pooler_type if name else None
+    revision = values.get("model_revision", "main")
+    return read_sentence_transformers_settings(values["model_name_or_path"], revision=revision).pooler_type
 
 
-def _config(name: str, hub: dict[str, Any]) -> PreTrainedConfig:
+def _load_config(name: str, revision: str) -> PreTrainedConfig:
     try:
-        return AutoConfig.from_pretrained(name, **hub)
+        return AutoConfig.from_pretrained(name, revision=revision)
     except OSError as error:
         raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
-
-
-def _objective_defaults(
-    objective: str, supervised: bool, explicit: dict[str, Any], defaults: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of the objective's paper, and log those that take effect and change something."""
-    chosen = objective_class(objective)
-    papers = chosen.defaults | (chosen.supervised_defaults if supervised else {})
-    unknown = sorted(set(papers) - {f.name for cls in ARGUMENT_CLASSES for f in fields(cls) if f.init})
-    if unknown:
-        raise ValueError(f"{chosen.__name__}.defaults: unknown argument(s) {', '.join(unknown)}")
-    applied = {name: value for name, value in papers.items() if name not in explicit and defaults.get(name) != value}
-    if applied:
-        listed = ", ".join(f"{name}={value!r}" for name, value in applied.items())
-        logger.info(f"Defaults of the paper behind objective {objective}: {listed}. Explicit arguments override them.")
-    return papers
-
-
-def _parse_options(options: list[str] | dict[str, Any]) -> dict[str, Any]:
-    """Turn `["name=value", ...]` into a table, reading numbers, booleans and lists as YAML does."""
-    if isinstance(options, dict):
-        return options
-    pairs = [option.partition("=") for option in options]
-    invalid = [name for name, equals, _ in pairs if not (name and equals)]
-    if invalid:
-        raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
-
-
-def _parse_dims(dims: str | list[int] | None) -> list[int]:
-    words = dims.split(",") if isinstance(dims, str) else dims or []
-    try:
-        return [int(word) for word in words]
-    except (TypeError, ValueError):
-        raise ValueError(f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {dims!r}") from None

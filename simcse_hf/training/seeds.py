@@ -29,7 +29,7 @@ RunArguments = tuple[ModelArguments, DataArguments, SimCSETrainingArguments]
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
 #: Arguments that decide where files are and not what is learned.
-_PLACES = ("cache_dir", "overwrite_output_dir", "seeds")
+_PLACES = ("overwrite_output_dir", "seeds")
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 
