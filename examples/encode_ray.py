@@ -5,9 +5,10 @@ r"""Encode files of texts on a Ray cluster, for corpora that are too large for o
         --workers 8 --gpus 1 --dtype bfloat16 --id_column id
 
 Ray Data reads and writes the rows in blocks, and each worker loads the model once. Without a cluster, Ray runs on this
-machine. Ray does not keep the order of the rows, but each row keeps its other columns, so include one with an id. With `--id_column`, Ray records which rows have been written, and the same command encodes the others after an
-interruption. On one machine, or on several with a common folder, prefer `simcse-hf encode`: it keeps the order, does not
-need Ray, and refuses to continue with another model or file.
+machine. Ray does not keep the order of the rows, but each row keeps its other columns, so include one with an id. With
+`--id_column`, Ray records which rows have been written, and the same command encodes the others after an interruption.
+On one machine, or on several with a common folder, prefer `simcse-hf encode`: it keeps the order, does not need Ray,
+and refuses to continue with another model or file.
 """
 
 import argparse
