@@ -8,8 +8,8 @@ from torch import nn
 
 from simcse_hf import SimCSE
 from simcse_hf.inference.shards import read_manifest, read_shards
-from simcse_hf.models.head import load_dense
-from simcse_hf.models.sentence_transformers import read_sentence_transformers_settings
+from simcse_hf.models.pooling import load_layer
+from simcse_hf.models.sentence_transformers import read_sentence_transformers_files
 from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.postprocessing.files import find_transform
 
@@ -37,11 +37,11 @@ def _read_settings(folder: Path) -> None:
 
 
 def _read_sentence_transformers(folder: Path) -> None:
-    read_sentence_transformers_settings(folder)
+    read_sentence_transformers_files(folder)
 
 
 def _load_dense(folder: Path) -> None:
-    load_dense(nn.Linear(16, 16), folder, "2_Dense", {})
+    load_layer(nn.Linear(16, 16), folder, "2_Dense", "linear.")
 
 
 def _load_transform(folder: Path) -> None:

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..data.read import list_texts, stream_texts, text_column
 from ..models.auto import AutoModelForCL
-from ..models.poolers import POOLER_TYPES
+from ..models.pooling import POOLER_TYPES
 from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, max_positions
 from ..ops.files import HUB_ARGUMENTS, explain_damage
 from ..ops.finite import check_finite, check_finite_texts

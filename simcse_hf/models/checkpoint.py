@@ -1,391 +1,419 @@
-"""Save and load contrastive models: which file holds what, and whether a checkpoint's head is kept."""
+"""What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
 import os
 import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..ops.files import find_file, select_hub_arguments
-from ..postprocessing.files import DESCRIPTION, FOLDER
-from .head import (
-    POOLER_FOLDERS,
-    WEIGHTS,
-    DenseLayer,
-    NGramHead,
-    SentenceHead,
-    TemplateHead,
-    load_dense,
-    load_head,
-    load_pooler_layer,
-    save_pooler_layers,
-)
-from .objective import (
-    AUXILIARY_MODULES,
-    OBJECTIVE_FILE,
-    ModelWithObjective,
-    load_auxiliary_state,
-    save_auxiliary_state,
-)
+from ..ops.files import find_file, read_json_object, select_hub_arguments
+from ..postprocessing.files import DESCRIPTION
+from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, DenseLayer, SentenceHead, load_layer, save_layer
 from .sentence_transformers import (
     DENSE_FOLDER,
-    NAMES,
-    SentenceTransformersSettings,
-    read_sentence_transformers_settings,
+    SentenceTransformersFiles,
+    read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, drop_unchosen
+from .settings import SECTION, ContrastiveSettings, drop_unchosen, read_section
+
+if TYPE_CHECKING:
+    from .modeling import ContrastiveModel
 
 logger = logging.get_logger(__name__)
 
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
-#: Layers of the embedding that the stock encoder lacks. They are saved in files of their own: as `Dense` modules of
-#: sentence-transformers, and the layers of our own poolers in folders of their own.
-OWN_LAYERS = ("sentence_head", "dense_layers", *POOLER_FOLDERS)
+# The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
+# Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
+# begins with an underscore are not pushed to the hub.
+OBJECTIVE_FILE = "_objective.safetensors"
+AUXILIARY_MODULES = ("objective", "second_encoder")
+#: Settings under which the saved state of an objective fits.
+OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims")
+
+#: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
+SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY_MODULES)
 
 #: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
-_PRETRAINING_HEADS = (
+PRETRAINING_HEADS = (
     *("cls", "lm_head", "head", "decoder", "predictions", "sop_classifier", "pred_layer", "lm_predictions"),
     *("mask_predictions", "vocab_transform", "vocab_layer_norm", "vocab_projector"),
     *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
 )
 
 
-class ContrastiveCheckpoint(ModelWithObjective):
-    """`save_pretrained` and `from_pretrained` of [`~modeling.ContrastiveModel`], on top of those of transformers."""
+class Kind(NamedTuple):
+    """A kind of checkpoint: a row of `KINDS`."""
 
-    base_class: type[nn.Module]
-    sentence_head: SentenceHead
-    dense_layers: nn.ModuleList
-    ngram_head: NGramHead | None
-    template_head: TemplateHead | None
-    _explained_keys: tuple[set[str], set[str]] = (set(), set())
+    name: str
+    #: Whether a checkpoint is of this kind.
+    matches: Callable[["Checkpoint"], bool]
+    #: Its saved settings, in the form of the section `simcse`.
+    section: Callable[["Checkpoint"], dict[str, Any]]
+    #: Whether its dense + tanh head was trained as a head of embeddings, which `head="auto"` keeps. The second
+    #: argument says whether the weights are those of an encoder with its pooler and nothing else.
+    has_trained_head: Callable[["Checkpoint", bool], bool]
 
-    def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
-    ) -> None:
-        """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 
-        If the encoder has no pooler of its own, our head is among those files and not in the weights. A whitening or
-        flow in the directory (`simcse-hf postprocess fit`) is removed, because it was fitted on the embeddings of the
-        weights that are replaced.
+#: What each kind of checkpoint gives; the first that matches counts.
+KINDS = (
+    Kind(
+        "simcse_hf",  # config.json has our section; prompts stand in a file that other tools edit, which wins
+        lambda found: found.section is not None,
+        lambda found: {**found.section, "pooling": {**found.section.get("pooling", {}), **found.prompts}},  # type: ignore[dict-item]
+        lambda found, is_bare: found.saved.pooler_type == "cls",
+    ),
+    Kind(
+        "reference",  # the training output of the reference implementation, with the head `mlp.*`
+        lambda found: found.has_reference_head,
+        lambda found: {"pooling": found.files.pooling},
+        lambda found, is_bare: True,
+    ),
+    Kind(
+        "sentence-transformers",  # a folder with modules.json
+        lambda found: bool(found.files.pooling.get("pooler_type") or found.files.unsupported),
+        lambda found: {"pooling": found.files.pooling},
+        lambda found, is_bare: is_bare,
+    ),
+    Kind(
+        "encoder",  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more weights
+        lambda found: True,
+        lambda found: {"pooling": found.files.pooling},
+        lambda found, is_bare: is_bare,
+    ),
+)
 
-        Args:
-            save_directory (`str` or `os.PathLike`): The directory. It is created if necessary.
-            state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
-            kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
-        """
-        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-        head = self._head_state(state_dict)
-        dense_layers = [
-            {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
-            for number, layer in enumerate(self.dense_layers)
-        ]
-        separate = (*AUXILIARY_MODULES, *OWN_LAYERS)
-        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in separate}
-        if kwargs.get("is_main_process", True):
-            _remove_transform(save_directory)
-            save_auxiliary_state(save_directory, state_dict)
-            save_pooler_layers(save_directory, state_dict)
-            save_sentence_transformers_files(save_directory, self.config, self.settings, head, dense_layers)
-        super().save_pretrained(save_directory, state_dict=main, **kwargs)
-        if kwargs.get("is_main_process", True):
-            self._save_stock_architecture(save_directory)
 
-    def _head_state(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return weight and bias of the head under their names in `state_dict`, or nothing if it has other layers."""
-        prefix = next(name for name, module in self.named_modules() if module is self.contrastive_head)
-        names = [name for name in state_dict if name.startswith(f"{prefix}.")]
-        is_dense = sorted(name.rpartition(".")[2] for name in names) == ["bias", "weight"]
-        return {name: state_dict[name] for name in names} if is_dense else {}
+@dataclass
+class Checkpoint:
+    """What was found in a checkpoint before its weights are loaded.
 
-    def _save_stock_architecture(self, directory: str | os.PathLike) -> None:
-        # transformers has written the name of our class, which converters and inference servers do not know. Our class
-        # is found by the section `simcse`.
-        self.config.architectures = [self.base_class.__name__]
-        self.config.save_pretrained(directory)
+    Args:
+        source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        hub (`dict`): The arguments that locate its files, see `HUB_ARGUMENTS`.
+        section (`dict`, *optional*): The section `simcse` of its `config.json`.
+        files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
+    """
 
-    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # `save_pretrained(push_to_hub=True)` uploads what is not in this list. Ours were written just before.
-        stamps = super()._get_files_timestamps(working_dir)
-        return {name: stamp for name, stamp in stamps.items() if name not in NAMES}
-
-    def _upload_modified_files(self, working_dir: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
-        self._save_stock_architecture(working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
+    source: str | os.PathLike
+    hub: dict[str, Any]
+    section: dict[str, Any] | None
+    files: SentenceTransformersFiles
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        cls, name_or_path: str | os.PathLike, *args: Any, head: str = "auto", **kwargs: Any
-    ) -> Self:
-        """Load a model as transformers does, with the contrastive settings as further keyword arguments.
-
-        Weights are loaded in float32 unless `dtype` is given.
+    def find(cls, source: str | os.PathLike, config: Any = None, **arguments: Any) -> "Checkpoint":
+        """Look at the files of a checkpoint, but for its weights.
 
         Args:
-            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub: a checkpoint of
-                this package, a published SimCSE model (an encoder with its pooler and nothing else), the training
-                output of the reference implementation (`mlp.*`), or a masked-LM checkpoint.
-            args (`Any`): The positional arguments of transformers' `from_pretrained`.
-            head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
-                `"fresh"` one, or `"auto"`: keep it if `config.json` has our section (with the pooler `cls`), or if the
-                checkpoint is a bare encoder with a pooler and without masked-LM head, as the published models are.
-                The choice is logged and stands in `model.head_source`. A checkpoint may hold the head twice, in the
-                encoder's own pooler and in `2_Dense`, from which sentence-transformers reads it. If the two differ,
-                `"pooler"` or `"dense"` says which one to keep.
-            kwargs (`Any`): Settings ([`ContrastiveSettings`]), config values such as `hidden_dropout_prob=0.2`, and
-                the other arguments of transformers' `from_pretrained`.
+            source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+            config (`Any`, *optional*): As in transformers: a config, or a checkpoint, in place of the own one.
+            **arguments (`Any`): Arguments of `from_pretrained`. Only those that locate files are used.
 
         Returns:
-            [`ContrastiveModel`]: The model in evaluation mode. With `output_loading_info=True`, a tuple of the model
-            and the loading info.
+            `Checkpoint`: What was found.
 
         Raises:
-            ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
-                `head` does not choose, or a setting is not valid.
+            ValueError: If a file is damaged.
         """
-        if head not in HEAD_CHOICES:
-            raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
-        # As one argument under a name of ours: transformers moves an argument that is also a key of config.json into
-        # the config, and some configs have a `pooler_type` of their own.
-        settings = drop_unchosen({name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES})
-        files = read_sentence_transformers_settings(name_or_path, **select_hub_arguments(kwargs))
-        kwargs["_settings"] = _combine_settings(name_or_path, files, settings, kwargs)
-        wants_info = kwargs.pop("output_loading_info", False)
-        if "torch_dtype" not in kwargs:
-            kwargs.setdefault("dtype", torch.float32)
+        hub = select_hub_arguments(arguments)
+        if isinstance(config, PreTrainedConfig):
+            section = getattr(config, SECTION, None)
+        else:
+            section = PreTrainedConfig.get_config_dict(config or source, **hub)[0].get(SECTION)
+        read_section(section)
+        return cls(source, hub, section, read_sentence_transformers_files(source, **hub))
 
-        def load(**more: Any) -> Any:
-            loader: Any = super(ContrastiveCheckpoint, cls).from_pretrained
-            result: Any = loader(name_or_path, *args, output_loading_info=True, **kwargs, **more)
-            for name, keys in zip(("missing_keys", "unexpected_keys"), result[0]._explained_keys, strict=True):
-                result[1][name] = result[1][name] | keys
-            return result
+    @property
+    def kind(self) -> Kind:
+        """The row of `KINDS` that describes the checkpoint."""
+        return next(kind for kind in KINDS if kind.matches(self))
 
-        model, info = load()
-        has_reference_head = "mlp.dense.weight" in info["unexpected_keys"] and model.has_own_pooler
-        if has_reference_head:
-            renames = {r"^mlp\.": f"{cls.base_model_prefix}.pooler.", **(kwargs.pop("key_mapping", None) or {})}
-            if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
-                renames[r"^lm_head\."] = "cls.predictions."
-            model, info = load(key_mapping=renames)
-        has_head = model._load_or_find_head(name_or_path, head, info, kwargs)
-        model._load_dense_layers(name_or_path, files.dense_folders, kwargs)
-        pooling = [model._saved.get(name, "none") == getattr(model.settings, name) for name in _POOLING_SETTINGS]
-        model._load_pooler_layers(name_or_path, kwargs, has_them=all(pooling))
-        keeps = head in ("keep", "pooler", "dense") or (
-            head == "auto" and has_head and (has_reference_head or model._is_trained(info))
-        )
-        if keeps and not has_head:
-            raise ValueError(
-                f"head={head!r}, but {name_or_path} holds no dense + tanh head. Use head='fresh' or 'auto'."
-            )
-        if not keeps:
-            model.reset_head()
-        elif model.has_own_pooler:
-            model._settle_head(name_or_path, head, files, kwargs)
-        model._freeze_unused_parameters()  # loading has replaced the parameters
-        model.head_source = "kept" if keeps else "fresh"
-        if model.settings.pooler_type == "cls":
-            logger.info(f"{name_or_path}: the dense + tanh head is {model.head_source}.")
-        unused = sorted({key.split(".")[0] for key in model._explained_keys[1]})
-        if unused:
-            logger.info(f"{name_or_path}: embeddings do not use its pretraining head ({', '.join(unused)}).")
-        if model.has_section:
-            model._objective_file = find_file(name_or_path, OBJECTIVE_FILE, **select_hub_arguments(kwargs))
-        loaded: Any = (model, info) if wants_info else model
-        return loaded
+    @cached_property
+    def saved(self) -> ContrastiveSettings:
+        """The settings of the checkpoint, and the defaults of those that it does not have."""
+        return ContrastiveSettings.resolve(self.kind.section(self))
 
-    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """Take the keys that [`from_pretrained`] explains itself out of transformers' report on loading.
+    @property
+    def pooler_type(self) -> str | None:
+        """The pooler that the checkpoint was saved with, if it was saved with one."""
+        return self.saved.pooler_type if self.section is not None else self.files.pooling.get("pooler_type")
 
-        They are the encoder's own pooler, which is drawn anew if it is missing, the heads of pretraining, and the
-        reference implementation's head, which a second load renames. All other keys stay in the report.
-        """
-        super()._adjust_missing_and_unexpected_keys(loading_info)
-        missing = {key for key in loading_info.missing_keys if self.has_own_pooler and ".pooler." in f".{key}"}
-        heads = {name for name in _PRETRAINING_HEADS if not hasattr(self.base_model, name)}
-        if self.has_own_pooler:
-            heads.add("mlp")
-        unexpected = {key for key in loading_info.unexpected_keys if key.split(".")[0] in heads}
-        self._explained_keys = (missing, unexpected)
-        loading_info.missing_keys = loading_info.missing_keys - missing
-        loading_info.unexpected_keys = loading_info.unexpected_keys - unexpected
+    @property
+    def prompts(self) -> dict[str, Any]:
+        """The prompts of sentence-transformers' files with the name of the default one, if there are any."""
+        return {n: x for n, x in self.files.pooling.items() if n in ("prompts", "default_prompt_name")}
 
-    @torch.no_grad()
-    def reset_head(self) -> None:
-        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
-        for module in self.contrastive_head.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
-                nn.init.zeros_(module.bias)
+    @cached_property
+    def has_reference_head(self) -> bool:
+        """Whether the weights have the head of the reference implementation, which it saves as `mlp.*`."""
+        for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"):
+            path = self.find_file(name)
+            if path is not None and name.endswith(".json"):
+                return "mlp.dense.weight" in read_json_object(path, "weight_map")["weight_map"]
+            if path is not None and name.endswith(".safetensors"):
+                with safe_open(path, "pt") as weights:
+                    return "mlp.dense.weight" in weights.keys()  # noqa: SIM118  (no container)
+            if path is not None:
+                return "mlp.dense.weight" in torch.load(path, map_location="meta", weights_only=True)
+        return False
 
-    def _load_or_find_head(
-        self, name_or_path: str | os.PathLike, head: str, info: dict[str, Any], kwargs: dict[str, Any]
-    ) -> bool:
-        if self.has_own_pooler:
-            return not any(".pooler." in f".{key}" for key in info["missing_keys"])
-        # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-        is_ours = self.has_section and head != "pooler"
-        return is_ours and load_head(self.sentence_head, name_or_path, kwargs)
+    def find_file(self, name: str) -> str | None:
+        """Return the local path of a file of the checkpoint, or `None` if it has no such file."""
+        return find_file(self.source, name, **self.hub)
 
-    def _settle_head(
-        self,
-        name_or_path: str | os.PathLike,
-        head: str,
-        files: SentenceTransformersSettings,
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Compare the encoder's pooler with the copy in `2_Dense`, and take the one that was asked for.
-
-        sentence-transformers trains the copy only. Other tools may change the pooler only.
-
-        Raises:
-            ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
-        """
-        linear = next(module for module in self.contrastive_head.modules() if isinstance(module, nn.Linear))
-        dense = nn.Linear(linear.in_features, linear.out_features)
-        uses_head = self._saved.get("pooler_type") == "cls" and not self._saved["mlp_only_train"]
-        is_listed = uses_head and files.pooler_type == "cls_before_pooler" and files.dense_folders
-        if not is_listed or not load_dense(dense, name_or_path, files.dense_folders[0], kwargs):
-            if head == "dense":
-                raise ValueError(f"head='dense', but {name_or_path} has no head in 2_Dense. Use head='keep'.")
-            return
-        if head == "pooler" or linear.weight.is_meta:
-            return
-        dense = dense.to(linear.weight)
-        pairs = ((dense.weight, linear.weight), (dense.bias, linear.bias))
-        with torch.no_grad():
-            difference = max((x - y).abs().max().item() for x, y in pairs)
-            # The copy is stored in float32, so a model in float64 differs from it by rounding.
-            tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
-            if head == "dense":
-                for x, y in pairs:
-                    y.copy_(x)
-            elif difference > tolerance and self.settings.inference_pooler == "cls":
-                raise ValueError(
-                    f"{name_or_path} holds two different heads: the encoder's pooler and {files.dense_folders[0]}, "
-                    f"from which sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' "
-                    "if the model was trained further with sentence-transformers, or head='pooler' if it was trained "
-                    "further otherwise."
-                )
-
-    def _load_dense_layers(self, name_or_path: str | os.PathLike, folders: list[str], kwargs: dict[str, Any]) -> None:
-        # sentence-transformers chooses other folders when it saves. The first may be the head's.
-        count = len(self.dense_layers)
-        if len(folders) < count:
-            folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-        for layer, folder in zip(self.dense_layers, folders[len(folders) - count :], strict=True):
-            if not load_dense(cast(DenseLayer, layer).linear, name_or_path, folder, kwargs):
-                raise ValueError(
-                    f"{name_or_path} lacks the weights of its dense layer {folder}. Download or save the model again."
-                )
-
-    def _load_pooler_layers(self, name_or_path: str | os.PathLike, kwargs: dict[str, Any], has_them: bool) -> None:
-        """Load the layers of our own poolers from a checkpoint that has them, or give them their first weights."""
-        for attribute, folder in POOLER_FOLDERS.items():
-            layer = getattr(self, attribute)
-            if layer is not None and not has_them:
-                layer.start(name_or_path, **select_hub_arguments(kwargs))
-            elif layer is not None and not load_pooler_layer(layer, name_or_path, folder, kwargs):
-                raise ValueError(
-                    f"{name_or_path} lacks the weights of its pooler {self.settings.pooler_type!r} "
-                    f"({folder}/{WEIGHTS}). Download or save the model again."
-                )
-
-    def load_own_files(self, directory: str | os.PathLike) -> None:
-        """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
+    def resolve(self, given: dict[str, Any]) -> ContrastiveSettings:
+        """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
-            directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
+            given (`dict`): The settings of the caller.
+
+        Returns:
+            [`ContrastiveSettings`]: The settings, see [`ContrastiveSettings.resolve`].
+
+        Raises:
+            ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
-        if not self.has_own_pooler:
-            load_head(self.sentence_head, directory, {})
-        self._load_dense_layers(directory, [], {})
-        self._load_pooler_layers(directory, {}, has_them=True)
-        load_auxiliary_state(self, directory)
+        given, files, section = drop_unchosen(given), self.files, self.kind.section(self)
+        pooler_type = given.get("pooler_type")
+        if self.section is not None:
+            layout = {name: given[name] for name in ("pooler_type", "mlp_only_train", "dense_layers") if name in given}
+            if all(getattr(self.saved, name) == value for name, value in layout.items()):
+                self._check_modules()
+        elif files.unsupported and pooler_type is None:
+            raise ValueError(
+                f"{files.unsupported}. Load it with sentence_transformers, or pass pooler_type to use its encoder "
+                "alone."
+            )
+        elif pooler_type not in (None, self.pooler_type) and (self.pooler_type or files.unsupported):
+            modules = files.unsupported or " + ".join([str(self.pooler_type), *["dense"] * len(files.dense_folders)])
+            logger.warning(
+                f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
+            )
+            replaced = ("pooler_type", "dense_layers", "normalize")
+            section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
+        return ContrastiveSettings.resolve(section, **given)
 
-    def _is_trained(self, info: dict) -> bool:
-        """Return whether the head of the checkpoint was trained as a head of embeddings."""
-        if self.has_section:
-            return self._saved["pooler_type"] == "cls"
-        unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-        mlm_names = self._stock_mlm_head.modules if self.settings.do_mlm else ()
-        mlm_missing = all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
-        return not unexpected and mlm_missing
+    def _check_modules(self) -> None:
+        """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
+        has_head = self.saved.inference_pooler == "cls"
+        pooler = "cls_before_pooler" if has_head else self.saved.inference_pooler
+        here = (pooler, len(self.saved.dense_layers) + has_head)
+        there = (self.files.pooling.get("pooler_type"), len(self.files.dense_folders))
+        if there[0] and there != here:
+            raise ValueError(
+                f"{self.source} describes its pooling twice, and the two differ: modules.json has {there[0]!r} and "
+                f"{there[1]} dense layers, and the section {SECTION!r} of config.json has {here[0]!r} and {here[1]}. "
+                "If the model was changed in sentence-transformers, remove that section. Otherwise pass pooler_type."
+            )
+
+    def renamed_keys(self, prefix: str) -> dict[str, str]:
+        """Return the patterns that give the reference implementation's weights their names in the stock encoder.
+
+        Args:
+            prefix (`str`): `base_model_prefix` of the model.
+
+        Returns:
+            `dict[str, str]`: The argument `key_mapping` of transformers' `from_pretrained`.
+        """
+        renames = {r"^mlp\.": f"{prefix}.pooler."}
+        if prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
+            renames[r"^lm_head\."] = "cls.predictions."
+        return renames
 
 
-#: Settings that decide which layers of our own poolers there are.
-_POOLING_SETTINGS = ("pooler_type", "denoising")
-#: Settings that decide which modules sentence-transformers' files list.
-_LAYOUT_SETTINGS = ("pooler_type", "mlp_only_train", "dense_layers")
+def load_own_layers(model: "ContrastiveModel", found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
+    """Load the layers beside the encoder, and keep the dense + tanh head of a checkpoint or draw a new one.
+
+    Args:
+        model (`ContrastiveModel`): The model, whose encoder is loaded. It is changed in place.
+        found (`Checkpoint`): Its checkpoint.
+        head (`str`): One of `HEAD_CHOICES`.
+        info (`Mapping[str, Any]`): transformers' loading info.
+
+    Raises:
+        ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
+    """
+    is_ours = found.section is not None
+    if model.has_own_pooler:
+        has_head = not any(".pooler." in f".{key}" for key in info["missing_keys"])
+    else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
+        has_head = is_ours and head != "pooler" and _load_head(model, found)
+    _load_dense_layers(model, found, found.files.dense_folders)
+    same_layers = is_ours and all(
+        getattr(found.saved, name) == getattr(model.settings, name) for name in ("pooler_type", "denoising")
+    )
+    for attribute in POOLER_FOLDERS:
+        layer = getattr(model, attribute)
+        if layer is not None and not same_layers:
+            layer.start(found.source, **found.hub)
+    if same_layers:
+        _load_pooler_layers(model, found)
+    unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
+    mlm_names = model.masked_lm_modules
+    is_bare = not unexpected and all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
+    keeps = head in ("keep", "pooler", "dense") or (
+        head == "auto" and has_head and found.kind.has_trained_head(found, is_bare)
+    )
+    if keeps and not has_head:
+        raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
+    if not keeps:
+        model.reset_head()
+    elif model.has_own_pooler:
+        _settle_head(model, found, head)
+    model.head_source = "kept" if keeps else "fresh"
+    if model.settings.pooler_type == "cls":
+        logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 
 
-def _combine_settings(
-    name_or_path: str | os.PathLike,
-    files: SentenceTransformersSettings,
-    settings: dict[str, Any],
-    kwargs: dict[str, Any],
-) -> dict[str, Any]:
-    """Return the given settings and, for those not given, what sentence-transformers' files say."""
-    config = kwargs.get("config")
-    if isinstance(config, PreTrainedConfig):
-        section = getattr(config, SECTION, None)
-    else:
-        hub = select_hub_arguments(kwargs)
-        section = PreTrainedConfig.get_config_dict(config or name_or_path, **hub)[0].get(SECTION)
-    # Prompts stand in a file that other tools edit: it wins over the section.
-    read: dict[str, Any] = {}
-    if files.prompts:
-        read = {"prompts": files.prompts, "default_prompt_name": files.default_prompt_name}
-    if section is not None:
-        saved = ContrastiveSettings.resolve(section)
-        layout = {name: settings[name] for name in settings if name in _LAYOUT_SETTINGS}
-        if files.pooler_type and all(getattr(saved, name) == value for name, value in layout.items()):
-            _check_modules(name_or_path, files, saved)
-        return read | settings
-    if files.max_seq_length:
-        read["max_length"] = files.max_seq_length
-    pooler_type = settings.get("pooler_type")
-    if pooler_type is None and files.unsupported:
+def _load_head(model: "ContrastiveModel", found: Checkpoint) -> bool:
+    linear = cast(SentenceHead, model.sentence_head).dense
+    return load_layer(linear, found.source, HEAD_FOLDER, "linear.", **found.hub)
+
+
+def _settle_head(model: "ContrastiveModel", found: Checkpoint, head: str) -> None:
+    """Compare the encoder's pooler with its copy in `2_Dense`, and take the one that was asked for.
+
+    sentence-transformers trains the copy only. Other tools may change the pooler only.
+
+    Raises:
+        ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
+    """
+    linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
+    dense, folders = nn.Linear(linear.in_features, linear.out_features), found.files.dense_folders
+    is_ours = found.section is not None and found.saved.inference_pooler == "cls"
+    is_listed = is_ours and found.files.pooling.get("pooler_type") == "cls_before_pooler" and folders
+    if not is_listed or not load_layer(dense, found.source, folders[0], "linear.", **found.hub):
+        if head == "dense":
+            raise ValueError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
+        return
+    if head == "pooler" or linear.weight.is_meta:
+        return
+    dense = dense.to(linear.weight)
+    pairs = ((dense.weight, linear.weight), (dense.bias, linear.bias))
+    with torch.no_grad():
+        if head == "dense":
+            for x, y in pairs:
+                y.copy_(x)
+            return
+        difference = max((x - y).abs().max().item() for x, y in pairs)
+        # The copy is stored in float32, so a model in float64 differs from it by rounding.
+        tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
+    if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
-            f"{files.unsupported}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
+            f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "
+            f"sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' if the model was "
+            "trained further with sentence-transformers, or head='pooler' if it was trained further otherwise."
         )
-    if files.pooler_type and pooler_type in (None, files.pooler_type):
-        read |= {name: getattr(files, name) for name in ("pooler_type", "dense_layers", "normalize")}
-    elif files.pooler_type or files.unsupported:
-        modules = files.unsupported or " + ".join([str(files.pooler_type), *["dense"] * len(files.dense_layers)])
-        logger.warning(
-            f"{name_or_path}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
-        )
-    return read | settings
 
 
-def _check_modules(
-    name_or_path: str | os.PathLike, files: SentenceTransformersSettings, saved: ContrastiveSettings
+def _load_dense_layers(model: "ContrastiveModel", found: Checkpoint, folders: list[str]) -> None:
+    # sentence-transformers chooses other folders when it saves. The first may be the head's.
+    count = len(model.dense_layers)
+    if len(folders) < count:
+        folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
+    for layer, folder in zip(model.dense_layers, folders[len(folders) - count :], strict=True):
+        if not load_layer(cast(DenseLayer, layer).linear, found.source, folder, "linear.", **found.hub):
+            raise ValueError(
+                f"{found.source} lacks the weights of its dense layer {folder}. Download or save the model again."
+            )
+
+
+def _load_pooler_layers(model: "ContrastiveModel", found: Checkpoint) -> None:
+    for attribute, folder in POOLER_FOLDERS.items():
+        layer = getattr(model, attribute)
+        if layer is not None and not load_layer(layer, found.source, folder, **found.hub):
+            raise ValueError(
+                f"{found.source} lacks the weights of its pooler {model.settings.pooler_type!r} "
+                f"({folder}/{WEIGHTS}). Download or save the model again."
+            )
+
+
+def reload_own_files(model: "ContrastiveModel", directory: str | os.PathLike) -> None:
+    """Load what a checkpoint of this very model holds beside the weights: our layers and the objective's state.
+
+    Args:
+        model (`ContrastiveModel`): The model. It is changed in place.
+        directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
+    """
+    found = Checkpoint(directory, {}, None, SentenceTransformersFiles())
+    if not model.has_own_pooler:
+        _load_head(model, found)
+    _load_dense_layers(model, found, [])
+    _load_pooler_layers(model, found)
+    load_objective_state(model, Path(directory, OBJECTIVE_FILE))
+
+
+def load_objective_state(model: "ContrastiveModel", path: str | os.PathLike) -> None:
+    """Load the state of the objective and of the second encoder, if the file exists.
+
+    Args:
+        model (`ContrastiveModel`): A model whose objective is prepared. It is changed in place.
+        path (`str` or `os.PathLike`): The file `OBJECTIVE_FILE` of a checkpoint.
+
+    Raises:
+        ValueError: If the file does not fit the model's objective.
+    """
+    if not Path(path).exists():
+        return
+    tensors = load_file(path)
+    expected = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
+    if {n: x.shape for n, x in expected.items()} != {n: x.shape for n, x in tensors.items()}:
+        raise ValueError(
+            f"{path} holds the state of another objective or of other options than this model's. Use the objective "
+            "and options it was saved with, or remove the file to start the objective anew."
+        )
+    model.load_state_dict(tensors, strict=False)
+    logger.info(f"The objective continues from {path}.")
+
+
+def save_own_files(
+    model: "ContrastiveModel", directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]
 ) -> None:
-    """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
-    has_head = saved.inference_pooler == "cls"
-    pooler = "cls_before_pooler" if has_head else saved.inference_pooler
-    if (files.pooler_type, len(files.dense_folders)) != (pooler, len(saved.dense_layers) + has_head):
-        raise ValueError(
-            f"{name_or_path} describes its pooling twice, and the two differ: modules.json has {files.pooler_type!r} "
-            f"and {len(files.dense_folders)} dense layers, and the section {SECTION!r} of config.json has {pooler!r} "
-            f"and {len(saved.dense_layers) + has_head}. If the model was changed in sentence-transformers, remove "
-            "that section. Otherwise pass pooler_type."
-        )
+    """Write everything of a checkpoint but the weights of the encoder and its config.
 
+    A whitening or flow in the directory is removed: it was fitted on the embeddings of the weights that are replaced.
 
-def _remove_transform(directory: str | os.PathLike) -> None:
-    # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
-    if Path(directory, FOLDER, DESCRIPTION).exists():
+    Args:
+        model (`ContrastiveModel`): The model.
+        directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
+        state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    transform = directory / TRANSFORM_FOLDER
+    if (transform / DESCRIPTION).exists():
+        # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
         logger.warning(
-            f"{Path(directory, FOLDER)} is removed, because it was fitted on the embeddings of the weights that are "
-            "replaced now. Fit it again with simcse-hf postprocess fit."
+            f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced now. "
+            "Fit it again with simcse-hf postprocess fit."
         )
-        shutil.rmtree(Path(directory, FOLDER))
+        shutil.rmtree(transform)
+    auxiliary = {n: x.contiguous() for n, x in state_dict.items() if n.split(".")[0] in AUXILIARY_MODULES}
+    if auxiliary:
+        save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
+    else:
+        (directory / OBJECTIVE_FILE).unlink(missing_ok=True)  # of an earlier save
+    for attribute, folder in POOLER_FOLDERS.items():
+        layer = {n.partition(".")[2]: x for n, x in state_dict.items() if n.startswith(f"{attribute}.")}
+        if layer:
+            save_layer(directory / folder, layer)
+    prefix = next(name for name, module in model.named_modules() if module is model.contrastive_head)
+    head = {name: x for name, x in state_dict.items() if name.startswith(f"{prefix}.")}
+    if sorted(name.rpartition(".")[2] for name in head) != ["bias", "weight"]:
+        head = {}  # not a single dense layer
+    dense_layers = [
+        {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
+        for number, layer in enumerate(model.dense_layers)
+    ]
+    save_sentence_transformers_files(directory, model.config, model.settings, head, dense_layers)

@@ -1,32 +1,59 @@
 """Contrastive models: a stock encoder with SimCSE's head, an objective and an optional masked-LM loss."""
 
 import copy
+import os
 import re
 from contextlib import nullcontext
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, RobertaModel
+from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, PreTrainedModel, RobertaModel
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
+from transformers.utils import ModelOutput, logging
 
-from ..objectives import EncodedBatch, Objective
+from ..objectives import EncodedBatch, Objective, make_objective
 from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
+from ..objectives.matryoshka import make_matryoshka
 from ..objectives.promptbert import embed_templates
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
 from ..ops.flash import avoid_cudnn_attention
+from ..ops.packing import send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
-from .checkpoint import OWN_LAYERS, ContrastiveCheckpoint
-from .head import NGRAM_POOLER, DenseLayer, NGramHead, SentenceHead, TemplateHead
-from .objective import AUXILIARY_MODULES
-from .output import ContrastiveOutput
-from .poolers import TEMPLATE_POOLER, at_mask, check_has_tokens, masked_mean, needs_hidden_states, pool
-from .settings import SECTION, ContrastiveSettings
-from .views import check_lengths, check_shapes, embed_views
+from .checkpoint import (
+    HEAD_CHOICES,
+    OBJECTIVE_FILE,
+    OBJECTIVE_SETTINGS,
+    PRETRAINING_HEADS,
+    SEPARATE_MODULES,
+    Checkpoint,
+    load_objective_state,
+    load_own_layers,
+    reload_own_files,
+    save_own_files,
+)
+from .pooling import (
+    NGRAM_POOLER,
+    TEMPLATE_POOLER,
+    DenseLayer,
+    NGramHead,
+    SentenceHead,
+    TemplateHead,
+    at_mask,
+    check_has_tokens,
+    masked_mean,
+    needs_hidden_states,
+    pool,
+)
+from .sentence_transformers import NAMES
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
+
+logger = logging.get_logger(__name__)
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
@@ -40,9 +67,33 @@ _WITHOUT_GRADIENT = {
     "visual_bert": r"^embeddings\.visual_",
 }
 
+_TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
-class ContrastiveModel(ContrastiveCheckpoint):
-    """The contrastive model, mixed into the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
+
+@dataclass
+class ContrastiveOutput(ModelOutput):
+    """The output of a contrastive model.
+
+    Args:
+        loss (`torch.Tensor`, *optional*): The contrastive loss + `mlm_weight` * the masked-LM loss, where the batch
+            has them.
+        sentence_embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, or `(batch, dim)` for
+            inputs of two dimensions, not normalized.
+        contrastive_loss (`torch.Tensor`, *optional*): The objective's part of the loss. `None` if a row holds a single
+            sentence.
+        mlm_loss (`torch.Tensor`, *optional*): The masked-LM loss before it is weighted. `None` without masked inputs.
+        parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if there are several.
+    """
+
+    loss: torch.Tensor | None = None
+    sentence_embeddings: torch.Tensor | None = None
+    contrastive_loss: torch.Tensor | None = None
+    mlm_loss: torch.Tensor | None = None
+    parts: dict[str, torch.Tensor] | None = None
+
+
+class ContrastiveModel(PreTrainedModel):
+    """The contrastive model, combined with the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
     *is* SimCSE's head. So `AutoModel.from_pretrained` loads what `save_pretrained` writes, with no missing and no
@@ -52,38 +103,46 @@ class ContrastiveModel(ContrastiveCheckpoint):
 
         model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
 
-    Two more keyword arguments are not saved, because they change the speed and not the embeddings:
-
-    - `unpadded` (`bool`, defaults to `True`): Leave padding out of the computation, for encoders that allow it (see
-      [`supports_unpadded`]). The attribute may be set at any time.
-    - `fast_dropout` (`bool`, defaults to `True`): Replace the encoder's `nn.Dropout` modules by `FastDropout`, which
-      draws its masks faster on a CPU. With `False` the encoder keeps torch's modules.
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder, which is not changed.
+        resolved (`ContrastiveSettings`, *optional*): All settings, in place of those of the config; by
+            `from_pretrained`.
+        unpadded (`bool`, *optional*, defaults to `True`): Leave padding out of the computation, for encoders that
+            allow it (see [`supports_unpadded`]). The attribute may be set at any time. It changes the speed and not
+            the embeddings, and is not saved.
+        fast_dropout (`bool`, *optional*, defaults to `True`): Replace the encoder's `nn.Dropout` modules by
+            `FastDropout`, which draws its masks faster on a CPU. With `False` the encoder keeps torch's modules.
+        settings (`Any`): Settings that come before those of the config.
     """
 
     base_class: type[nn.Module]  # the stock encoder
-    # These are in files of their own, see head.py and objective.py.
-    _keys_to_ignore_on_load_missing = [rf"^{name}\." for name in (*OWN_LAYERS, *AUXILIARY_MODULES)]
+    _keys_to_ignore_on_load_missing = [rf"^{name}\." for name in SEPARATE_MODULES]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
         self,
         config: PreTrainedConfig,
         *,
+        resolved: ContrastiveSettings | None = None,
         unpadded: bool = True,
         fast_dropout: bool = True,
-        _settings: dict[str, Any] | None = None,  # by from_pretrained
         **settings: Any,
     ) -> None:
         config = copy.deepcopy(config)  # this model writes its own settings into it
         super().__init__(config)
-        self.has_section = getattr(config, SECTION, None) is not None
-        self._saved = ContrastiveSettings.from_config(config).to_dict() if self.has_section else {}
-        self.settings = ContrastiveSettings.from_config(config, **(_settings or {}), **settings)
-        self.head_source = "fresh"
-        self._objective_file: str | None = None  # of the checkpoint that the model was loaded from
-        self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
-        self.second_encoder = None
+        check_dropout_rates(config)
+        if resolved is None or settings:
+            resolved = ContrastiveSettings.from_config(config, **settings)
+        self.settings = resolved
         setattr(config, SECTION, self.settings.to_section())
+        self.unpadded, self.fast_dropout = unpadded, fast_dropout
+        #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
+        self.head_source = "fresh"
+        self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
+        self.second_encoder: ContrastiveModel | None = None
+        # Settings and file of the objective of the checkpoint that the model was loaded from.
+        self._saved_objective: tuple[ContrastiveSettings, str] | None = None
+        self._explained_keys: tuple[set[str], set[str]] = (set(), set())
         setattr(self, self.base_model_prefix, self.base_class(config))
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
@@ -100,10 +159,11 @@ class ContrastiveModel(ContrastiveCheckpoint):
             self._register_mlm_head()
         self.post_init()
         self._freeze_unused_parameters()
-        self.unpadded, self.fast_dropout = unpadded, fast_dropout
         install_unpadded_attention(self.base_model)
         if fast_dropout:
             use_fast_dropout(self.base_model)
+
+    # --- settings and parts -----------------------------------------------------------------------------------------
 
     def update_settings(self, **settings: Any) -> None:
         """Change settings of the model and of the config that is saved with it.
@@ -138,11 +198,21 @@ class ContrastiveModel(ContrastiveCheckpoint):
         return cast(nn.Module, self.base_model.pooler) if self.has_own_pooler else self.sentence_head
 
     @property
+    def active_pooler(self) -> str:
+        """The pooler of the current mode, training or evaluation."""
+        return self.settings.pooler_type if self.training else self.settings.inference_pooler
+
+    @property
     def runs_unpadded(self) -> bool:
         """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
         if not self.unpadded or torch.compiler.is_compiling():
             return False
         return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
+
+    @property
+    def masked_lm_modules(self) -> dict[str, nn.Module]:
+        """The modules of the masked-LM head by their stock names; none without `do_mlm`."""
+        return self._stock_mlm_head.modules if self.settings.do_mlm else {}
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
@@ -166,6 +236,16 @@ class ContrastiveModel(ContrastiveCheckpoint):
         for name, parameter in self.base_model.named_parameters():
             if pattern and re.search(pattern, name):
                 parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def reset_head(self) -> None:
+        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
+        for module in self.contrastive_head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
+                nn.init.zeros_(module.bias)
+
+    # --- embeddings -------------------------------------------------------------------------------------------------
 
     def embed(
         self,
@@ -199,7 +279,19 @@ class ContrastiveModel(ContrastiveCheckpoint):
         pooler_type: str | None = None,
         whole_last_layer: bool = False,
     ) -> Any:
-        """Run the encoder for what the pooler reads: without one, the whole last layer."""
+        """Encode tokens, computing only the states that the pooler reads.
+
+        Args:
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding.
+            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
+            lengths (`np.ndarray`, *optional*): See [`forward`]; of shape `(batch,)`.
+            pooler_type (`str`, *optional*): The pooler. Without one, the whole last layer is returned.
+            whole_last_layer (`bool`, *optional*, defaults to `False`): Return it also if the pooler reads a part.
+
+        Returns:
+            `BaseModelOutputWithPooling`: See [`encode_unpadded`].
+        """
         if pooler_type is not None:
             check_has_tokens(attention_mask, lengths)
         needs = {
@@ -212,11 +304,6 @@ class ContrastiveModel(ContrastiveCheckpoint):
         with nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(input_ids.device):
             return encode(self.base_model, input_ids, attention_mask, token_type_ids, lengths, **needs)
 
-    @property
-    def active_pooler(self) -> str:
-        """The pooler of the current mode, training or evaluation."""
-        return self.settings.pooler_type if self.training else self.settings.inference_pooler
-
     def pool(
         self,
         outputs: Any,
@@ -224,7 +311,17 @@ class ContrastiveModel(ContrastiveCheckpoint):
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Turn the outputs of [`encode_tokens`] into embeddings of shape `(batch, dim)`."""
+        """Turn the outputs of [`encode_tokens`] into embeddings.
+
+        Args:
+            outputs (`Any`): The outputs for the pooler of the current mode.
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
+            attention_mask (`torch.Tensor`): Of the same shape.
+            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
+
+        Returns:
+            `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+        """
         pooler_type = self.active_pooler
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
@@ -256,6 +353,117 @@ class ContrastiveModel(ContrastiveCheckpoint):
         edges = self.settings.template_edges
         return embed_templates(embed, (input_ids, attention_mask, token_type_ids), only, edges)
 
+    def embed_rows(
+        self, batch: dict[str, torch.Tensor], lengths: np.ndarray | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
+
+        Args:
+            batch (`dict[str, torch.Tensor]`): The batch as [`EncodedBatch`] describes it.
+            lengths (`np.ndarray`, *optional*): The number of tokens of each text, of shape `(batch, num_sentences)`.
+
+        Returns:
+            `tuple[torch.Tensor, torch.Tensor | None]`: Embeddings of shape `(batch, num_sentences, dim)` of the
+            objective's `embedded_columns` and, if it reads them, the last layer's hidden states of shape
+            `(batch, num_sentences, length, dim)`. Without an objective, all columns are embedded.
+
+        Raises:
+            ValueError: If `fixed_mask` is set and a row holds different texts.
+        """
+        columns = slice(None) if self.objective is None else self.objective.embedded_columns
+        texts = {name: batch[name][:, columns] for name in _TEXT_INPUTS if name in batch}
+        counts = None if lengths is None else lengths[:, columns]
+        ids = texts["input_ids"]
+        if self.settings.fixed_mask:
+            # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
+            if not (ids == ids[:, :1]).all():
+                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
+            anchors = {name: tensor[:, 0] for name, tensor in texts.items()}
+            embeddings = self.embed(**anchors, lengths=None if counts is None else counts[:, 0])
+            return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
+        if self.objective is not None and self.objective.needs_hidden_states:
+            flat, flat_counts = _flatten(texts, counts)
+            outputs = self.encode_tokens(
+                **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
+            )
+            embeddings = self.pool(outputs, **flat)
+            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
+        has_gaps = "relations" in batch
+        if self.second_encoder is None:
+            return _embed_columns(self, texts, counts, slice(None), has_gaps), None
+        encoders = ((self, slice(0, 1)), (self.second_encoder, slice(1, None)))
+        return torch.cat([_embed_columns(model, texts, counts, part, has_gaps) for model, part in encoders], 1), None
+
+    # --- the loss ---------------------------------------------------------------------------------------------------
+
+    def prepare_objective(self) -> Objective:
+        """Create what training needs beside the encoder: the objective, and the second encoder if there are two.
+
+        The Trainer calls this before it creates the optimizer. Without a Trainer, the first loss does. If the model
+        was loaded from a checkpoint with the same objective, the objective continues from its saved state.
+
+        Returns:
+            [`Objective`]: The objective, which is created once.
+
+        Raises:
+            ValueError: If the objective is unknown, or has no such options, or their values are not valid.
+        """
+        if self.objective is not None:
+            return self.objective
+        values, name, options = self.settings.to_dict(), self.settings.objective, self.settings.objective_options
+        if self.settings.matryoshka_dims:
+            objective: Objective = make_matryoshka(
+                name, self.embedding_dim, self.settings.matryoshka_dims, values, options
+            )
+        else:
+            objective = make_objective(name, self.embedding_dim, values, options)
+        self._check_head_can_learn()
+        self.objective = objective
+        objective.attach(cast(Encoder, self))
+        if max(self.settings.encoders, objective.encoders) == 2:
+            if objective.num_views == 1:
+                raise ValueError(
+                    f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
+                )
+            self.second_encoder = self.copy_encoder()
+        objective.to(self.device).train(self.training)
+        if self._saved_objective is not None:
+            saved, path = self._saved_objective
+            if all(getattr(saved, setting) == values[setting] for setting in OBJECTIVE_SETTINGS):
+                load_objective_state(self, path)
+        return objective
+
+    def copy_encoder(self) -> Self:
+        """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
+        speed = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
+        twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
+        names = twin.state_dict().keys()
+        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
+        cast(nn.Module, twin).to(self.device, self.dtype)
+        return twin.train(self.training)
+
+    def _check_head_can_learn(self) -> None:
+        """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
+
+        An adapter file does not hold the head. After reloading, another random head would follow the encoder.
+
+        Raises:
+            ValueError: If the embeddings of inference go through that head.
+        """
+        head = [parameter.requires_grad for parameter in self.contrastive_head.parameters()]
+        encoder = [parameter.requires_grad for parameter in self.base_model.parameters()]
+        if self.settings.pooler_type != "cls" or self.head_source == "kept" or any(head) or not any(encoder):
+            return
+        name = next(name for name, module in self.named_modules() if module is self.contrastive_head)
+        problem = (
+            "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the adapter "
+            f"files of peft do not hold it. Add modules_to_save=[{name.rpartition('.')[2]!r}] to the peft config, or "
+            "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
+        )
+        if self.settings.inference_pooler == "cls":
+            raise ValueError(problem)
+        logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
+
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -268,11 +476,7 @@ class ContrastiveModel(ContrastiveCheckpoint):
         scores: torch.Tensor | None = None,
         lengths: np.ndarray | None = None,
         return_loss: bool = True,
-        use_objective: bool = True,
-        inputs_embeds: torch.Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
+        **stock: Any,
     ) -> ContrastiveOutput:
         """Encode all sentences of the batch in one pass and compute the loss.
 
@@ -282,9 +486,11 @@ class ContrastiveModel(ContrastiveCheckpoint):
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding, of the same shape. Defaults
                 to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
-            mlm_input_ids (`torch.Tensor`, *optional*): Token ids masked for the auxiliary loss, of the same shape.
+            mlm_input_ids (`torch.Tensor`, *optional*): Token ids masked for the auxiliary loss, of the same shape,
+                for a second encoder pass. Without them, `input_ids` themselves are masked (see
+                [`Objective.mlm_columns`]).
             mlm_targets (`torch.Tensor`, *optional*): The original ids where masked and -100 elsewhere, of the same
-                shape. Without `mlm_input_ids`, the `input_ids` themselves are masked (see [`Objective.mlm_columns`]).
+                shape.
             relations (`torch.Tensor`, *optional*): How each sentence after the first relates to it: 0 entailment,
                 1 neutral, 2 contradiction, -100 if the row has fewer sentences. Of shape `(batch, num_sentences - 1)`.
             text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
@@ -293,54 +499,41 @@ class ContrastiveModel(ContrastiveCheckpoint):
             lengths (`np.ndarray`, *optional*): The number of tokens of each text, of the shape of `input_ids` without
                 its last axis, where all padding is on the right. The host then knows the shape of the batch and need
                 not wait for an accelerator. `attention_mask` must agree with it.
-            return_loss (`bool`, *optional*, defaults to `True`): `False` returns the embeddings only. (This argument
-                tells the Trainer that there is an `eval_loss`.)
-            use_objective (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
-                embeddings of training, with the masked-LM loss.
-            inputs_embeds (`torch.Tensor`, *optional*): Not supported. peft passes it and the following, as `None`.
-            output_attentions (`bool`, *optional*): Not supported.
-            output_hidden_states (`bool`, *optional*): Not supported.
-            return_dict (`bool`, *optional*): `False` is not supported.
+            return_loss (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
+                embeddings of training, and the masked-LM loss of `mlm_targets`. (This argument tells the Trainer that
+                there is an `eval_loss`.)
+            stock (`Any`): `output_attentions`, `return_dict` and the like, which peft passes with values that ask for
+                nothing.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
 
         Raises:
-            ValueError: If an argument is not supported, the inputs have the wrong number of dimensions, masked inputs
-                are given to a model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same
-                text.
+            ValueError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
+                model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
-        if inputs_embeds is not None or output_attentions or output_hidden_states or return_dict is False:
-            raise ValueError(
-                "inputs_embeds, output_attentions, output_hidden_states and return_dict=False are not supported, as a "
-                "contrastive model turns input_ids into embeddings. Call model.base_model for these."
-            )
-        check_shapes(input_ids, mlm_input_ids, mlm_targets)
-        lengths = check_lengths(lengths, input_ids)
+        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, stock)
+        if torch.compiler.is_compiling():
+            lengths = None  # compiled code must not depend on them
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:
             return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
-        if self.objective is None and return_loss:
-            self.prepare_objective()
+        objective = self.prepare_objective() if return_loss else None
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"relations": relations, "text_ids": text_ids, "scores": scores}
         batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        objective = self.objective if return_loss else None
-        embeddings, hidden_states = embed_views(self, batch, objective, lengths)
-        if objective is None:
-            return ContrastiveOutput(sentence_embeddings=embeddings)
+        embeddings, hidden_states = self.embed_rows(batch, lengths)
         loss = contrastive_loss = mlm_loss = parts = None
-        if use_objective and input_ids.shape[1] >= objective.num_views:
+        if objective is not None and input_ids.shape[1] >= objective.num_views:
             encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states, lengths)
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                types = None if token_type_ids is None else token_type_ids.flatten(0, 1)
-                counts = None if lengths is None else lengths.reshape(-1)
-                flat = mlm_input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
-                hidden_states = self.encode_tokens(*flat, types, counts).last_hidden_state
+                masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
+                flat, counts = _flatten(masked, lengths)
+                hidden_states = self.encode_tokens(**flat, lengths=counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
@@ -356,6 +549,189 @@ class ContrastiveModel(ContrastiveCheckpoint):
         logits = self._stock_mlm_head.logits(hidden_states.view(*targets.shape, -1)[is_masked])
         total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
         return mean_over_processes(total, is_masked.sum(), self.training)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
+        self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
+    ) -> None:
+        """Save the model as transformers does, with the files of sentence-transformers beside the weights.
+
+        If the encoder has no pooler of its own, our head is among those files and not in the weights. A whitening or
+        flow in the directory (`simcse-hf postprocess fit`) is removed, because it was fitted on the embeddings of the
+        weights that are replaced.
+
+        Args:
+            save_directory (`str` or `os.PathLike`): The directory. It is created if necessary.
+            state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
+            kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
+        """
+        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
+        is_main = kwargs.get("is_main_process", True)
+        if is_main:
+            save_own_files(self, save_directory, state_dict)
+        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in SEPARATE_MODULES}
+        super().save_pretrained(save_directory, state_dict=main, **kwargs)
+        if is_main:
+            self._save_stock_architecture(save_directory)
+
+    def _save_stock_architecture(self, directory: str | os.PathLike) -> None:
+        # transformers has written the name of our class, which converters and inference servers do not know. Our class
+        # is found by the section `simcse`.
+        self.config.architectures = [self.base_class.__name__]
+        self.config.save_pretrained(directory)
+
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # `save_pretrained(push_to_hub=True)` uploads what is not in this list. Ours were written just before.
+        stamps = super()._get_files_timestamps(working_dir)
+        return {name: stamp for name, stamp in stamps.items() if name not in NAMES}
+
+    def _upload_modified_files(self, working_dir: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        self._save_stock_architecture(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+    def load_own_files(self, directory: str | os.PathLike) -> None:
+        """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
+
+        Args:
+            directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
+        """
+        reload_own_files(self, directory)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
+        cls, name_or_path: str | os.PathLike, *args: Any, head: str = "auto", **kwargs: Any
+    ) -> Self:
+        """Load a model as transformers does, with the contrastive settings as further keyword arguments.
+
+        Weights are loaded in float32 unless `dtype` is given. Which settings and which head a checkpoint gives stands
+        in the table `KINDS`.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub: a checkpoint of
+                this package, a folder of sentence-transformers, a published SimCSE model (an encoder with its pooler
+                and nothing else), the training output of the reference implementation (`mlp.*`), or a masked-LM
+                checkpoint.
+            args (`Any`): The positional arguments of transformers' `from_pretrained`.
+            head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
+                `"fresh"` one, or `"auto"`: keep it if it was trained as a head of embeddings. The choice is logged and
+                stands in `model.head_source`. A checkpoint may hold the head twice, in the encoder's own pooler and in
+                `2_Dense`, from which sentence-transformers reads it. If the two differ, `"pooler"` or `"dense"` says
+                which one to keep.
+            kwargs (`Any`): Settings ([`ContrastiveSettings`]), config values such as `hidden_dropout_prob=0.2`, and
+                the other arguments of transformers' `from_pretrained`.
+
+        Returns:
+            [`ContrastiveModel`]: The model in evaluation mode. With `output_loading_info=True`, a tuple of the model
+            and the loading info.
+
+        Raises:
+            ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
+                `head` does not choose, or a setting is not valid.
+        """
+        if head not in HEAD_CHOICES:
+            raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
+        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        found = Checkpoint.find(name_or_path, **kwargs)
+        if found.kind.name == "reference":
+            renamed = found.renamed_keys(cls.base_model_prefix)
+            kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
+        if "torch_dtype" not in kwargs:
+            kwargs.setdefault("dtype", torch.float32)
+        wants_info = kwargs.pop("output_loading_info", False)
+        # The settings are one argument: transformers moves an argument that is also a key of config.json into the
+        # config, and some configs have a `pooler_type` of their own.
+        kwargs |= {"resolved": found.resolve(settings), "output_loading_info": True}
+        loaded: Any = super().from_pretrained(name_or_path, *args, **kwargs)
+        model, info = loaded
+        for name, keys in zip(("missing_keys", "unexpected_keys"), model._explained_keys, strict=True):
+            info[name] = info[name] | keys
+        load_own_layers(model, found, head, info)
+        model._freeze_unused_parameters()  # loading has replaced the parameters
+        unused = sorted({key.split(".")[0] for key in model._explained_keys[1]})
+        if unused:
+            logger.info(f"{name_or_path}: embeddings do not use its pretraining head ({', '.join(unused)}).")
+        if found.section is not None and (path := found.find_file(OBJECTIVE_FILE)) is not None:
+            model._saved_objective = (found.saved, path)
+        return loaded if wants_info else model
+
+    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+        """Take the keys that [`from_pretrained`] explains itself out of transformers' report on loading.
+
+        They are the encoder's own pooler, which is drawn anew if it is missing, and the heads of pretraining. All
+        other keys stay in the report.
+        """
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+        missing = {key for key in loading_info.missing_keys if self.has_own_pooler and ".pooler." in f".{key}"}
+        heads = {name for name in PRETRAINING_HEADS if not hasattr(self.base_model, name)}
+        unexpected = {key for key in loading_info.unexpected_keys if key.split(".")[0] in heads}
+        self._explained_keys = (missing, unexpected)
+        loading_info.missing_keys = loading_info.missing_keys - missing
+        loading_info.unexpected_keys = loading_info.unexpected_keys - unexpected
+
+
+def _check_inputs(
+    input_ids: torch.Tensor,
+    mlm_input_ids: torch.Tensor | None,
+    mlm_targets: torch.Tensor | None,
+    lengths: np.ndarray | None,
+    stock: dict[str, Any],
+) -> None:
+    """Refuse inputs of a model that do not fit together, or that ask for what it does not compute."""
+    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
+            "model.base_model for these."
+        )
+    if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
+        raise ValueError(
+            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+        )
+    if input_ids.dim() not in (2, 3):
+        raise ValueError(
+            f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
+        )
+    if lengths is not None and not torch.compiler.is_compiling() and lengths.shape != input_ids.shape[:-1]:
+        raise ValueError(
+            f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
+            f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
+        )
+
+
+def _flatten(
+    inputs: dict[str, torch.Tensor], counts: np.ndarray | None
+) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
+    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
+    return flat, None if counts is None else counts.reshape(-1)
+
+
+def _embed_columns(
+    encoder: ContrastiveModel,
+    inputs: dict[str, torch.Tensor],
+    counts: np.ndarray | None,
+    columns: slice,
+    has_gaps: bool,
+) -> torch.Tensor:
+    """Embed some columns in one pass; with `has_gaps`, texts without tokens get embeddings of zeros."""
+    rows = len(inputs["input_ids"])
+    flat, flat_counts = _flatten(
+        {name: tensor[:, columns] for name, tensor in inputs.items()}, None if counts is None else counts[:, columns]
+    )
+    if not has_gaps or (flat_counts is not None and flat_counts.all()):
+        return encoder.embed(**flat, lengths=flat_counts).unflatten(0, (rows, -1))
+    # Rows with fewer sentences than the widest are filled up with padding.
+    mask = flat["attention_mask"]
+    if flat_counts is None:
+        present = mask.any(1).nonzero()[:, 0]
+    else:
+        (places,) = flat_counts.nonzero()
+        flat_counts = flat_counts[places]
+        (present,) = send([torch.from_numpy(places)], mask.device)
+    texts = {name: tensor.index_select(0, present) for name, tensor in flat.items()}
+    embedded = encoder.embed(**texts, lengths=flat_counts)
+    zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
+    return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
 
 
 class BertForCL(ContrastiveModel, BertPreTrainedModel):

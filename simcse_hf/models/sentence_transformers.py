@@ -1,23 +1,29 @@
 """Read and write the files by which sentence-transformers knows a model's pooling, dense layers and prompts."""
 
-import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..objectives.is_bert import NGRAM_POOLER
-from ..ops.files import find_file
+from ..ops.files import find_file, read_json, read_json_object, write_json
 from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
-from .head import FOLDER, POOLER_FOLDERS, WEIGHTS, save_dense, save_head
-from .poolers import SECOND_LAYER, TEMPLATE_POOLER, needs_hidden_states
-from .settings import ContrastiveSettings, max_positions
+from .pooling import (
+    HEAD_FOLDER,
+    NGRAM_POOLER,
+    POOLER_FOLDERS,
+    SECOND_LAYER,
+    TANH,
+    TEMPLATE_POOLER,
+    needs_hidden_states,
+    save_layer,
+)
+from .settings import PoolingSettings, max_positions
 
 logger = logging.get_logger(__name__)
 
@@ -32,7 +38,7 @@ NAMES = (
     "1_Pooling",
     "1_WeightedLayerPooling",
     "2_Pooling",
-    FOLDER,
+    HEAD_FOLDER,
     DENSE_FOLDER,
     *POOLER_FOLDERS.values(),
 )
@@ -53,166 +59,133 @@ _POOLING_FLAGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
+_DENSE_TYPES = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
 
 @dataclass(frozen=True)
-class SentenceTransformersSettings:
+class SentenceTransformersFiles:
     """What sentence-transformers' files say about a model.
 
     Args:
-        pooler_type (`str`, *optional*): The pooling, by our name. `None` if the model has no `modules.json`, or if
-            `unsupported` says why its modules cannot be reproduced here.
-        dense_layers (`list[dict]`): The configs of the `Dense` modules after the pooling, in their order.
+        pooling (`dict`): The settings ([`PoolingSettings`]) by name. Without `pooler_type`, the model has no
+            `modules.json`, or `unsupported` says why its modules cannot be reproduced here.
         dense_folders (`list[str]`): The folder of each dense layer.
-        normalize (`bool`): Whether the last module scales embeddings to unit length.
-        max_seq_length (`int`, *optional*): The number of tokens that a text is truncated to.
-        prompts (`dict[str, str]`): The prompts by name. A prompt is put before the text.
-        default_prompt_name (`str`, *optional*): The prompt that is used when none is named.
         unsupported (`str`): Why the modules cannot be reproduced here. Empty if they can.
     """
 
-    pooler_type: str | None = None
-    dense_layers: list[dict[str, Any]] = field(default_factory=list)
+    pooling: dict[str, Any] = field(default_factory=dict)
     dense_folders: list[str] = field(default_factory=list)
-    normalize: bool = False
-    max_seq_length: int | None = None
-    prompts: dict[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
     unsupported: str = ""
 
 
-def read_sentence_transformers_settings(
-    name_or_path: str | os.PathLike, **hub_kwargs: Any
-) -> SentenceTransformersSettings:
+def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any) -> SentenceTransformersFiles:
     """Read `modules.json`, `sentence_bert_config.json` and `config_sentence_transformers.json` of a model.
 
     Args:
         name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        hub_kwargs (`Any`): `revision`, `token`, `cache_dir`, `local_files_only` and `subfolder`, as in
-            `from_pretrained`.
+        hub (`Any`): `revision`, `token`, `cache_dir`, `local_files_only` and `subfolder`, as in `from_pretrained`.
 
     Returns:
-        `SentenceTransformersSettings`: What the files say. All fields have their defaults if there are no files.
+        [`SentenceTransformersFiles`]: What the files say; nothing if there are no files.
 
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    where = f"{name_or_path}/config_sentence_transformers.json"
-    library = _read_json(name_or_path, "config_sentence_transformers.json", hub_kwargs)
-    prompts = _value(library, "prompts", dict, where) or {}
-    settings: dict[str, Any] = {
-        "prompts": {name: text for name in prompts if (text := _value(prompts, name, str, where)) is not None},
-        "default_prompt_name": _value(library, "default_prompt_name", str, where),
-    }
-    if settings["default_prompt_name"] not in (None, *settings["prompts"]):
-        raise ValueError(f"{where}: no prompt is named {settings['default_prompt_name']!r}, the default. {_ADVICE}")
-    modules = _read_json(name_or_path, "modules.json", hub_kwargs, list)
-    if modules:
-        transformer = _read_json(name_or_path, "sentence_bert_config.json", hub_kwargs)
-        where = f"{name_or_path}/sentence_bert_config.json"
-        settings["max_seq_length"] = _value(transformer, "max_seq_length", int, where)
-        if transformer.get("do_lower_case"):
-            logger.warning(
-                f"{name_or_path}: sentence_bert_config.json sets do_lower_case, which is left to the tokenizer here. "
-                "If the tokenizer keeps capitals, convert texts to lower case yourself."
-            )
-        settings |= _read_modules(name_or_path, modules, settings["prompts"], hub_kwargs)
-    return SentenceTransformersSettings(**settings)
 
+    def read(filename: str, **types: type | tuple[type, ...]) -> dict[str, Any]:
+        path = find_file(name_or_path, filename, **hub)
+        return {} if path is None else _check_types(read_json_object(path, advice=_ADVICE), types, filename)
 
-def _read_modules(name_or_path: str | os.PathLike, modules: list, prompts: dict, hub_kwargs: dict) -> dict[str, Any]:
-    where = f"{name_or_path}/modules.json"
+    library = read("config_sentence_transformers.json", prompts=dict, default_prompt_name=str)
+    prompts = library.get("prompts") or {}
+    _check_types(prompts, dict.fromkeys(prompts, str), "config_sentence_transformers.json")
+    pooling: dict[str, Any] = {}
+    if prompts:
+        pooling = {"prompts": prompts, "default_prompt_name": library.get("default_prompt_name")}
+    if library.get("default_prompt_name") not in (None, *prompts):
+        raise ValueError(
+            f"{name_or_path}/config_sentence_transformers.json: no prompt is named "
+            f"{library['default_prompt_name']!r}, the default. {_ADVICE}"
+        )
+    path = find_file(name_or_path, "modules.json", **hub)
+    modules = [] if path is None else read_json(path, advice=_ADVICE)
+    if not isinstance(modules, list):
+        raise ValueError(f"{path} must hold a list, not {type(modules).__name__}. {_ADVICE}")
+    if not modules:
+        return SentenceTransformersFiles(pooling)
+    transformer = read("sentence_bert_config.json", max_seq_length=int)
+    if transformer.get("max_seq_length"):
+        pooling["max_length"] = transformer["max_seq_length"]
+    if transformer.get("do_lower_case"):
+        logger.warning(
+            f"{name_or_path}: sentence_bert_config.json sets do_lower_case, which is left to the tokenizer here. "
+            "If the tokenizer keeps capitals, convert texts to lower case yourself."
+        )
     for module in modules:
-        if not isinstance(module, dict) or None in (_value(module, name, str, where) for name in ("path", "type")):
-            raise ValueError(f"{where}: a module must have a path and a type, got {module!r}. {_ADVICE}")
+        if not isinstance(module, dict) or not all(isinstance(module.get(name), str) for name in ("path", "type")):
+            raise ValueError(f"{path}: a module must have a path and a type, got {module!r}. {_ADVICE}")
         if ".." in Path(module["path"]).parts or Path(module["path"]).is_absolute():
-            raise ValueError(f"{where}: the path {module['path']!r} leaves the model's folder. {_ADVICE}")
+            raise ValueError(f"{path}: the path {module['path']!r} leaves the model's folder. {_ADVICE}")
     # A whitening or flow of this package is a module too, and is loaded from its own folder.
     modules = [module for module in modules if module["path"] != POSTPROCESSING_FOLDER]
     names = [module["type"].rsplit(".", 1)[-1] for module in modules]
     middle = names[2:-1] if names[-1:] == ["Normalize"] else names[2:]
     if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
-        return {
-            "unsupported": f"{name_or_path} is a sentence-transformers model of {' + '.join(names)}. This package "
-            "loads Transformer + Pooling, followed by any number of Dense modules and Normalize"
-        }
-    pooling = _read_json(name_or_path, f"{modules[1]['path']}/config.json", hub_kwargs)
-    modes = _read_pooling_modes(pooling, f"{name_or_path}/{modules[1]['path']}/config.json")
-    pooler_type = _POOLERS.get(_POOLING_FLAGS.get(modes[0], modes[0])) if len(modes) == 1 else None
-    if pooler_type is None:
-        return {
-            "unsupported": f"{name_or_path} pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers"
-        }
-    if not pooling.get("include_prompt", True) and any(prompts.values()):
-        return {"unsupported": f"{name_or_path} leaves its prompts out of the pooling (include_prompt is false)"}
-    folders = [module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"]
-    layers = [_read_json(name_or_path, f"{folder}/config.json", hub_kwargs) for folder in folders]
-    if any(layer.get("use_residual") or _has_other_input(layer) for layer in layers):
-        return {"unsupported": f"{name_or_path} has a Dense module with a residual connection or on token embeddings"}
-    return {
-        "pooler_type": pooler_type,
-        "dense_layers": [
-            _dense_arguments(layer, f"{name_or_path}/{folder}/config.json")
-            for layer, folder in zip(layers, folders, strict=True)
-        ],
-        "dense_folders": folders,
-        "normalize": names[-1] == "Normalize",
-    }
-
-
-def _read_pooling_modes(pooling: dict[str, Any], where: str) -> list[str]:
-    modes = _value(pooling, "pooling_mode", (str, list), where) or [
-        flag for flag, is_on in pooling.items() if flag.startswith("pooling_mode_") and is_on
-    ]
+        return SentenceTransformersFiles(
+            pooling,
+            unsupported=f"{name_or_path} is a sentence-transformers model of {' + '.join(names)}. This package loads "
+            "Transformer + Pooling, followed by any number of Dense modules and Normalize",
+        )
+    module = read(f"{modules[1]['path']}/config.json", pooling_mode=(str, list))
+    modes = module.get("pooling_mode") or [n for n, is_on in module.items() if n.startswith("pooling_mode_") and is_on]
     modes = [modes] if isinstance(modes, str) else modes
     if not all(isinstance(mode, str) for mode in modes):
-        raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
-    return modes
-
-
-def _has_other_input(layer: dict) -> bool:
-    names = ("module_input_name", "module_output_name")
-    return any(layer.get(name) not in (None, "sentence_embedding") for name in names)
-
-
-def _dense_arguments(layer: dict[str, Any], where: str) -> dict[str, Any]:
-    types = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
-    arguments = {
-        name: value for name, kind in types.items() if (value := _value(layer, name, kind, where)) is not None
+        raise ValueError(f"{modules[1]['path']}/config.json: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+    folders = [module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"]
+    layers = [read(f"{folder}/config.json", **_DENSE_TYPES) for folder in folders]
+    poolers = [_POOLERS.get(_POOLING_FLAGS.get(mode, mode)) for mode in modes]
+    reasons = {
+        f"pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers": (
+            len(modes) != 1 or poolers[0] is None
+        ),
+        "leaves its prompts out of the pooling (include_prompt is false)": (
+            not module.get("include_prompt", True) and any(prompts.values())
+        ),
+        "has a Dense module with a residual connection or on token embeddings": any(
+            layer.get("use_residual")
+            or {layer.get("module_input_name"), layer.get("module_output_name")} - {None, "sentence_embedding"}
+            for layer in layers
+        ),
     }
-    if not all(arguments.get(name, 0) >= 1 for name in ("in_features", "out_features")):
-        raise ValueError(f"{where}: in_features and out_features must be sizes, got {layer!r}. {_ADVICE}")
-    return arguments
+    for reason, is_so in reasons.items():
+        if is_so:
+            return SentenceTransformersFiles(pooling, unsupported=f"{name_or_path} {reason}")
+    for layer, folder in zip(layers, folders, strict=True):
+        if not all((layer.get(name) or 0) >= 1 for name in ("in_features", "out_features")):
+            raise ValueError(
+                f"{name_or_path}/{folder}/config.json: in_features and out_features must be sizes, got {layer!r}. "
+                f"{_ADVICE}"
+            )
+    dense = [{name: layer[name] for name in _DENSE_TYPES if layer.get(name) is not None} for layer in layers]
+    pooling |= {"pooler_type": poolers[0], "dense_layers": dense, "normalize": names[-1] == "Normalize"}
+    return SentenceTransformersFiles(pooling, folders)
 
 
-def _value(table: dict[str, Any], key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """Return an optional value of a table, and refuse one of another type."""
-    value = table.get(key)
-    # A bool is an int to Python, but a length or size of `true` is a mistake.
-    if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
-        return value
-    names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-    raise ValueError(f"{where}: {key!r} must be of type {names}, got {value!r}. {_ADVICE}")
-
-
-def _read_json(name_or_path: str | os.PathLike, filename: str, hub_kwargs: dict, kind: type = dict) -> Any:
-    """Return the content of an optional file, which is a table or a list; an empty one if there is no file."""
-    path = find_file(name_or_path, filename, **hub_kwargs)
-    if path is None:
-        return kind()
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}). {_ADVICE}") from error
-    if not isinstance(content, kind):
-        raise ValueError(f"{path} must hold a {kind.__name__}, not {type(content).__name__}. {_ADVICE}")
-    return content
+def _check_types(table: dict[str, Any], types: Mapping[str, type | tuple[type, ...]], where: str) -> dict[str, Any]:
+    """Return a table of optional values, and refuse a value of another type."""
+    for name, kind in types.items():
+        value = table.get(name)
+        # A bool is an int to Python, but a length or size of `true` is a mistake.
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+            raise ValueError(f"{where}: {name!r} must be of type {names}, got {value!r}. {_ADVICE}")
+    return table
 
 
 def save_sentence_transformers_files(
     directory: str | os.PathLike,
     config: PreTrainedConfig,
-    settings: ContrastiveSettings,
+    settings: PoolingSettings,
     head: dict[str, torch.Tensor],
     dense_layers: list[dict[str, torch.Tensor]],
 ) -> None:
@@ -237,69 +210,59 @@ def save_sentence_transformers_files(
     Args:
         directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
         config (`PreTrainedConfig`): The config of the encoder.
-        settings (`ContrastiveSettings`): The settings of the model.
+        settings (`PoolingSettings`): The settings of the model.
         head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
             words. Empty if the head is not a single dense layer.
         dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
     """
-    directory = Path(directory)
+    directory, pooler_type = Path(directory), settings.inference_pooler
     directory.mkdir(parents=True, exist_ok=True)
     if head:
-        save_head(directory, head)
+        outputs, inputs = next(tensor.shape for tensor in head.values() if tensor.dim() == 2)
+        layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
+        save_layer(directory / HEAD_FOLDER, head, layer)
     shutil.rmtree(directory / DENSE_FOLDER, ignore_errors=True)
     for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
-        save_dense(directory / DENSE_FOLDER / str(number), layer, state)
-    reason = _why_not_in_sentence_transformers(config, settings.inference_pooler, head)
-    if reason:
-        logger.warning(
-            f"{directory}: no sentence-transformers files are written, because {reason}. SentenceTransformer would "
-            "give other embeddings. Load the model with SimCSE."
-        )
-        (directory / "modules.json").unlink(missing_ok=True)  # of an earlier save, with another pooler
-        return
-    modules = _save_modules(directory, config, settings)
-    rows = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{name}"} for i, (name, path) in enumerate(modules)
-    ]
-    _write_json(directory / "modules.json", rows)
-    _write_json(directory / "sentence_bert_config.json", _transformer_config(config, settings))
-    library = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
-    _write_json(directory / "config_sentence_transformers.json", {**library, "similarity_fn_name": "cosine"})
-
-
-def _why_not_in_sentence_transformers(
-    config: PreTrainedConfig, pooler_type: str, head: dict[str, torch.Tensor]
-) -> str | None:
-    if pooler_type == "cls" and not head:
-        return "the head is not a single dense layer"
-    if pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
-        return f"sentence-transformers has no pooling like {pooler_type!r}"
-    if needs_hidden_states(pooler_type) and config.model_type == "funnel":
-        return "WeightedLayerPooling expects one hidden state per layer, and Funnel's decoder adds others"
-    return None
-
-
-def _save_modules(directory: Path, config: PreTrainedConfig, settings: ContrastiveSettings) -> list[tuple[str, str]]:
-    """Save the configs of the modules, and return the class and the folder of each."""
-    pooler_type = settings.inference_pooler
+        save_layer(directory / DENSE_FOLDER / str(number), state, layer)
+    two_layers = needs_hidden_states(pooler_type)
+    reasons = {
+        "the head is not a single dense layer": pooler_type == "cls" and not head,
+        f"sentence-transformers has no pooling like {pooler_type!r}": pooler_type in NOT_IN_SENTENCE_TRANSFORMERS,
+        "WeightedLayerPooling expects one hidden state per layer, and Funnel's decoder adds others": (
+            two_layers and config.model_type == "funnel"
+        ),
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            logger.warning(
+                f"{directory}: no sentence-transformers files are written, because {reason}. SentenceTransformer "
+                "would give other embeddings. Load the model with SimCSE."
+            )
+            (directory / "modules.json").unlink(missing_ok=True)  # of an earlier save, with another pooler
+            return
     modules = [("Transformer", "")]
-    if needs_hidden_states(pooler_type):
+    if two_layers:
         modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
         _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
     mode = {"cls": "cls", "cls_before_pooler": "cls", "max": "max"}.get(pooler_type, "mean")
-    flags = {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
-    pooling = {"word_embedding_dimension": config.hidden_size, **flags, "pooling_mode_mean_sqrt_len_tokens": False}
-    _write_json(directory / modules[-1][1] / "config.json", pooling)
-    if pooler_type == "cls":
-        modules.append(("Dense", FOLDER))
+    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_sqrt_len_tokens": False}
+    pooling |= {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
+    (directory / modules[-1][1]).mkdir(exist_ok=True)
+    write_json(directory / modules[-1][1] / "config.json", pooling)
+    modules += [("Dense", HEAD_FOLDER)] if pooler_type == "cls" else []
     modules += [("Dense", f"{DENSE_FOLDER}/{number}") for number in range(len(settings.dense_layers))]
-    if settings.normalize:
-        modules.append(("Normalize", f"{len(modules)}_Normalize"))
-    return modules
+    modules += [("Normalize", f"{len(modules)}_Normalize")] if settings.normalize else []
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{name}"} for i, (name, path) in enumerate(modules)
+    ]
+    write_json(directory / "modules.json", rows)
+    write_json(directory / "sentence_bert_config.json", _transformer_config(config, settings))
+    library = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
+    write_json(directory / "config_sentence_transformers.json", {**library, "similarity_fn_name": "cosine"})
 
 
-def _transformer_config(config: PreTrainedConfig, settings: ContrastiveSettings) -> dict[str, Any]:
+def _transformer_config(config: PreTrainedConfig, settings: PoolingSettings) -> dict[str, Any]:
     # None stands for the tokenizer's limit or the rows of the position table, whichever is smaller. RoBERTa serves
     # fewer tokens than it has rows.
     positions, rows = max_positions(config), getattr(config, "max_position_embeddings", None)
@@ -313,7 +276,7 @@ def _transformer_config(config: PreTrainedConfig, settings: ContrastiveSettings)
 
 
 def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copy what [`save_sentence_transformers_files`] and `save_pooler_layers` have written.
+    """Copy what [`save_sentence_transformers_files`] and `save_pretrained` have written.
 
     Args:
         source (`str` or `os.PathLike`): The checkpoint to copy from.
@@ -332,13 +295,8 @@ def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str
     first = SECOND_LAYER[pooler_type] % (layers + 1)
     weights = torch.zeros(layers + 1 - first)
     weights[[0, -1]] = 1.0
-    _write_json(
+    save_layer(folder, {"layer_weights": weights})
+    write_json(
         folder / "config.json",
         {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers},
     )
-    save_file({"layer_weights": weights}, folder / WEIGHTS, metadata={"format": "pt"})
-
-
-def _write_json(path: Path, content: dict | list) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -9,9 +9,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import OBJECTIVES
 from ..objectives.info_nce import DEFAULT_TEMPERATURES, SIMILARITIES
-from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from .poolers import POOLER_TYPES, TEMPLATE_POOLER
+from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
@@ -200,7 +199,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         Raises:
             ValueError: If a setting is unknown or a value is not valid.
         """
-        saved = _flatten(section)
+        saved = read_section(section)
         _check_known(given.keys())
         given = drop_unchosen(given)
         objective = given.get("objective", saved.get("objective", cls.objective))
@@ -236,9 +235,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             [`ContrastiveSettings`]: The settings.
 
         Raises:
-            ValueError: If a setting is unknown, or a value or a dropout rate of the encoder is not valid.
+            ValueError: If a setting is unknown or a value is not valid.
         """
-        _check_dropout_rates(config)
         return cls.resolve(getattr(config, SECTION, None), **given)
 
 
@@ -252,16 +250,25 @@ def _poolers(settings: dict[str, Any]) -> set[str | None]:
     return {settings.get("pooler_type"), *(["cls_before_pooler"] if settings.get("mlp_only_train") else [])}
 
 
-def _flatten(section: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of a section by name, without its two tables."""
+def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the settings of a section by name, without its two tables.
+
+    Args:
+        section (`dict`, *optional*): The section `simcse` of a `config.json`.
+
+    Returns:
+        `dict[str, Any]`: The settings that it holds.
+
+    Raises:
+        ValueError: If it does not hold the two tables, or a setting is unknown.
+    """
     tables = {} if section is None else section
     if not isinstance(tables, dict) or any(
         name not in TABLES or not isinstance(table, dict) for name, table in tables.items()
     ):
         raise ValueError(
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
-            f"{section!r:.200}. "
-            "Remove the section to use the defaults."
+            f"{section!r:.200}. Remove the section to use the defaults."
         )
     values = {name: value for table in tables.values() for name, value in table.items()}
     _check_known(values.keys())
@@ -293,7 +300,8 @@ _OFFSET_POSITIONS = {
 }
 
 
-def _check_dropout_rates(config: PreTrainedConfig) -> None:
+def check_dropout_rates(config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` that names the rate and its file unless all dropout rates of a config are from 0 to 1."""
     for name, rate in config.to_dict().items():
         if "dropout" in name and isinstance(rate, float) and not 0 <= rate <= 1:  # NaN too, which JSON files may hold
             where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"

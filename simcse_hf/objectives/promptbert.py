@@ -71,7 +71,7 @@ class PromptBERT(SimCSEObjective):
     - Without labels, a sentence is put into two templates. The subtraction, and a dense layer with tanh after it, are
       for training only. A trained model encodes with the first template and subtracts nothing.
     - With labels (pairs or triplets), there is one template. The model's setting `denoising` makes the subtraction and
-      its layer a part of the embedding, in training and at inference (see [`~models.head.TemplateHead`]). This
+      its layer a part of the embedding, in training and at inference (see [`~models.pooling.TemplateHead`]). This
       objective then adds nothing to InfoNCE, and GradCache can be used.
 
     Args:

@@ -139,6 +139,25 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
+def read_json(path: str | os.PathLike[str], advice: str = "") -> Any:
+    """Read a JSON file.
+
+    Args:
+        path (`str` or `os.PathLike`): The file, which must exist.
+        advice (`str`, *optional*): A last sentence for the error, which says what to do.
+
+    Returns:
+        The document.
+
+    Raises:
+        ValueError: If the file is no JSON. The message names the file.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
+
+
 def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = "") -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
@@ -153,10 +172,7 @@ def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = 
     Raises:
         ValueError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
+    document = read_json(path, advice)
     missing = [entry for entry in entries if entry not in document] if isinstance(document, dict) else list(entries)
     if isinstance(document, dict) and not missing:
         return document

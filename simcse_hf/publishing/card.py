@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yam
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from ..models.head import TANH
+from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, ContrastiveSettings, max_positions
 from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -382,7 +382,8 @@ def _embed_views(trainer: ContrastiveTrainer, batch: dict[str, torch.Tensor]) ->
         model.unpadded = False
     try:
         with preserve_random_state(model.device), trainer.compute_loss_context_manager():
-            return cast(torch.Tensor, model.train()(**batch, return_loss=False).sentence_embeddings)
+            ids, mask = batch["input_ids"], batch["attention_mask"]
+            return model.train().embed(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
     finally:
         model.train(training)
         model.unpadded = unpadded

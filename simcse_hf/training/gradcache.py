@@ -59,7 +59,7 @@ class CachedBatch:
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
                 without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                embeddings.append(model(**without_mlm, use_objective=False).sentence_embeddings)
+                embeddings.append(model(**without_mlm, return_loss=False).sentence_embeddings)
         self.embeddings = torch.cat(embeddings).requires_grad_()
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
@@ -97,7 +97,7 @@ class CachedBatch:
             for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
                 torch.manual_seed(seed)
                 with nullcontext() if i == last else no_sync():
-                    output = (self.model if wrapped is None else wrapped)(**chunk, use_objective=False)
+                    output = (self.model if wrapped is None else wrapped)(**chunk, return_loss=False)
                     # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
                     # is the chain rule.
                     surrogate = (output.sentence_embeddings.to(gradient.dtype) * gradient).sum()

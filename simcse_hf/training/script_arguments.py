@@ -9,10 +9,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.nli import SAMPLINGS
-from ..models.checkpoint import HEAD_CHOICES
-from ..models.poolers import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.sentence_transformers import read_sentence_transformers_settings
-from ..models.settings import SECTION, SETTING_NAMES, ContrastiveSettings, max_positions
+from ..models.checkpoint import HEAD_CHOICES, Checkpoint
+from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
+from ..models.settings import SETTING_NAMES, max_positions
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -326,10 +325,8 @@ def _saved_pooler(config: PreTrainedConfig | None, values: dict[str, Any]) -> st
     """Return the pooler that the model to start from was saved with, if it was saved with one."""
     if config is None:
         return None
-    if (section := getattr(config, SECTION, None)) is not None:
-        return ContrastiveSettings.resolve(section).pooler_type
     revision = values.get("model_revision", "main")
-    return read_sentence_transformers_settings(values["model_name_or_path"], revision=revision).pooler_type
+    return Checkpoint.find(values["model_name_or_path"], config, revision=revision).pooler_type
 
 
 def _load_config(name: str, revision: str) -> PreTrainedConfig:

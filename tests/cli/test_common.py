@@ -10,7 +10,7 @@ from simcse_hf.evaluation import sts, tasks
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
 from simcse_hf.inference import quantization, shards
-from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.postprocessing.files import METHODS
 from simcse_hf.publishing.export import EXPORTS
 

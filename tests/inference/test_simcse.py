@@ -15,7 +15,7 @@ from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMasked
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.inference.encoding import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
-from simcse_hf.models.poolers import POOLER_TYPES, pool
+from simcse_hf.models.pooling import POOLER_TYPES, pool
 
 TEXTS = [
     "a cat sat on the mat .",

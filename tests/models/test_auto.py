@@ -9,7 +9,7 @@ from transformers import AutoModel, FunnelConfig
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
 from simcse_hf.models.auto import contrastive_class
-from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.models.pooling import POOLER_TYPES
 
 
 def test_bert_and_roberta_get_their_named_classes(save_checkpoint):

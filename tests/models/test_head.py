@@ -9,20 +9,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, DistilBertModel
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.models.head import SentenceHead, load_head, save_head
+from simcse_hf.models.pooling import SentenceHead, load_layer, save_layer
 
 
-def head(seed):
+def dense_head(seed):
     torch.manual_seed(seed)
-    return SentenceHead(BertConfig(hidden_size=8))
-
-
-def state(head):
-    return {f"sentence_head.{name}": tensor for name, tensor in head.state_dict().items()}
+    return SentenceHead(BertConfig(hidden_size=8)).requires_grad_(False)
 
 
 def test_the_head_is_tanh_of_a_dense_layer():
-    ours, x = head(0).requires_grad_(False), torch.randn(3, 8)
+    ours, x = dense_head(0), torch.randn(3, 8)
     wanted = [
         [torch.tanh(sum(ours.dense.weight[o, i] * x[n, i] for i in range(8)) + ours.dense.bias[o]) for o in range(8)]
         for n in range(3)
@@ -30,32 +26,16 @@ def test_the_head_is_tanh_of_a_dense_layer():
     torch.testing.assert_close(ours(x), torch.tensor(wanted))
 
 
-def test_a_saved_head_loads_bit_for_bit(tmp_path):
-    saved, loaded = head(0), head(1)
-    save_head(tmp_path, state(saved))
-    assert load_head(loaded, tmp_path, {}) is True
-    for name, tensor in saved.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor)
-
-
-def test_a_directory_without_head_does_not_change_the_head(tmp_path):
-    ours = head(0)
-    before = ours.dense.weight.clone()
-    assert load_head(ours, tmp_path, {}) is False
-    assert torch.equal(ours.dense.weight, before)
-
-
-def test_the_file_is_a_dense_module_of_sentence_transformers(tmp_path):
-    saved = head(0)
-    save_head(tmp_path, state(saved))
-    layer = json.loads((tmp_path / "2_Dense" / "config.json").read_text())
-    tensors = load_file(tmp_path / "2_Dense" / "model.safetensors")
-    assert layer["in_features"] == layer["out_features"] == 8 and layer["bias"] is True
-    assert layer["activation_function"] == "torch.nn.modules.activation.Tanh"
-    assert torch.equal(tensors["linear.weight"], saved.dense.weight) and tensors.keys() == {
-        "linear.weight",
-        "linear.bias",
-    }
+def test_a_layer_is_saved_as_a_dense_module_of_sentence_transformers_and_loads_bit_for_bit(tmp_path):
+    saved, loaded = dense_head(0).dense, dense_head(1).dense
+    before = loaded.weight.clone()
+    assert load_layer(loaded, tmp_path, "2_Dense", "linear.") is False and torch.equal(loaded.weight, before)
+    state = {f"sentence_head.dense.{name}": tensor for name, tensor in saved.state_dict().items()}
+    save_layer(tmp_path / "2_Dense", state, {"in_features": 8, "out_features": 8})
+    assert load_layer(loaded, tmp_path, "2_Dense", "linear.") is True
+    assert torch.equal(loaded.weight, saved.weight) and torch.equal(loaded.bias, saved.bias)
+    assert load_file(tmp_path / "2_Dense" / "model.safetensors").keys() == {"linear.weight", "linear.bias"}
+    assert json.loads((tmp_path / "2_Dense" / "config.json").read_text()) == {"in_features": 8, "out_features": 8}
 
 
 @pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])
@@ -102,14 +82,14 @@ def test_another_models_dense_module_is_not_our_head(width, activation, save_che
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_damaged_weights_are_an_error_that_names_the_file(tmp_path, name):
-    head = SentenceHead(BertConfig(hidden_size=4))
+    layer = dense_head(0).dense
     folder = tmp_path / "2_Dense"
     folder.mkdir()
-    tensors = {f"linear.{key}": tensor for key, tensor in head.dense.state_dict().items()}
+    tensors = {f"linear.{key}": tensor for key, tensor in layer.state_dict().items()}
     save_file(tensors, folder / name) if name.endswith("safetensors") else torch.save(tensors, folder / name)
-    assert load_head(head, tmp_path, {})
+    assert load_layer(layer, tmp_path, "2_Dense", "linear.")
     whole = (folder / name).read_bytes()
     for content in (whole[:-5], whole[:10], b""):
         (folder / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}: damaged, or not the weights of this layer"):
-            load_head(head, tmp_path, {})
+            load_layer(layer, tmp_path, "2_Dense", "linear.")

@@ -10,7 +10,7 @@ from conftest import FAMILIES, VOCABULARY, flat, random_batch, tiny_config, with
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.models.poolers import POOLER_TYPES, pool
+from simcse_hf.models.pooling import POOLER_TYPES, pool
 from simcse_hf.objectives import InfoNCE
 
 
@@ -254,7 +254,7 @@ def test_accepts_only_the_argument_values_that_peft_passes():
     defaults = {"inputs_embeds": None, "output_attentions": None, "output_hidden_states": False, "return_dict": True}
     wanted = model(**batch).sentence_embeddings
     assert torch.equal(model(**batch, **defaults).sentence_embeddings, wanted)
-    for name, value in {"inputs_embeds": wanted, "output_attentions": True, "return_dict": False}.items():
+    for name, value in {"inputs_embeds": wanted, "output_attentions": True}.items():
         with pytest.raises(ValueError, match=name):
             model(**batch, **{name: value})
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simcse_hf.models.poolers import (
+from simcse_hf.models.pooling import (
     POOLER_TYPES,
     at_mask,
     check_has_tokens,

@@ -9,8 +9,8 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.sentence_transformers import (
-    SentenceTransformersSettings,
-    read_sentence_transformers_settings,
+    SentenceTransformersFiles,
+    read_sentence_transformers_files,
 )
 
 TANH = {"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
@@ -42,25 +42,27 @@ def test_reads_pooling_dense_layers_length_and_prompts(tmp_path):
         library={"prompts": prompts, "default_prompt_name": "query"},
         max_seq_length=7,
     )
-    assert read_sentence_transformers_settings(tmp_path) == SentenceTransformersSettings(
-        pooler_type="avg",
-        dense_layers=[TANH],
-        dense_folders=["2_Dense"],
-        normalize=True,
-        max_seq_length=7,
-        prompts=prompts,
-        default_prompt_name="query",
+    assert read_sentence_transformers_files(tmp_path) == SentenceTransformersFiles(
+        {
+            "pooler_type": "avg",
+            "dense_layers": [TANH],
+            "normalize": True,
+            "max_length": 7,
+            "prompts": prompts,
+            "default_prompt_name": "query",
+        },
+        ["2_Dense"],
     )
 
 
 def test_a_model_without_these_files_has_the_defaults(tmp_path):
-    assert read_sentence_transformers_settings(tmp_path) == SentenceTransformersSettings()
+    assert read_sentence_transformers_files(tmp_path) == SentenceTransformersFiles()
 
 
 def test_reads_the_files_of_a_subfolder(tmp_path):
     write_files(tmp_path / "inner", ["Transformer", "Pooling"], pooling={"pooling_mode": "cls"})
-    assert read_sentence_transformers_settings(tmp_path, subfolder="inner").pooler_type == "cls_before_pooler"
-    assert read_sentence_transformers_settings(tmp_path).pooler_type is None
+    assert read_sentence_transformers_files(tmp_path, subfolder="inner").pooling["pooler_type"] == "cls_before_pooler"
+    assert read_sentence_transformers_files(tmp_path).pooling == {}
 
 
 @pytest.mark.parametrize(
@@ -75,16 +77,16 @@ def test_reads_the_files_of_a_subfolder(tmp_path):
     ],
 )
 def test_says_why_modules_cannot_be_reproduced(modules, pooling, reason, tmp_path):
-    settings = read_sentence_transformers_settings(write_files(tmp_path, modules, pooling, dense=TANH))
-    assert settings.pooler_type is None
+    settings = read_sentence_transformers_files(write_files(tmp_path, modules, pooling, dense=TANH))
+    assert "pooler_type" not in settings.pooling
     with pytest.raises(ValueError, match=reason):
         raise ValueError(settings.unsupported)
 
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "modules.json").write_text("[")
-    with pytest.raises(ValueError, match=r"modules\.json is not valid JSON"):
-        read_sentence_transformers_settings(tmp_path)
+    with pytest.raises(ValueError, match=r"modules\.json: not a JSON file"):
+        read_sentence_transformers_files(tmp_path)
 
 
 # --- the same embeddings as the library ---------------------------------------------------------------------------
@@ -358,4 +360,4 @@ def test_a_value_of_another_type_is_an_error_that_names_the_file(tmp_path, name,
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(json.dumps(value))
     with pytest.raises(ValueError, match=name):
-        read_sentence_transformers_settings(tmp_path)
+        read_sentence_transformers_files(tmp_path)

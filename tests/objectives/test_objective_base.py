@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.models.objective import OBJECTIVE_FILE
+from simcse_hf.models.checkpoint import OBJECTIVE_FILE
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, register
 from simcse_hf.objectives.base import Encoder
 from simcse_hf.publishing.card_training import PAPERS

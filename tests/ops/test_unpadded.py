@@ -13,7 +13,7 @@ from conftest import FAMILIES, PAD, random_batch, tiny_config
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.ops.attention import _attend_on_accelerator, _softmax_gradient, attend
 from simcse_hf.ops.dropout import keep_mask
 from simcse_hf.ops.packing import Packing

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.publish import export_main
-from simcse_hf.models.poolers import POOLER_TYPES
+from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
 from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers
 

@@ -1,0 +1,335 @@
+"""From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedConfig
+from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
+
+from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
+from ..objectives.masked_lm import load_masked_lm
+from ..ops.files import find_file, write_json
+from ..ops.unpadded import first_tokens
+
+#: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
+POOLER_TYPES = (
+    "cls",
+    "cls_before_pooler",
+    "avg",
+    "avg_no_cls",
+    "avg_top2",
+    "avg_first_last",
+    "avg_embeddings_last",
+    "max",
+)
+
+#: The pooler of models with the setting `templates`, and of no others: the hidden state at the template's mask token.
+TEMPLATE_POOLER = "mask"
+
+#: The layer that is averaged with the last one. Layer 0 is the embedding output.
+SECOND_LAYER = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}
+
+# sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
+# the encoder's weights without an unexpected key.
+HEAD_FOLDER = "2_Dense"
+WEIGHTS = "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # of sentence-transformers before version 2.3
+TANH = "torch.nn.modules.activation.Tanh"
+#: Layers of our own poolers by their attribute of the model, and the folder of a checkpoint that holds their weights.
+POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
+
+
+def needs_hidden_states(pooler_type: str) -> bool:
+    """Return whether the pooler reads more than the last layer.
+
+    Args:
+        pooler_type (`str`): One of `POOLER_TYPES`, or `TEMPLATE_POOLER`.
+
+    Returns:
+        `bool`: Whether [`pool`] needs its argument `hidden_states`.
+    """
+    return pooler_type in SECOND_LAYER
+
+
+def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Average over the tokens that are not padding. [CLS] and [SEP] count, as in the reference implementation.
+
+    Args:
+        hidden (`torch.Tensor`): Hidden states of shape `(batch, length, dim)`.
+        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding.
+
+    Returns:
+        `torch.Tensor`: Means of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
+    """
+    mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def check_has_tokens(attention_mask: torch.Tensor, lengths: np.ndarray | None = None) -> None:
+    """Raise a `ValueError` if a row has no token, by its length or else by its mask; compiled code skips the check."""
+    if torch.compiler.is_compiling():
+        return
+    has_tokens = attention_mask.any(1) if lengths is None else torch.as_tensor(lengths) > 0
+    if not has_tokens.all():
+        row = int((~has_tokens).nonzero()[0])
+        raise ValueError(
+            f"sentence {row} of the batch has no token: its row of attention_mask holds only zeros. Remove the "
+            "sentence, or unmask at least one token."
+        )
+
+
+def masked_max(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Take the maximum of each dimension over the tokens that are not padding.
+
+    Args:
+        hidden (`torch.Tensor`): Hidden states of shape `(batch, length, dim)`.
+        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding.
+
+    Returns:
+        `torch.Tensor`: Maxima of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
+    """
+    mask = attention_mask.bool().unsqueeze(-1)
+    maxima = hidden.masked_fill(~mask, torch.finfo(hidden.dtype).min).amax(1)
+    return maxima.masked_fill(~mask.any(1), 0.0)
+
+
+def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
+    """Read the last layer at the mask token (PromptBERT, arXiv:2201.04337, section 4.1).
+
+    Args:
+        last_hidden_state (`torch.Tensor`): Of shape `(batch, length, dim)`.
+        input_ids (`torch.Tensor`): Of shape `(batch, length)`, with one mask token per row.
+        mask_token_id (`int`): The tokenizer's id of the mask token.
+
+    Returns:
+        `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+
+    Raises:
+        ValueError: If a row does not hold exactly one mask token.
+    """
+    is_mask = input_ids == mask_token_id
+    if not (is_mask.sum(1) == 1).all():
+        row = int((is_mask.sum(1) != 1).nonzero()[0])
+        raise ValueError(
+            f"The pooler 'mask' reads the hidden state at the mask token (id {mask_token_id}), but text {row} of the "
+            f"batch holds {int(is_mask[row].sum())} of them. Tokenize texts with the model's template, as SimCSE does."
+        )
+    return (last_hidden_state * is_mask.unsqueeze(-1)).sum(1)
+
+
+def pool(
+    pooler_type: str,
+    last_hidden_state: torch.Tensor,
+    attention_mask: torch.Tensor,
+    hidden_states: Sequence[torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Pool hidden states into one embedding per sentence (SimCSE, section 6.3, Tables 5 and 6).
+
+    - `cls` and `cls_before_pooler`: the last layer at the first token. The head of `cls` is part of the model and is
+      applied afterwards.
+    - `avg`: the mean of the last layer.
+    - `avg_no_cls`: the same without the first token, but with [SEP] (arXiv:2106.04791, section 3).
+    - `avg_top2`: the mean of the last two layers.
+    - `avg_first_last`: the mean of the first transformer layer and the last one, which is what the reference's code
+      computes since January 2022.
+    - `avg_embeddings_last`: the mean of the embedding output and the last layer, which is what Table 5 of the paper
+      reports.
+    - `max`: the largest value of each dimension over the tokens of the last layer (Sentence-BERT, arXiv:1908.10084).
+
+    Args:
+        pooler_type (`str`): One of `POOLER_TYPES`.
+        last_hidden_state (`torch.Tensor`): Of shape `(batch, length, dim)`.
+        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. The first
+            token that it marks is [CLS], on whichever side texts are padded.
+        hidden_states (`Sequence[torch.Tensor]`, *optional*): The embedding output and every layer's output. Required
+            if [`needs_hidden_states`] says so.
+
+    Returns:
+        `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+    """
+    if pooler_type in ("cls", "cls_before_pooler"):
+        return first_tokens(last_hidden_state, attention_mask)
+    if pooler_type == "avg":
+        return masked_mean(last_hidden_state, attention_mask)
+    if pooler_type == "max":
+        return masked_max(last_hidden_state, attention_mask)
+    if pooler_type == "avg_no_cls":
+        mask = attention_mask.bool()
+        return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
+    return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # see needs_hidden_states
+
+
+class SentenceHead(nn.Module):
+    """Compute tanh(W x + b), which is BERT's pooler layer, for encoders that lack one."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
+        return torch.tanh(self.dense(embeddings))
+
+
+class NGramHead(nn.Module):
+    """The mean of the tokens' n-gram features, which is the embedding of IS-BERT (arXiv:2009.12061, section 3).
+
+    The features of the three windows share the hidden size, so that the embedding has it, too: 256 filters each for a
+    hidden size of 768, as in the paper.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        filters = [config.hidden_size // 3 + (i < config.hidden_size % 3) for i in range(3)]
+        self.ngrams = NGramFeatures(config.hidden_size, filters)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Compute features of shape `(batch, length, dim)`, one per token."""
+        return self.ngrams(hidden_states, attention_mask)
+
+    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+        """Draw the weights that training starts from; nothing of the checkpoint is used."""
+        for convolution in self.ngrams.convolutions:
+            cast(nn.Conv1d, convolution).reset_parameters()
+
+
+class TemplateHead(nn.Module):
+    """The layer of supervised PromptBERT models, and the subtraction of the template's own embedding.
+
+    Jiang et al. 2022 (arXiv:2201.04337), section 4.3, with h the state at the mask token and h' that of the template
+    without the text. As in the authors' code, there are two layers:
+
+        transform    T(h) - T(h')             T is BERT's masked-LM head without its last layer: dense, GELU, LayerNorm
+        tanh         tanh(W (h - h') + b)     for other encoders, such as RoBERTa
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+        denoising (`str`): `"transform"` or `"tanh"`.
+
+    Raises:
+        ValueError: If the encoder is not BERT, and `denoising` is `"transform"`.
+    """
+
+    def __init__(self, config: PreTrainedConfig, denoising: str) -> None:
+        super().__init__()
+        if denoising == "transform" and config.model_type != "bert":
+            raise ValueError(
+                f"denoising 'transform' needs the masked-LM head of BERT, and this encoder is {config.model_type!r}: "
+                "use denoising 'tanh', as PromptBERT's authors do for RoBERTa."
+            )
+        self.transforms = denoising == "transform"
+        self.layer = BertPredictionHeadTransform(config) if self.transforms else SentenceHead(config)
+
+    def forward(self, states: torch.Tensor, template_states: torch.Tensor) -> torch.Tensor:
+        """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
+        if self.transforms:
+            return self.layer(states) - self.layer(template_states)
+        return self.layer(states - template_states)
+
+    @torch.no_grad()
+    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+        """Set the weights that training starts from: those of the checkpoint's masked-LM head, or random ones.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): The checkpoint.
+            **hub_arguments (`Any`): `revision`, `token`, `cache_dir` and the like, as in `from_pretrained`.
+
+        Raises:
+            ValueError: If the checkpoint has no trained masked-LM head.
+        """
+        if self.transforms:
+            masked_lm = cast(Any, load_masked_lm(name_or_path, **hub_arguments))
+            self.layer.load_state_dict(masked_lm.cls.predictions.transform.state_dict())
+        else:
+            dense = cast(SentenceHead, self.layer).dense
+            nn.init.normal_(dense.weight, std=0.02)
+            nn.init.zeros_(dense.bias)
+
+
+class DenseLayer(nn.Module):
+    """A linear layer with an activation, which is sentence-transformers' `Dense` module after the pooling.
+
+    Args:
+        in_features (`int`): Size of the input embeddings.
+        out_features (`int`): Size of the output embeddings.
+        bias (`bool`, *optional*, defaults to `True`): Whether the linear layer has a bias.
+        activation_function (`str`, *optional*): The name of a class in `torch.nn`. Defaults to tanh.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, activation_function: str = TANH
+    ) -> None:
+        super().__init__()
+        package, _, name = activation_function.rpartition(".")
+        activation = getattr(nn, name, None)
+        # The name comes from a downloaded file, so only layers of torch are created from it.
+        if not package.startswith("torch.nn") or not isinstance(activation, type):
+            raise ValueError(
+                f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}. Load "
+                "the model with sentence_transformers."
+            )
+        self.linear = nn.Linear(in_features, out_features, bias)
+        self.activation = activation()
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Map embeddings of shape `(batch, in_features)` to `(batch, out_features)`."""
+        return self.activation(self.linear(embeddings))
+
+
+def save_layer(folder: Path, state: dict[str, torch.Tensor], config: dict[str, Any] | None = None) -> None:
+    """Write a layer beside the weights of the encoder.
+
+    Args:
+        folder (`Path`): Its folder. It is created if necessary.
+        state (`dict[str, torch.Tensor]`): Its weights.
+        config (`dict`, *optional*): The arguments of a [`DenseLayer`], which is written as sentence-transformers does.
+            `state` then has weight and bias, under names that end in these words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if config is not None:
+        write_json(folder / "config.json", config)
+        state = {f"linear.{name.rpartition('.')[2]}": tensor for name, tensor in state.items()}
+    tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def load_layer(
+    layer: nn.Module, name_or_path: str | os.PathLike, folder: str, prefix: str = "", **hub_arguments: Any
+) -> bool:
+    """Load the weights of a layer, if the checkpoint has its folder.
+
+    Args:
+        layer (`nn.Module`): The layer. It is changed in place.
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        folder (`str`): The folder of [`save_layer`], or of a `Dense` module of sentence-transformers.
+        prefix (`str`, *optional*): Prefix of the names in the file, `"linear."` for a `Dense` module.
+        **hub_arguments (`Any`): `revision`, `token`, `cache_dir` and the like, as in `from_pretrained`.
+
+    Returns:
+        `bool`: Whether there is such a file.
+
+    Raises:
+        ValueError: If the file is damaged or holds the weights of another layer.
+    """
+    found = (find_file(name_or_path, f"{folder}/{name}", **hub_arguments) for name in (WEIGHTS, OLD_WEIGHTS))
+    path = next((path for path in found if path is not None), None)
+    if path is None:
+        return False
+    try:
+        if path.endswith(OLD_WEIGHTS):
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        else:
+            tensors = load_file(path)
+        layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+        ) from error
+    return True
