@@ -121,7 +121,7 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
 
     name, pooler = str(getattr(index.model, "name_or_path", "")), getattr(index.model, "pooler_type", "its own")
     step = max(1, len(index) // 4)
-    examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))[:4]
+    texts = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))[:4]
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
         gr.Markdown(
             f"# Sentence search\n{len(index):,} sentences, model `{Path(name).name if Path(name).exists() else name}` "
@@ -134,12 +134,9 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
             with gr.Row():
                 most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
                 least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
-            results = gr.HTML(elem_id="results", render=False)
-            inputs = [query, most, least]
-            rows = [[text, top_k, least.value] for text in examples]
-            options = {"fn": search, "outputs": results, "run_on_click": True, "cache_examples": False}
-            gr.Examples(rows, inputs, label="Examples: sentences of the index", elem_id="examples", **options)
-            results.render()
+            examples = gr.Examples(texts, query, label="Examples: sentences of the index", elem_id="examples")
+            inputs, results = [query, most, least], gr.HTML(elem_id="results")
+            examples.load_input_event.then(search, inputs, results, api_name=False)
             gr.on([button.click, query.submit], search, inputs, results, api_name="search")
         with gr.Tab("Compare", elem_id="compare-tab"):
             sides = [gr.Textbox(text, label=label) for label, text in zip(("First", "Second"), _COMPARED, strict=True)]
@@ -165,7 +162,8 @@ def _table(matches: "Sequence[Match]", kept: Sequence[str]) -> str:
         f"<td>{escape(match.sentence)}</td>{''.join(f'<td>{escape(match.columns[name])}</td>' for name in kept)}</tr>"
         for match in matches
     )
-    return f'<div class="prose"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    table = f'<table style="width: 100%"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="prose">{table}</div>'
 
 
 class DemoGuard:
