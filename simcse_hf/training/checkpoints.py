@@ -1,36 +1,49 @@
-"""Checkpoints on disk: the manifest of their files, which of them are whole, and which of them are kept."""
+"""Checkpoints that are whole or absent: staging, manifests of digests, finite weights, and saving at a signal."""
 
-import json
+import errno
 import os
 import re
 import shutil
-import zipfile
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import safetensors
-import xxhash
+import torch
+import torch.distributed as dist
+from torch import nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
+
+from ..ops.distributed import on_first_process, sum_over_processes, world
+from ..ops.files import digest, read_json_object, write_json
 
 logger = logging.get_logger(__name__)
 
 #: Lists the files of a checkpoint with their sizes and digests. It is written last.
 MANIFEST = "manifest.json"
-_MANIFEST_VERSION = 1
 #: The folder of `output_dir` in which a checkpoint is written. A checkpoint gets its name when it is complete.
 #: Files whose path begins with an underscore are not pushed to the hub.
 STAGING = "_saving"
+#: A checkpoint to resume from; `True` is the newest whole one.
+CheckpointName = str | os.PathLike[str] | bool
+#: Advice at the end of errors about numbers that are not finite.
+ADVICE = (
+    "Lower the learning rate, raise the temperature, use bf16 in place of fp16, or look for broken weights in the "
+    "starting checkpoint."
+)
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_STATE = "trainer_state.json"
-#: What every checkpoint holds, each in one of these forms; those of peft, FSDP and DeepSpeed have other names.
-_REQUIRED = (
-    (_STATE,),
-    ("model*.safetensors", "adapter_model*", "pytorch_model*", "global_step*"),
-    ("config.json", "adapter_config.json", "global_step*"),
-)
-#: What a checkpoint holds beside the weights, unless only the model was saved.
-_PROGRESS = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-_BLOCK = 1 << 20
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
+_SAME_INTERRUPT_SECONDS = 1.0
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
@@ -43,43 +56,8 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-# --- the manifest ----------------------------------------------------------------------------------------------------
-
-
-def write_manifest(checkpoint: Path) -> None:
-    """Write the sizes and digests of all files into the checkpoint, after their content has reached the disk.
-
-    The digest is XXH3 with 128 bits, which finds damage by accident at several gigabytes per second. It does not
-    protect from somebody who forges a checkpoint.
-
-    Args:
-        checkpoint (`Path`): A folder in which every other file is already written.
-    """
-    files = {}
-    for path in sorted(checkpoint.rglob("*")):
-        if path.is_file() and path != checkpoint / MANIFEST:
-            with open(path, "rb") as stream:
-                os.fsync(stream.fileno())
-            files[path.relative_to(checkpoint).as_posix()] = {"bytes": path.stat().st_size, "xxh3_128": _digest(path)}
-    with open(checkpoint / MANIFEST, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps({"version": _MANIFEST_VERSION, "files": files}, indent=1) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _digest(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-# --- which checkpoints are whole -------------------------------------------------------------------------------------
-
-
 def checkpoint_problem(checkpoint: str | os.PathLike[str]) -> str | None:
-    """Find out whether a checkpoint is as it was written.
+    """Compare a checkpoint with its manifest.
 
     Args:
         checkpoint (`str` or `os.PathLike`): The folder of the checkpoint.
@@ -89,50 +67,19 @@ def checkpoint_problem(checkpoint: str | os.PathLike[str]) -> str | None:
     """
     folder = Path(checkpoint)
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if (version := manifest["version"]) != _MANIFEST_VERSION:
-            return f"its {MANIFEST} has version {version}, which needs a newer simcse_hf"
-        files = {str(name): (int(file["bytes"]), str(file["xxh3_128"])) for name, file in manifest["files"].items()}
+        files = read_json_object(folder / MANIFEST, "files")["files"]
+        listed = {str(name): (int(file["bytes"]), str(file["blake2b"])) for name, file in files.items()}
     except FileNotFoundError:
-        return _problem_without_manifest(folder)
+        return f"{MANIFEST} is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
-    for name, (size, _) in files.items():
+    for name, (size, _) in listed.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
         if (actual := (folder / name).stat().st_size) != size:
             return f"{name} has {actual:,} bytes in place of {size:,}"
-    return next(
-        (f"the content of {name} is damaged" for name, (_, d) in files.items() if _digest(folder / name) != d), None
-    )
-
-
-def _problem_without_manifest(folder: Path) -> str | None:
-    """Look for missing and truncated files in a checkpoint of an earlier version, whose files have no digests."""
-    for required in _REQUIRED:
-        if not any(any(folder.glob(pattern)) for pattern in required):
-            return f"{required[0]} is missing"
-    missing = [pattern for pattern in _PROGRESS if not any(folder.glob(pattern))]
-    if 0 < len(missing) < len(_PROGRESS) and not any(folder.glob("global_step*")):  # DeepSpeed's own layout
-        return f"{missing[0]} is missing"
-    unreadable = (path.name for path in sorted(folder.iterdir()) if not _can_be_opened(path))
-    return next((f"{name} is damaged" for name in unreadable), None)
-
-
-def _can_be_opened(path: Path) -> bool:
-    """Return whether the structure of a file is intact, as far as its format shows."""
-    try:
-        if path.suffix == ".json":
-            json.loads(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".safetensors":
-            with safetensors.safe_open(path, framework="numpy"):
-                pass
-        elif path.suffix in (".pt", ".pth"):  # torch.save writes a zip file with checksums
-            with zipfile.ZipFile(path) as archive:
-                return archive.testzip() is None
-    except (ValueError, OSError, safetensors.SafetensorError, zipfile.BadZipFile):
-        return False
-    return True
+    damaged = (name for name, (_, expected) in listed.items() if digest(folder / name) != expected)
+    return next((f"the content of {name} is damaged" for name in damaged), None)
 
 
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -151,7 +98,6 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     for checkpoint in checkpoints(directory):
         problem = checkpoint_problem(checkpoint)
         if problem is None:
-            _log_missing_manifest(checkpoint)
             return str(checkpoint)
         problems.append(f"{checkpoint.name}: {problem}")
         logger.warning(f"{checkpoint} is passed over because {problem}.")
@@ -163,49 +109,122 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def check_checkpoint(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse to resume from a checkpoint that is damaged or was written by a newer version.
+def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
+    """Choose the checkpoint to resume from; the first process verifies it for all of them.
 
     Args:
-        checkpoint (`str` or `os.PathLike`): The checkpoint that the caller named.
+        resume (`str`, `os.PathLike` or `bool`): A checkpoint, or `True` or `"true"` for the newest whole one.
+        output_dir (`str`): Where the checkpoints of the run are.
+
+    Returns:
+        `str`: The path of the checkpoint, the same in all processes.
 
     Raises:
-        ValueError: If a file is missing or not as it was written, or if the manifest has an unknown version.
+        ValueError: If there is no whole checkpoint, in all processes.
     """
-    if not Path(checkpoint).is_dir():
-        raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
-    problem = checkpoint_problem(checkpoint)
-    if problem is not None:
-        raise ValueError(
-            f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from the "
-            "newest whole one with --resume_from_checkpoint true."
+    return on_first_process(lambda: _whole_checkpoint(resume, output_dir))
+
+
+def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
+    if str(resume).lower() == "true":
+        checkpoint = newest_whole_checkpoint(output_dir)
+        if checkpoint is None:
+            raise ValueError(f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+    else:
+        checkpoint = str(resume)
+        if not Path(checkpoint).is_dir():
+            raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
+        if problem := checkpoint_problem(checkpoint):
+            raise ValueError(
+                f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
+                "the newest whole one with --resume_from_checkpoint true."
+            )
+    if not any(Path(checkpoint).glob("rng_state*")):
+        logger.warning(
+            f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the schedule "
+            "and the random state start anew, so the result differs from that of an uninterrupted run."
         )
-    _log_missing_manifest(Path(checkpoint))
+    return checkpoint
 
 
-def _log_missing_manifest(checkpoint: Path) -> None:
-    if not (checkpoint / MANIFEST).exists():
-        logger.info(
-            f"{checkpoint} has no {MANIFEST}, because an earlier version wrote it: its files can be opened, but their "
-            "content cannot be compared with what was written."
-        )
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
-# --- finishing and deleting ------------------------------------------------------------------------------------------
+@contextmanager
+def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
+    """Let transformers write a checkpoint into a staging folder, and give the checkpoint its name at the end.
 
+    A checkpoint is therefore whole or absent, whenever the run is killed. Older checkpoints are deleted and the
+    checkpoint is pushed only afterwards. Every process must enter the context.
 
-def publish_checkpoint(staged: Path, checkpoint: Path) -> None:
-    """Give a checkpoint that is completely written its manifest and its name.
+        with staged(self, trial):
+            super()._save_checkpoint(model, trial)
 
     Args:
-        staged (`Path`): The checkpoint's folder inside `STAGING`.
-        checkpoint (`Path`): The folder's final path. A checkpoint that stands there is replaced.
+        trainer (`Trainer`): The trainer, which saves in the context.
+        trial (`Any`, *optional*): A trial of a hyper-parameter search, which has a folder of its own.
+
+    Yields:
+        `Path`: The folder of the checkpoint inside the staging folder. It may not exist yet.
+
+    Raises:
+        OSError: In one line, if the disk is full.
     """
-    write_manifest(staged)
-    if checkpoint.exists():
-        checkpoint.rename(staged.with_name("replaced"))
-    staged.rename(checkpoint)
-    shutil.rmtree(staged.parent)
+    directory, state = Path(trainer._get_output_dir(trial)), trainer.state
+    checkpoint = directory / f"checkpoint-{state.global_step}"
+    folder = directory / STAGING / checkpoint.name
+    if trainer.args.should_save:
+        shutil.rmtree(folder.parent, ignore_errors=True)  # a killed run left it
+    _wait_for_all()
+    # Only in this context, transformers writes elsewhere and pushes nothing.
+    trainer._get_output_dir = lambda trial: str(folder.parent)  # type: ignore[method-assign]
+    trainer._push_from_checkpoint = lambda checkpoint_folder: None  # type: ignore[method-assign]
+    try:
+        yield folder
+        _wait_for_all()
+        best = directory / f"checkpoint-{state.best_global_step}"
+        if best == checkpoint or best.is_dir():  # transformers looked for it in the staging folder
+            state.best_model_checkpoint = str(best)
+        if trainer.args.should_save:
+            state.save_to_json(str(folder / "trainer_state.json"))
+            write_manifest(folder)
+            if checkpoint.exists():
+                checkpoint.rename(folder.with_name("replaced"))
+            folder.rename(checkpoint)
+            shutil.rmtree(folder.parent)
+    except Exception as error:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        _explain_full_disk(error, checkpoint)
+        raise
+    finally:
+        del trainer._get_output_dir, trainer._push_from_checkpoint
+    if trainer.args.should_save:
+        keep = {checkpoint} | ({best} if best.is_dir() else set())
+        delete_old_checkpoints(directory, trainer.args.save_total_limit, keep)
+    _wait_for_all()
+    if trainer.args.push_to_hub:
+        trainer._push_from_checkpoint(str(checkpoint))
+
+
+def _wait_for_all() -> None:
+    if world()[1] > 1:
+        dist.barrier()
+
+
+def write_manifest(checkpoint: Path) -> None:
+    """Write the sizes and digests of all files into a checkpoint, after their content has reached the disk.
+
+    Args:
+        checkpoint (`Path`): A folder in which every other file is already written.
+    """
+    files = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file():
+            with open(path, "rb") as stream:
+                os.fsync(stream.fileno())
+            entry = {"bytes": path.stat().st_size, "blake2b": digest(path)}
+            files[path.relative_to(checkpoint).as_posix()] = entry
+    write_json(checkpoint / MANIFEST, {"files": files})
 
 
 def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
@@ -224,3 +243,160 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
     for checkpoint in others[: max(0, len(found) - max(limit, len(kept)))]:
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _explain_full_disk(error: Exception, checkpoint: Path) -> None:
+    """Raise an error in one line if the disk is full, which libraries report by errno, by text or by a file's size."""
+    text = f"{error} {error.__context__}"
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text
+    if is_full or "inline_container" in text or "iostream error" in text:
+        raise OSError(
+            errno.ENOSPC,
+            "the checkpoint could not be written, because the disk is full. Checkpoints saved earlier are untouched: "
+            "free some space and continue with --resume_from_checkpoint true",
+            str(checkpoint),
+        ) from error
+
+
+# --- during a run ----------------------------------------------------------------------------------------------------
+
+
+class FiniteWeights(TrainerCallback):
+    """End a run before weights that are not finite are evaluated or saved.
+
+    Put it last, after the callbacks that request evaluations and checkpoints.
+    """
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the weights if they are about to be used, and those of the last step.
+
+        Raises:
+            FloatingPointError: In all processes, if a weight of any of them is not finite.
+        """
+        assert model is not None
+        if not (control.should_evaluate or control.should_save or state.global_step >= state.max_steps):
+            return
+        broken = _name_of_broken_weight(model)
+        count = sum_over_processes(torch.tensor(int(broken is not None), device=args.device))
+        if count.item():
+            raise FloatingPointError(
+                f"the weights are not finite after step {state.global_step} ({broken or 'in another process'}). "
+                f"They are not saved, and checkpoints saved earlier are untouched in {args.output_dir}. {ADVICE}"
+            )
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check the weights if the end of the epoch evaluates or saves them."""
+        self.on_step_end(args, state, control, **kwargs)
+
+
+@torch.no_grad()
+def _name_of_broken_weight(model: nn.Module) -> str | None:
+    finite = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point():
+            shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
+            finite[name] = torch.isfinite(shard).all()
+    if not finite or torch.stack([*finite.values()]).all():  # one transfer from the device
+        return None
+    return next(name for name, value in finite.items() if not value)
+
+
+class StopOnSignal(TrainerCallback):
+    """Save a checkpoint after the current step when SIGTERM or SIGINT arrives, and end the process.
+
+    All processes stop after the same step, whichever of them received the signal: in every step they reduce its
+    number, and read the result one step later, so that the host does not wait for the device. A second interrupt from
+    the keyboard ends the process at once. (transformers' `enable_jit_checkpoint` saves only in a process that received
+    SIGTERM, so several processes would wait for each other.)
+
+    Signals keep their usual meaning outside the main thread, where they are ignored already (as under `nohup`), and in
+    runs with `save_strategy="no"`. Put this callback after those that save something of their own.
+    """
+
+    def __init__(self) -> None:
+        self._received, self._received_at, self._stopping = 0, 0.0, 0
+        self._reduction: tuple[Any, torch.Tensor] | None = None
+
+    @contextmanager
+    def caught(self, args: TrainingArguments) -> Iterator[None]:
+        """Catch the signals of a run, and forget those of an earlier one.
+
+        Args:
+            args (`TrainingArguments`): The arguments of the run.
+        """
+        self.__init__()  # type: ignore[misc]
+        handlers: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread() and args.save_strategy != "no":
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    handlers[number] = signal.signal(number, self._receive)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if not self._received:
+            self._received, self._received_at = number, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
+            raise KeyboardInterrupt
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal stops the run."""
+        return self._stopping != 0
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
+        self._stopping = self._stopping or self._signal_of_any_process(args.device)
+        if self._stopping and not float(state.epoch or 0.0).is_integer():
+            control.should_save = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Request the checkpoint of an epoch's last step."""
+        control.should_save = control.should_save or self.is_stopping
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End the process when the checkpoint is complete.
+
+        Raises:
+            SystemExit: With status 143, after SIGTERM.
+            KeyboardInterrupt: After SIGINT, for which a program ends with status 130.
+        """
+        if not self._stopping:
+            return
+        if state.is_world_process_zero:
+            logger.warning(
+                f"{signal.Signals(self._stopping).name} stopped the run after step {state.global_step}. "
+                f"{args.output_dir}/checkpoint-{state.global_step} is complete: continue with "
+                "--resume_from_checkpoint true."
+            )
+        if self._stopping == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self._stopping)
+
+    def _signal_of_any_process(self, device: torch.device) -> int:
+        """Return the number of a signal that some process received, the same in all processes, or 0."""
+        if world()[1] == 1:
+            return self._received
+        previous = self._reduction
+        number = torch.tensor(self._received, device=device)
+        self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)
+        if previous is None:
+            return 0
+        previous[0].wait()
+        return int(previous[1].item())

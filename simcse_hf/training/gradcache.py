@@ -13,7 +13,6 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import sum_over_processes, world
-from .base import prepared_objective
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 
@@ -50,7 +49,8 @@ class CachedBatch:
         trim: bool = True,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
     ):
-        self.model = model
+        assert model.objective is not None
+        self.model, self.objective = model, model.objective
         self.chunks = _split(inputs, chunk_size, trim)
         # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
@@ -64,7 +64,7 @@ class CachedBatch:
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
-            loss, parts = total_and_parts(prepared_objective(model)(batch))
+            loss, parts = total_and_parts(self.objective(batch))
         self.output = ContrastiveOutput(
             loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
         )
@@ -108,7 +108,7 @@ class CachedBatch:
                     if i == last and world()[1] > 1:
                         # DistributedDataParallel exchanges a gradient when a backward pass reaches its parameter. The
                         # objective's parameters already have theirs, so this pass adds 0 to it.
-                        trained = [p for p in prepared_objective(self.model).parameters() if p.requires_grad]
+                        trained = [p for p in self.objective.parameters() if p.requires_grad]
                         surrogate = surrogate + sum(0.0 * parameter.sum() for parameter in trained)
                     surrogate.backward()
         self.embeddings.grad = None

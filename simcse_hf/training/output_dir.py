@@ -5,8 +5,8 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
+from .callbacks import DEV_SCORES
 from .checkpoints import STAGING, checkpoints
-from .dev_scores import DEV_SCORES
 
 RESULTS = "results.json"
 #: Written beside the folders of the runs with several seeds (`--seeds`).

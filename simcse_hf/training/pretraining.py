@@ -19,6 +19,7 @@ from transformers import (
     DataCollatorForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -29,9 +30,9 @@ from ..data.tokenize import to_token_ids
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import mask_tokens
 from ..ops.files import write_json
+from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .output_dir import RESULTS, prepare_output_dir
 from .parser import fill, given_arguments
-from .reliable import ReliableTrainer, resolve_checkpoint
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -98,7 +99,7 @@ class PretrainingArguments:
     )
 
 
-class MaskedLMTrainer(ReliableTrainer):
+class MaskedLMTrainer(Trainer):
     """Train a stock masked-LM model on rows of `input_ids`.
 
     The masks of training come from torch's global generator inside the step, as dropout masks do. So a resumed run
@@ -121,8 +122,26 @@ class MaskedLMTrainer(ReliableTrainer):
         **kwargs: Any,
     ):
         padding = DataCollatorForTokenClassification(tokenizer)
-        super().__init__(model=model, args=args, data_collator=padding, processing_class=tokenizer, **kwargs)
+        self.stop_on_signal = StopOnSignal()
+        callbacks = [self.stop_on_signal, FiniteWeights()]
+        super().__init__(model, args, padding, processing_class=tokenizer, callbacks=callbacks, **kwargs)
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""
+        with self.stop_on_signal.caught(self.args):
+            return super().train(*args, **kwargs)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
+        if self.state.global_step < self.state.max_steps:
+            return super().get_batch_samples(*args, **kwargs)
+        self.control.should_training_stop = True
+        return [], None
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        with staged(self, trial):
+            super()._save_checkpoint(model, trial)
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""

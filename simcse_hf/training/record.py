@@ -4,7 +4,7 @@ import os
 import platform
 from dataclasses import MISSING, fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainingArguments
@@ -15,7 +15,9 @@ from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 from ..models.settings import ContrastiveSettings
-from .base import ContrastiveTrainer, prepared_objective
+
+if TYPE_CHECKING:
+    from .trainer import SimCSETrainer
 
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
 _NOT_HYPERPARAMETERS = (
@@ -44,11 +46,11 @@ _NOT_HYPERPARAMETERS = (
 _COMPARED_ROWS = 8
 
 
-def describe_run(trainer: ContrastiveTrainer) -> dict[str, Any]:
+def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
     """Describe how a model was trained.
 
     Args:
-        trainer (`ContrastiveTrainer`): The trainer, after training.
+        trainer (`SimCSETrainer`): The trainer, after training.
 
     Returns:
         `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold: a name
@@ -74,7 +76,7 @@ def describe_run(trainer: ContrastiveTrainer) -> dict[str, Any]:
     }
 
 
-def describe_rows(trainer: ContrastiveTrainer) -> str | None:
+def describe_rows(trainer: "SimCSETrainer") -> str | None:
     """Return what a training row holds: a name in `methods.ROWS`, or `None` without rows.
 
     The number of columns does not tell. A single sentence has two if a view of it or a second template is used.
@@ -110,10 +112,10 @@ def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> boo
     return all(text[:shortest] == texts[0][:shortest] for text in texts)
 
 
-def _view(trainer: ContrastiveTrainer) -> dict[str, Any] | None:
+def _view(trainer: "SimCSETrainer") -> dict[str, Any] | None:
     """Describe the positives of single sentences; `None` for an objective without positives."""
     args, rows = trainer.args, trainer.known_rows
-    if prepared_objective(trainer.model).num_views == 1:
+    if trainer.objective.num_views == 1:
         return None
     if not isinstance(rows, ViewDataset):
         return {"name": args.view, "rate": None, "both": False}

@@ -4,7 +4,7 @@ import json
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import accelerate
 import datasets
@@ -15,17 +15,19 @@ from .._version import __version__
 from ..evaluation.compare import describe_difference
 from ..ops.files import write_atomically
 from ..ops.secrets import hide_secrets
-from .base import ContrastiveTrainer
-from .dev_scores import dev_change
+from .callbacks import dev_change
 from .output_dir import RESULTS
 from .record import describe_run
 
+if TYPE_CHECKING:
+    from .trainer import SimCSETrainer
 
-def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -> dict[str, Any]:
+
+def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> dict[str, Any]:
     """Write `results.json` into `output_dir` after training, and print a summary.
 
     Args:
-        trainer (`ContrastiveTrainer`): After `train()`.
+        trainer (`SimCSETrainer`): After `train()`.
         train_texts (`str`, *optional*): Name of the training texts, for the record.
 
     Returns:
@@ -60,7 +62,7 @@ def write_results(trainer: ContrastiveTrainer, train_texts: str | None = None) -
     return results
 
 
-def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
+def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
     if not trainer.dev_sets:
         return {"dev_set": None, "dev_metric": None, **dict.fromkeys(("initial", "best", "final", "saved"))}
     sources = {name: source for callback in trainer.dev_sets for name, source in callback.sources.items()}
@@ -86,7 +88,7 @@ def _dev_results(trainer: ContrastiveTrainer) -> dict[str, Any]:
     }
 
 
-def _saved_evaluation(trainer: ContrastiveTrainer, evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+def _saved_evaluation(trainer: "SimCSETrainer", evaluations: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the evaluation of the weights that are saved at the end: the last one, or that of the best checkpoint."""
     step = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
     return next((entry for entry in evaluations if entry["step"] == step), evaluations[-1])

@@ -1,4 +1,4 @@
-"""Turn the caller's training and evaluation data into the rows that the collator takes."""
+"""Turn the caller's training and evaluation data into the rows of token ids that the collator takes."""
 
 import random
 from collections.abc import Sequence
@@ -10,16 +10,182 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import ContrastiveCollator
 from ..data.columns import SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
-from ..data.stream import MakeRows, StreamedRows, resolve_stream_columns
+from ..data.stream import StreamedRows, resolve_stream_columns
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
-from ..objectives import objective_class
-from .base import prepared_objective
+from ..objectives import Objective, objective_class
+from .callbacks import default_prompt
 from .training_args import SimCSETrainingArguments
 
-_HOW = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
+#: Rows of token ids, of which a data loader makes batches.
+Rows = Dataset | SeededDataset | StreamedRows
+
+
+class RowMaker:
+    """Turn texts into rows of token ids, as the model of a run reads them.
+
+    Args:
+        model (`ContrastiveModel`): Its settings name templates and the prompt put before each text, and its objective
+            says whether rows are pairs with a score.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        args (`SimCSETrainingArguments`): The arguments of the run. A stream changes them: its place is restored from
+            the checkpoint, so transformers skips no rows, and the training process reads it.
+    """
+
+    def __init__(self, model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments):
+        self.tokenizer, self.args = tokenizer, args
+        self.templates, self.prompt = model.settings.templates, default_prompt(model.settings)
+        self.template_edges = model.settings.template_edges
+        self.scored = objective_class(model.settings.objective).rows == "scored_pairs"
+        self.seed = args.seed if args.data_seed is None else args.data_seed
+
+    def for_training(self, data: Any) -> Rows:
+        """Tokenise training data once or, for an augmentation or a stream, whenever a row is read.
+
+        Args:
+            data (`Any`): What [`as_text_dataset`] takes, or a `datasets.IterableDataset`.
+
+        Returns:
+            `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids.
+
+        Raises:
+            TypeError: If the data is of a type that contrastive training cannot use.
+            ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or a stream
+                with what needs all rows.
+        """
+        if isinstance(data, IterableDataset):
+            return self._of_stream(data)
+        if self.args.view in DATASET_VIEWS:
+            return self._of_views(as_text_dataset(data, "train_dataset", self.scored))
+        return self.tokenized(data, "train_dataset")
+
+    def tokenized(self, data: Any, name: str = "eval_dataset") -> Dataset | SeededDataset:
+        """Tokenise texts without augmenting them.
+
+        Args:
+            data (`Any`): What [`as_text_dataset`] takes; token ids are left as they are.
+            name (`str`, *optional*, defaults to `"eval_dataset"`): The argument's name, for messages.
+
+        Returns:
+            `Dataset` or `SeededDataset`: Rows of token ids.
+
+        Raises:
+            TypeError: If the data is of a type that contrastive training cannot use.
+            ValueError: If the columns are unclear or hold no texts.
+        """
+        texts = as_text_dataset(data, name, self.scored)
+        if "input_ids" in texts.column_names:
+            return texts
+        texts = cast(Dataset, texts)
+        if self.prompt:
+            texts = texts.map(_put_before, batched=True, fn_kwargs={"prompt": self.prompt})
+        args = self.args
+        return tokenize_dataset(
+            texts, self.tokenizer, args.max_seq_length, args.preprocessing_num_workers, self.templates
+        )
+
+    def _of_views(self, texts: Any) -> ViewDataset:
+        args = self.args
+        if texts.column_names != ["sent0"]:
+            raise ValueError(
+                f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows "
+                f"hold {', '.join(texts.column_names)}"
+            )
+        if self.templates or self.prompt:
+            raise ValueError(
+                f"view {args.view} would change the words of the {'templates' if self.templates else 'prompt'} too: "
+                "use view identity, or a model without them"
+            )
+        return ViewDataset(
+            texts,
+            self.tokenizer,
+            make_view(cast(str, args.view), args.view_rate),
+            args.max_seq_length,
+            seed=self.seed,
+            both=args.view_both,
+            with_view_seed=args.view in MASKED_LM_VIEWS,
+        )
+
+    def _of_stream(self, stream: IterableDataset) -> StreamedRows:
+        """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
+        args = self.args
+        strategy, workers = sampling_strategy(args), args.dataloader_num_workers
+        refusals = [
+            (self.scored, "scored pairs cannot be streamed: load them, or train on pairs without scores"),
+            (
+                args.max_steps < 1,
+                "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
+                "training steps",
+            ),
+            (
+                workers and not args.loader_workers_are_default,
+                f"dataloader_num_workers = {workers} does not work with a stream, which is read in the training "
+                "process so that it can be resumed at the same row: set it to 0",
+            ),
+            (
+                strategy != "random",
+                f"train_sampling_strategy = {strategy!r} needs all training rows, and a stream has none but the next: "
+                "leave it out",
+            ),
+        ]
+        for is_refused, message in refusals:
+            if is_refused:
+                raise ValueError(message)
+        args.dataloader_num_workers = 0
+        args.ignore_data_skip = True
+        texts = resolve_stream_columns(stream, name="train_dataset")
+        head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
+        names = head.column_names
+        views = self._of_views(head) if args.view in DATASET_VIEWS else None
+        tokenize = row_tokenizer(names, self.tokenizer, args.max_seq_length, self.templates)
+
+        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
+            if views is not None:
+                return views.rows_of([row["sent0"] for row in rows], rngs)
+            columns = {name: [self.prompt + row[name] for row in rows] for name in names}
+            return [{"input_ids": ids} for ids in tokenize(columns)["input_ids"]]
+
+        return StreamedRows(
+            texts,
+            views or self.tokenized(head, "train_dataset"),
+            make_rows,
+            batch_size=args.train_batch_size,
+            shuffle_buffer=args.shuffle_buffer,
+            seed=self.seed,
+            rank=args.process_index,
+            processes=args.world_size,
+        )
+
+    def collator(self, objective: Objective, rows: Rows | None) -> ContrastiveCollator:
+        """Make the collator that an objective and the arguments need.
+
+        Args:
+            objective (`Objective`): The objective of the run.
+            rows (`Dataset`, `SeededDataset` or `StreamedRows`, *optional*): The training rows. A view that repeats
+                tokens makes texts longer than `max_seq_length`, to which `pad_to_max_length` pads.
+
+        Returns:
+            [`ContrastiveCollator`]: The collator.
+        """
+        head = rows.head if isinstance(rows, StreamedRows) else rows
+        # max_seq_length does not count the tokens of a template.
+        longest = getattr(head, "max_length", self.args.max_seq_length) + max(map(sum, self.template_edges), default=0)
+        return ContrastiveCollator(
+            self.tokenizer,
+            pad_to=longest if self.args.pad_to_max_length else None,
+            repeat=objective.num_views,
+            add_text_ids=objective.needs_text_ids,
+            add_scores=self.scored,
+            add_lengths=self.args.device.type != "cpu",
+        )
+
+
+def sampling_strategy(args: SimCSETrainingArguments) -> str:
+    """Return `train_sampling_strategy`, which transformers 5.0 calls `group_by_length` and makes a flag."""
+    grouped = getattr(args, "group_by_length", False)
+    return getattr(args, "train_sampling_strategy", "group_by_length" if grouped else "random")
 
 
 def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | SeededDataset:
@@ -38,26 +204,30 @@ def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | See
         TypeError: If the data is of a type that contrastive training cannot use.
         ValueError: If the columns are unclear or hold no texts.
     """
-    if isinstance(data, DatasetDict):
-        splits = ", ".join(map(repr, data))
-        raise TypeError(f"{name} is a DatasetDict: pass one of its splits ({splits}), such as data['train']")
-    if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
-        raise TypeError(
-            f"{name} is an IterableDataset, which has no length and no order to shuffle. As train_dataset, use a "
-            "datasets.IterableDataset (load_text_stream makes one); otherwise read it into a datasets.Dataset"
-        )
-    if isinstance(data, list):
-        if not data or not isinstance(data[0], (str, dict)):
-            description = f"a list of {type(data[0]).__name__}" if data else "an empty list"
-            raise TypeError(f"{name} is {description}: {_HOW}")
+    if isinstance(data, list) and data and isinstance(data[0], (str, dict)):
         data = Dataset.from_list(data) if isinstance(data[0], dict) else Dataset.from_dict({"sent0": data})
     if isinstance(data, SeededDataset):
         return data
     if not isinstance(data, Dataset):
-        raise TypeError(f"{name} is a {type(data).__name__}: {_HOW}")
+        raise TypeError(f"{name} is {_describe_type(data)}")
     if "input_ids" in data.column_names:
         return _nested_token_ids(data)
     return resolve_scored_pairs(data, name) if scored else resolve_dataset_columns(data, name=name)
+
+
+def _describe_type(data: Any) -> str:
+    """Return the end of an error about data of a type that cannot be used: the type, and what to pass."""
+    if isinstance(data, DatasetDict):
+        return f"a DatasetDict: pass one of its splits ({', '.join(map(repr, data))}), such as data['train']"
+    if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
+        return (
+            "an IterableDataset, which has no length and no order to shuffle. As train_dataset, use a "
+            "datasets.IterableDataset (load_text_stream makes one); otherwise read it into a datasets.Dataset"
+        )
+    described = f"a {type(data).__name__}"
+    if isinstance(data, list):
+        described = f"a list of {type(data[0]).__name__}" if data else "an empty list"
+    return f"{described}: pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
 
 
 def _nested_token_ids(data: Dataset) -> Dataset:
@@ -70,210 +240,11 @@ def _nested_token_ids(data: Dataset) -> Dataset:
     )
 
 
-def training_rows(
-    data: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
-    templates: Sequence[str] = (),
-    prompt: str = "",
-    scored: bool = False,
-) -> Dataset | SeededDataset | StreamedRows:
-    """Tokenise training data once or, for an augmentation, whenever a row is read.
-
-    Args:
-        data (`Any`): What [`as_text_dataset`] takes.
-        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        args (`SimCSETrainingArguments`): Gives `max_seq_length`, the view, its rate, and the seed of views.
-        templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
-        prompt (`str`, *optional*): Put before each text, as sentence-transformers does.
-        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
-
-    Returns:
-        `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids.
-
-    Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or a stream with
-            what needs all rows.
-    """
-    if isinstance(data, IterableDataset):
-        if scored:
-            raise ValueError("scored pairs cannot be streamed: load them, or train on pairs without scores")
-        return _streamed_rows(data, tokenizer, args, templates, prompt)
-    if args.view not in DATASET_VIEWS:
-        return tokenized_rows(data, tokenizer, args, templates, prompt, scored, "train_dataset")
-    return _view_rows(as_text_dataset(data, "train_dataset", scored), tokenizer, args, templates, prompt)
-
-
-def _view_rows(
-    dataset: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
-    templates: Sequence[str],
-    prompt: str,
-) -> ViewDataset:
-    if dataset.column_names != ["sent0"]:
-        raise ValueError(
-            f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows hold "
-            f"{', '.join(dataset.column_names)}"
-        )
-    if templates or prompt:
-        raise ValueError(
-            f"view {args.view} would change the words of the {'templates' if templates else 'prompt'} too: use view "
-            "identity, or a model without them"
-        )
-    return ViewDataset(
-        dataset,
-        tokenizer,
-        make_view(cast(str, args.view), args.view_rate),
-        args.max_seq_length,
-        seed=args.data_seed if args.data_seed is not None else args.seed,
-        both=args.view_both,
-        with_view_seed=args.view in MASKED_LM_VIEWS,
-    )
-
-
-def _streamed_rows(
-    data: IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
-    templates: Sequence[str],
-    prompt: str,
-) -> StreamedRows:
-    """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
-    if args.max_steps < 1:
-        raise ValueError(
-            "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
-            "training steps"
-        )
-    if args.loader_workers_are_default:
-        args.dataloader_num_workers = 0
-    if args.dataloader_num_workers:
-        raise ValueError(
-            f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read in "
-            "the training process so that it can be resumed at the same row: set it to 0"
-        )
-    if args.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream has "
-            "none but the next: leave it out"
-        )
-    texts = resolve_stream_columns(data, name="train_dataset")
-    head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
-    make_rows: MakeRows
-    first: Dataset | SeededDataset
-    if args.view in DATASET_VIEWS:
-        views = first = _view_rows(head, tokenizer, args, templates, prompt)
-
-        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
-            return views.rows_of([row["sent0"] for row in rows], rngs)
-    else:
-        first = cast(Dataset, tokenized_rows(head, tokenizer, args, templates, prompt, name="train_dataset"))
-        tokenize = row_tokenizer(head.column_names, tokenizer, args.max_seq_length, templates)
-
-        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
-            columns = {name: [prompt + row[name] for row in rows] for name in head.column_names}
-            return [{"input_ids": ids} for ids in tokenize(columns)["input_ids"]]
-
-    args.ignore_data_skip = True  # The stream itself continues at the right row.
-    return StreamedRows(
-        texts,
-        first,
-        make_rows,
-        batch_size=args.train_batch_size,
-        shuffle_buffer=args.shuffle_buffer,
-        seed=args.data_seed if args.data_seed is not None else args.seed,
-        rank=args.process_index,
-        processes=args.world_size,
-    )
-
-
-def padded_length(
-    dataset: Dataset | SeededDataset | None,
-    args: SimCSETrainingArguments,
-    template_edges: Sequence[Sequence[int]] = (),
-) -> int:
-    """Return the largest number of tokens of a training text, which `pad_to_max_length` pads to.
-
-    Args:
-        dataset (`Dataset` or `SeededDataset`, *optional*): The training rows. A view that repeats tokens makes texts
-            longer than `max_seq_length`.
-        args (`SimCSETrainingArguments`): For `max_seq_length`.
-        template_edges (`Sequence[Sequence[int]]`, *optional*, defaults to `()`): Numbers of tokens before and after
-            the text in each template. `max_seq_length` does not count them.
-
-    Returns:
-        `int`: The number of tokens, including special tokens and template.
-    """
-    longest = getattr(dataset, "max_length", args.max_seq_length)
-    return longest + max((sum(edges) for edges in template_edges), default=0)
-
-
-def tokenized_rows(
-    data: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
-    templates: Sequence[str] = (),
-    prompt: str = "",
-    scored: bool = False,
-    name: str = "eval_dataset",
-) -> Dataset | SeededDataset:
-    """Tokenise texts without augmenting them.
-
-    Args:
-        data (`Any`): What [`as_text_dataset`] takes; token ids are left as they are.
-        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        args (`SimCSETrainingArguments`): Gives `max_seq_length`.
-        templates (`Sequence[str]`, *optional*): See `tokenize_dataset`.
-        prompt (`str`, *optional*): Put before each text.
-        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
-        name (`str`, *optional*, defaults to `"eval_dataset"`): The argument's name, for messages.
-
-    Returns:
-        `Dataset` or `SeededDataset`: Rows of token ids.
-
-    Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the columns are unclear or hold no texts.
-    """
-    dataset = as_text_dataset(data, name, scored)
-    if "input_ids" in dataset.column_names:
-        return dataset
-    if prompt:
-        dataset = cast(Dataset, dataset).map(_put_before, batched=True, fn_kwargs={"prompt": prompt})
-    return tokenize_dataset(dataset, tokenizer, args.max_seq_length, args.preprocessing_num_workers, templates)
-
-
 def _put_before(rows: dict[str, list[Any]], prompt: str) -> dict[str, list[Any]]:
     """Put a prompt before each text of a batch of rows; `texts` holds a list of texts in each row."""
     if "texts" in rows:
         return {**rows, "texts": [[prompt + text for text in texts] for texts in rows["texts"]]}
     return {name: x if name == SCORE else [prompt + text for text in x] for name, x in rows.items()}
-
-
-def make_collator(
-    model: ContrastiveModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SimCSETrainingArguments,
-    train_dataset: Dataset | SeededDataset | StreamedRows | None,
-) -> ContrastiveCollator:
-    """Make the collator that the model's objective and the arguments need."""
-    objective = prepared_objective(model)
-    rows = train_dataset.head if isinstance(train_dataset, StreamedRows) else train_dataset
-    longest = padded_length(rows, args, model.settings.template_edges)
-    return ContrastiveCollator(
-        tokenizer,
-        pad_to=longest if args.pad_to_max_length else None,
-        repeat=objective.num_views,
-        add_text_ids=objective.needs_text_ids,
-        add_scores=reads_scores(model),
-        add_lengths=args.device.type != "cpu",
-    )
-
-
-def reads_scores(model: ContrastiveModel) -> bool:
-    """Return whether the objective of a model learns from the scores of pairs."""
-    return objective_class(model.settings.objective).rows == "scored_pairs"
 
 
 def make_masked_lm_view(
@@ -282,6 +253,5 @@ def make_masked_lm_view(
     """Load the masked language model that makes views on the device, if `args.view` is such a view."""
     if args.view not in MASKED_LM_VIEWS:
         return None
-    rate = masked_lm_rate(args.view, args.view_rate)
-    assert rate is not None
+    rate = cast(float, masked_lm_rate(args.view, args.view_rate))
     return MaskedLMView(args.view_model or cast(str, model.name_or_path), tokenizer, rate).to(args.device)

@@ -10,7 +10,7 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from ..data.sample import sample_files
-from .dev_tasks import warn_of_overlap
+from .callbacks import warn_of_overlap
 from .loading import load_model, load_training_texts
 from .output_dir import SEEDS, prepare_output_dir
 from .results import write_results

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import partial
@@ -11,40 +12,51 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from torch.utils.data import DataLoader, RandomSampler, Sampler
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    set_seed,
+)
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
+from ..data.sampler import LARGEST_LISTED, PermutedSampler
+from ..data.stream import StreamedRows
 from ..data.templates import template_settings
+from ..data.view_dataset import SeededDataset
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import check_max_length, check_tokenizer
 from ..objectives import Objective, objective_class
-from ..objectives.masked_lm import mask_batch
+from ..objectives.masked_lm import mask_batch, mask_tokens
+from ..ops.flash import avoid_cudnn_attention
 from ..ops.memory import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
-from .base import ContrastiveTrainer, prepared_objective
-from .callbacks import DevSetCallback, LossTracker, default_prompt, row_callbacks
-from .checks import check_args_type, check_best_metric, check_dev_set_names, check_model_type, check_run
-from .collapse import CollapseWatch
-from .dev_tasks import make_dev_sets
+from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
+from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
+from .checks import check_args_type, check_dev_sets, check_model_type, check_run
 from .gradcache import CachedBatch
-from .masking import TokenMasker
 from .record import describe_run
-from .rows import make_collator, make_masked_lm_view, reads_scores, tokenized_rows, training_rows
+from .rows import RowMaker, Rows, make_masked_lm_view
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
 
-class SimCSETrainer(ContrastiveTrainer):
+class SimCSETrainer(Trainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
-    log, evaluation on dev sets by [`SimilarityEvalCallback`], and checks before the first step. Saving, resuming,
-    mixed precision, several processes and tracking are transformers' own.
+    log, evaluation on dev sets by [`SimilarityEvalCallback`], and checks before the first step. Mixed precision,
+    several processes and tracking are transformers' own.
+
+    A checkpoint is whole or absent, and resuming compares it with its manifest of digests. Weights that are not finite
+    are never saved and end the run with an error. SIGTERM and SIGINT save a checkpoint before they end the run.
 
     Args:
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
@@ -67,6 +79,11 @@ class SimCSETrainer(ContrastiveTrainer):
         ValueError: If settings contradict each other.
     """
 
+    model: ContrastiveModel  # transformers: any nn.Module, or None
+    args: SimCSETrainingArguments
+    processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
+    train_dataset: Rows | None  # transformers: any data set
+
     def __init__(
         self,
         model: str | os.PathLike[str] | ContrastiveModel | None = None,
@@ -79,6 +96,7 @@ class SimCSETrainer(ContrastiveTrainer):
         dev_tasks: Sequence[Any] | None = None,
         **kwargs: Any,
     ):
+        # 1. The model, its tokenizer, and the arguments, of which the caller keeps the original.
         args = SimCSETrainingArguments(output_dir="outputs/simcse") if args is None else args
         check_args_type(args)
         args = args.copy()
@@ -86,79 +104,121 @@ class SimCSETrainer(ContrastiveTrainer):
         if (model is None) == (model_init is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        start = _load(_call(model_init, None) if model is None else model)
+        start: Any = _call(model_init, None) if model is None else model
+        if isinstance(start, (str, os.PathLike)):
+            start = AutoModelForCL.from_pretrained(start)
+        check_model_type(start)
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
-        _set_default_view(args, objective_class(start.settings.objective))
-        self._prepare_model(start, args, tokenizer)
-        texts: dict[str, Any] = {"templates": start.settings.templates, "prompt": default_prompt(start.settings)}
-        texts["scored"] = reads_scores(start)
-        self._tokenize: partial[Any] = partial(tokenized_rows, tokenizer=tokenizer, args=args, **texts)
-        if train_dataset is not None:
-            train_dataset = training_rows(train_dataset, tokenizer, args, **texts)
-        self.loss_tracker = LossTracker()
-        self.collapse_watch = CollapseWatch(self.loss_tracker)
-        callbacks = [*(callbacks or []), self.loss_tracker, self.collapse_watch, *row_callbacks(train_dataset)]
-        callbacks += make_dev_sets(dev_set, dev_tasks)
-        check_dev_set_names(callbacks)
-        evals = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
-        if evals and args.best_metric_is_default:
-            args.metric_for_best_model, args.greater_is_better = evals[0].headline, True
-        check_best_metric(args, eval_dataset, evals)
+
+        # 2. What the caller left open: the view is the objective's, the best model that of the first dev set.
+        objective = objective_class(start.settings.objective)
+        args.view = args.view or objective.view
+        if args.view == objective.view and args.view_rate is None:
+            args.view_rate = objective.view_rate
+        dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
+        if dev_sets and args.best_metric_is_default:
+            args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, True
+        check_dev_sets(dev_sets, args, eval_dataset is not None)
+
+        # 3. The model gets the settings of the run, which the rows and the objective read.
+        _prepare_model(start, args, tokenizer)
+        self.make_rows = RowMaker(start, tokenizer, args)
+        rows = None if train_dataset is None else self.make_rows.for_training(train_dataset)
+        collator = kwargs.pop("data_collator", None) or self.make_rows.collator(start.objective, rows)
         self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
-        self.masker = TokenMasker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
+        self.masker: Any = None
+        if start.settings.do_mlm:
+            masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
+            self.masker = partial(mask_tokens, masker=masker)
+
+        # 4. The callbacks run in this order: the last ones see what the others request.
+        self.loss_tracker = LossTracker()
+        self.collapse_watch, self.stop_on_signal = CollapseWatch(self.loss_tracker), StopOnSignal()
+        self._counted: tuple[Any, int] | None = None  # a model and the number of its parameters
+        self._resumed: str | None = None  # the checkpoint that train() resumes from, until its weights are loaded
         super().__init__(
             model=None if model is None else start,
             args=args,
-            train_dataset=train_dataset,
-            eval_dataset=self._tokenize_all(eval_dataset) if eval_dataset is not None else _no_rows(evals),
+            train_dataset=rows,
+            eval_dataset=_no_rows(dev_sets) if eval_dataset is None else self._tokenize_all(eval_dataset),
             processing_class=tokenizer,
-            data_collator=kwargs.pop("data_collator", None) or make_collator(start, tokenizer, args, train_dataset),
-            callbacks=callbacks,
+            data_collator=collator,
+            callbacks=[
+                *(x for x in callbacks or () if x not in dev_sets),
+                self.loss_tracker,
+                self.collapse_watch,
+                RowsCallback(rows),
+                *dev_sets,
+                self.stop_on_signal,
+                FiniteWeights(),
+            ],
             **kwargs,
         )
 
-    @staticmethod
-    def _prepare_model(
-        model: ContrastiveModel, args: SimCSETrainingArguments, tokenizer: PreTrainedTokenizerBase
-    ) -> None:
-        """Write the settings of the run into the model, and make its objective."""
-        check_max_length(args.max_seq_length, model.config)
-        check_tokenizer(tokenizer, model, model.name_or_path or "the model")
-        model.update_settings(
-            max_seq_length=args.max_seq_length,
-            fixed_mask=args.view == "fixed_mask",
-            **template_settings(model.settings.templates, tokenizer),
-        )
-        if model.objective is None:
-            model.prepare_objective()
-
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = _load(_call(self.model_init, trial))
-        self._prepare_model(model, self.args, self._tokenize.keywords["tokenizer"])
+        model = _call(self.model_init, trial)
+        check_model_type(model)
+        _prepare_model(model, self.args, self.make_rows.tokenizer)
         return model
 
-    # --- training --------------------------------------------------------------------------------------------------
+    @property
+    def objective(self) -> Objective:
+        """The objective of the model."""
+        return cast(Objective, self.model.objective)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def dev_sets(self) -> list[DevSetCallback]:
+        """The dev sets, in the order they were added."""
+        return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
+
+    @property
+    def known_rows(self) -> Dataset | SeededDataset | None:
+        """The training rows; of a stream the first ones, by which the run is checked and described."""
+        return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
+
+    # --- training ----------------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Check the run, and train as transformers does.
+
+        Args:
+            resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
+                whole checkpoint in `output_dir`.
+            args (`Any`): As in transformers.
+            kwargs (`Any`): As in transformers.
 
         Returns:
             `TrainOutput`: As in transformers.
 
         Raises:
-            ValueError: If the run cannot train, or could not learn anything.
+            ValueError: If the run cannot train, could not learn anything, or has no whole checkpoint to resume from.
             FloatingPointError: If the loss or a weight is not finite.
+            SystemExit: After SIGTERM, with status 143.
+            KeyboardInterrupt: After SIGINT.
         """
         check_run(self)
+        self._resumed = None
+        if resume_from_checkpoint:
+            self._resumed = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+        if isinstance(self.train_dataset, StreamedRows):
+            self.train_dataset.forget()
+            if self._resumed is not None:
+                self.train_dataset.load_state(self._resumed)
         if self.args.device.type == "cpu":
             keep_freed_memory()
-        try:
-            return super().train(*args, **kwargs)
-        except FloatingPointError:
-            if self.optimizer is not None:
-                self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
-            raise
+        with self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
+            try:
+                return super().train(self._resumed, *args, **kwargs)
+            except FloatingPointError:
+                if self.optimizer is not None:
+                    self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
+                raise
+            except (SystemExit, KeyboardInterrupt):
+                if self.stop_on_signal.is_stopping:  # The checkpoint is whole: close the trackers, finish the upload.
+                    self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+                    self._finish_current_push()
+                raise
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the data loader of training, with a random generator of its own.
@@ -167,13 +227,33 @@ class SimCSETrainer(ContrastiveTrainer):
         dropout masks: persistent workers start once, others in every epoch, and all of them once more on a resume.
 
         Returns:
-            `torch.utils.data.DataLoader`: The loader.
+            `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
+                processes.
         """
-        loader = super().get_train_dataloader()
+        if isinstance(self.train_dataset, StreamedRows):
+            pin_memory = self.args.dataloader_pin_memory
+            loader = DataLoader(
+                self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory
+            )
+        else:
+            loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        sampler = super()._get_train_sampler(train_dataset)
+        if not isinstance(sampler, RandomSampler) or len(sampler) <= LARGEST_LISTED:
+            return sampler
+        return PermutedSampler(len(sampler), self.make_rows.seed)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
+        """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
+        if self.state.global_step < self.state.max_steps:
+            return super().get_batch_samples(epoch_iterator, num_batches, *args)
+        self.control.should_training_stop = True
+        return [], None
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -188,7 +268,7 @@ class SimCSETrainer(ContrastiveTrainer):
     def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
-        if "attention_mask" not in inputs:  # A collator of the caller's need not make one.
+        if "attention_mask" not in inputs:  # A custom collator may omit it.
             inputs["attention_mask"] = (inputs["input_ids"] != self.processing_class.pad_token_id).long()
         if "view_seed" in inputs:
             ids, mask, seeds = inputs["input_ids"], inputs["attention_mask"], inputs.pop("view_seed")
@@ -199,8 +279,7 @@ class SimCSETrainer(ContrastiveTrainer):
             ]
             inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.masker is not None and training:
-            masked_columns = prepared_objective(self.model).mlm_columns(inputs["input_ids"].shape[1])
-            inputs = mask_batch(inputs, self.masker, masked_columns)
+            inputs = mask_batch(inputs, self.masker, self.objective.mlm_columns(inputs["input_ids"].shape[1]))
         return inputs
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
@@ -229,35 +308,63 @@ class SimCSETrainer(ContrastiveTrainer):
         self.loss_tracker.add(output)
         return output.loss * factor
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
+
+        Args:
+            inputs (`dict`): A batch.
+
+        Returns:
+            `int`: Six operations for each token and parameter, embeddings left out.
+        """
+        if self._counted is None or self._counted[0] is not self.model:
+            self._counted = self.model, cast(Any, self.model).num_parameters(exclude_embeddings=True)
+        return 6 * inputs["input_ids"].numel() * self._counted[1]
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
         if "loss" in logs:
             logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
         super().log(logs, start_time)
 
-    # --- evaluation ------------------------------------------------------------------------------------------------
+    # --- evaluation --------------------------------------------------------------------------------------------------
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
         super().add_callback(callback)
-        check_dev_set_names(self.callback_handler.callbacks)
+        check_dev_sets(self.dev_sets, self.args)
         if getattr(self, "eval_dataset", None) is None:
             self.eval_dataset = _no_rows(self.dev_sets)
 
     def _tokenize_all(self, data: Any) -> Any:
         if isinstance(data, dict) and not hasattr(data, "column_names"):  # A DatasetDict is a dict, too.
-            return {name: self._tokenize(rows) for name, rows in data.items()}
-        return self._tokenize(data)
+            return {name: self.make_rows.tokenized(rows) for name, rows in data.items()}
+        return self.make_rows.tokenized(data)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
         if eval_dataset is not None and not isinstance(eval_dataset, str):
-            eval_dataset = self._tokenize(eval_dataset)
+            eval_dataset = self.make_rows.tokenized(eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Make the data loader of a prediction, of texts or of token ids."""
-        return super().get_test_dataloader(self._tokenize(test_dataset, name="test_dataset"))
+        return super().get_test_dataloader(self.make_rows.tokenized(test_dataset, "test_dataset"))
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as transformers does; during training, keep what the dev sets scored.
+
+        Args:
+            args (`Any`): As in transformers.
+            kwargs (`Any`): As in transformers.
+
+        Returns:
+            `dict[str, float]`: The metrics.
+        """
+        metrics = super().evaluate(*args, **kwargs)
+        if self.is_in_train and self.is_world_process_zero():
+            keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
+        return metrics
 
     def evaluation_loop(
         self,
@@ -269,7 +376,7 @@ class SimCSETrainer(ContrastiveTrainer):
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets."""
         if self.dev_sets and len(cast(Sized, dataloader.dataset)) == 0:
-            texts = sum(callback.num_texts for callback in self.dev_sets)
+            texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             nothing = cast(Any, None)
             output = EvalLoopOutput(predictions=nothing, label_ids=None, metrics={}, num_samples=texts)
         else:
@@ -280,9 +387,9 @@ class SimCSETrainer(ContrastiveTrainer):
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
-            for callback in self.dev_sets:
+            for dev_set in self.dev_sets:
                 with self.compute_loss_context_manager():
-                    metrics = callback.evaluate(model, self.processing_class)
+                    metrics = dev_set.evaluate(model, self.processing_class)
                 assert output.metrics is not None
                 output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
         return output
@@ -299,19 +406,50 @@ class SimCSETrainer(ContrastiveTrainer):
                 return prefix.removesuffix(f"_{name}") if position == 0 else None
         return prefix
 
-    # --- the hub ---------------------------------------------------------------------------------------------------
+    # --- checkpoints and the hub -------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        with staged(self, trial) as folder:
+            super()._save_checkpoint(model, trial)
+            if isinstance(self.train_dataset, StreamedRows) and self.is_world_process_zero():
+                self.train_dataset.save_state(str(folder))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Load the model's own files, after transformers has loaded the other weights of a checkpoint.
+
+        It does so before a resumed run, and at the end for the best model. The own files are the head of an encoder
+        without a pooler and the state of the objective, which transformers would report as missing.
+        """
+        checkpoint, self._resumed = self._resumed or self.state.best_model_checkpoint, None
+        # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if checkpoint and not sharded and Path(checkpoint, "model.safetensors").exists():
+            self.model.load_own_files(checkpoint)
+        own_files = [re.compile(x) for x in getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()]
+        tied = getattr(self.model, "all_tied_weights_keys", {})  # which are saved once
+        missing = [
+            name
+            for name in load_result.missing_keys
+            if name not in tied and not any(pattern.match(name) for pattern in own_files)
+        ]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # The Trainer pushes output_dir, into which it copies its own list of files from the checkpoint.
+        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy):
+            if self.is_world_process_zero():
+                copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
+        super()._push_from_checkpoint(checkpoint_folder)
 
     def create_model_card(
         self,
         language: str | None = None,
         license: str | None = None,
         tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        tasks: str | list[str] | None = None,
-        dataset_tags: str | list[str] | None = None,
+        *args: Any,
         dataset: str | list[str] | None = None,
-        dataset_args: str | list[str] | None = None,
+        **kwargs: Any,
     ) -> None:
         """Write this package's model card into `output_dir`, unless there is one written by hand.
 
@@ -319,12 +457,9 @@ class SimCSETrainer(ContrastiveTrainer):
             language (`str`, *optional*): As in transformers.
             license (`str`, *optional*): As in transformers.
             tags (`str` or `list[str]`, *optional*): As in transformers.
-            model_name (`str`, *optional*): Ignored: the card is built from the run itself.
-            finetuned_from (`str`, *optional*): Ignored.
-            tasks (`str` or `list[str]`, *optional*): Ignored.
-            dataset_tags (`str` or `list[str]`, *optional*): Ignored.
+            args (`Any`): Ignored, like `kwargs`: the card is built from the run itself.
             dataset (`str` or `list[str]`, *optional*): As in transformers.
-            dataset_args (`str` or `list[str]`, *optional*): Ignored.
+            kwargs (`Any`): Ignored.
         """
         card = Path(str(self.args.output_dir), CARD)
         if not self.is_world_process_zero() or is_written_by_hand(card):
@@ -343,22 +478,6 @@ class SimCSETrainer(ContrastiveTrainer):
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        # The Trainer pushes output_dir, into which it copies its own list of files from the checkpoint.
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy):
-            if self.is_world_process_zero():
-                copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
-        super()._push_from_checkpoint(checkpoint_folder)
-
-
-def _load(model: Any) -> ContrastiveModel:
-    """Load a model from its directory or hub name, and refuse one without a contrastive objective."""
-    if isinstance(model, (str, os.PathLike)):
-        return AutoModelForCL.from_pretrained(model)
-    check_model_type(model)
-    return model
-
 
 def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     """Call `model_init` with the trial of a search, if it takes one."""
@@ -366,13 +485,19 @@ def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     return model_init(trial) if inspect.signature(model_init).parameters else model_init()
 
 
-def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
-    """Set the view that the objective is trained with, and its rate, where the arguments leave them open."""
-    args.view = args.view or objective.view
-    if args.view == objective.view and args.view_rate is None:
-        args.view_rate = objective.view_rate
+def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the settings of the run into the model, and make its objective."""
+    check_max_length(args.max_seq_length, model.config)
+    check_tokenizer(tokenizer, model, model.name_or_path or "the model")
+    model.update_settings(
+        max_seq_length=args.max_seq_length,
+        fixed_mask=args.view == "fixed_mask",
+        **template_settings(model.settings.templates, tokenizer),
+    )
+    if model.objective is None:
+        model.prepare_objective()
 
 
-def _no_rows(evals: list[DevSetCallback]) -> Dataset | None:
+def _no_rows(dev_sets: Sequence[DevSetCallback]) -> Dataset | None:
     """Return a data set without rows if there are dev sets: the Trainer evaluates only if it has a data set."""
-    return Dataset.from_dict({"input_ids": []}) if evals else None
+    return Dataset.from_dict({"input_ids": []}) if dev_sets else None
