@@ -148,14 +148,13 @@ def check_batches(
     batch = args.train_batch_size * args.world_size
     rows = batch if rows is None else rows
     if rows < batch and (args.dataloader_drop_last or args.world_size > 1):
-        reason = (
-            "dataloader_drop_last drops it"
-            if args.dataloader_drop_last
-            else "Accelerate would repeat rows to fill it, and a repeated text would be its own negative"
-        )
+        reason, advice = "dataloader_drop_last drops it", "unset dataloader_drop_last"
+        if not args.dataloader_drop_last:
+            reason = "Accelerate would repeat rows to fill it, and a repeated text would be its own negative"
+            advice = "use fewer processes"
         raise ValueError(
-            f"train_dataset has {rows} rows, fewer than one batch of {batch} over {args.world_size} process(es), and "
-            f"{reason}: lower per_device_train_batch_size, use fewer processes, or unset dataloader_drop_last"
+            f"train_dataset has {rows} rows, fewer than one batch of {batch} (of all processes), and {reason}: lower "
+            f"per_device_train_batch_size or {advice}"
         )
     if contrasts_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
         logger.warning(

@@ -178,9 +178,7 @@ class DataArguments:
     )
     max_train_samples: int | None = field(
         default=None,
-        metadata={
-            "help": "Train on the first rows only; `simcse-hf build-nli --max_rows` draws a random sample."
-        },
+        metadata={"help": "Train on the first rows only; `simcse-hf build-nli --max_rows` draws a random sample."},
     )
     dev_file: str | None = field(
         default=None,

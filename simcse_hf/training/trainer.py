@@ -111,10 +111,7 @@ class SimCSETrainer(Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
 
         # 2. What the caller left open: the view is the objective's, the best model that of the first dev set.
-        objective = objective_class(start.settings.objective)
-        args.view = args.view or objective.view
-        if args.view == objective.view and args.view_rate is None:
-            args.view_rate = objective.view_rate
+        _set_default_view(args, objective_class(start.settings.objective))
         dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
         if dev_sets and args.best_metric_is_default:
             args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, True
@@ -126,14 +123,13 @@ class SimCSETrainer(Trainer):
         rows = None if train_dataset is None else self.make_rows.for_training(train_dataset)
         collator = kwargs.pop("data_collator", None) or self.make_rows.collator(start.objective, rows)
         self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
-        self.masker: Any = None
-        if start.settings.do_mlm:
-            masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
-            self.masker = partial(mask_tokens, masker=masker)
+        self.masker = _masker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
 
         # 4. The callbacks run in this order: the last ones see what the others request.
         self.loss_tracker = LossTracker()
         self.collapse_watch, self.stop_on_signal = CollapseWatch(self.loss_tracker), StopOnSignal()
+        others = [x for x in callbacks or () if x not in dev_sets]
+        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(rows)]
         self._counted: tuple[Any, int] | None = None  # a model and the number of its parameters
         self._resumed: str | None = None  # the checkpoint that train() resumes from, until its weights are loaded
         super().__init__(
@@ -143,15 +139,7 @@ class SimCSETrainer(Trainer):
             eval_dataset=_no_rows(dev_sets) if eval_dataset is None else self._tokenize_all(eval_dataset),
             processing_class=tokenizer,
             data_collator=collator,
-            callbacks=[
-                *(x for x in callbacks or () if x not in dev_sets),
-                self.loss_tracker,
-                self.collapse_watch,
-                RowsCallback(rows),
-                *dev_sets,
-                self.stop_on_signal,
-                FiniteWeights(),
-            ],
+            callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
 
@@ -485,6 +473,12 @@ def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     return model_init(trial) if inspect.signature(model_init).parameters else model_init()
 
 
+def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
+    args.view = args.view or objective.view
+    if args.view == objective.view and args.view_rate is None:
+        args.view_rate = objective.view_rate
+
+
 def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the settings of the run into the model, and make its objective."""
     check_max_length(args.max_seq_length, model.config)
@@ -496,6 +490,11 @@ def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrai
     )
     if model.objective is None:
         model.prepare_objective()
+
+
+def _masker(tokenizer: PreTrainedTokenizerBase, probability: float) -> partial[Any]:
+    """Return the function that masks token ids for the auxiliary loss."""
+    return partial(mask_tokens, masker=DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability))
 
 
 def _no_rows(dev_sets: Sequence[DevSetCallback]) -> Dataset | None:

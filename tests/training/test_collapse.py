@@ -12,10 +12,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from benchmarks.tiny import make_trainer
 from simcse_hf.cli.errors import exit_status
 from simcse_hf.evaluation.geometry import effective_rank, mean_cosine
-from simcse_hf.training.callbacks import LossTracker
+from simcse_hf.training.callbacks import CollapseError, CollapseWatch, LossTracker
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.checks import check_duplicates, count_repeated_rows
-from simcse_hf.training.collapse import CollapseError, CollapseWatch
+from simcse_hf.training.checks import count_repeated_rows, warn_of_repeated_rows
 
 NAME = "dropout as the view"
 
@@ -105,6 +104,6 @@ def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
     longer = Dataset.from_dict({"input_ids": rows["input_ids"][:] + many})
     assert count_repeated_rows(longer.select(range(5, 305))) == repeated
     with caplog.at_level(logging.WARNING):
-        check_duplicates(SimpleNamespace(process_index=0), rows)
-        check_duplicates(SimpleNamespace(process_index=0), rows.select([0, 2, 3]))
+        warn_of_repeated_rows(rows)
+        warn_of_repeated_rows(rows.select([0, 2, 3]))
     assert [record.message[:33] for record in caplog.records] == ["2 of 5 training rows (40%) repeat"]

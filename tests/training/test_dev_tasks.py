@@ -10,7 +10,7 @@ from datasets import Dataset
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.pairs import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
-from simcse_hf.training.dev_tasks import TasksEvalCallback, make_dev_sets, warn_of_overlap
+from simcse_hf.training.callbacks import TasksEvalCallback, make_dev_sets, warn_of_overlap
 from simcse_hf.training.results import write_results
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -67,7 +67,7 @@ def test_each_text_of_a_task_is_encoded_once_without_dropout(files, model, token
     model.register_forward_pre_hook(lambda _m, _a, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
     callback = TasksEvalCallback({"pairs": task, "again": task})
     assert callback.evaluate(model, tokenizer) == callback.evaluate(model, tokenizer)
-    assert sum(rows) == 2 * callback.num_texts == 80 and model.training
+    assert sum(rows) == 2 * len(callback.texts) == 80 and model.training
 
 
 def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer, tmp_path, capsys):

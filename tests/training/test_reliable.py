@@ -75,7 +75,7 @@ def test_training_avoids_the_attention_of_cudnn(tmp_path, monkeypatch):
         devices.append(device)
         return nullcontext()
 
-    monkeypatch.setattr("simcse_hf.training.reliable.avoid_cudnn_attention", avoid)
+    monkeypatch.setattr("simcse_hf.training.trainer.avoid_cudnn_attention", avoid)
     trainer = make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no")
     trainer.train()
     assert devices == [trainer.args.device]

@@ -11,7 +11,7 @@ from transformers import AutoModel
 from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainingArguments
 from simcse_hf.data.views import DATASET_VIEWS
 from simcse_hf.objectives import OBJECTIVES
-from simcse_hf.training.rows import training_rows
+from simcse_hf.training.rows import RowMaker
 from simcse_hf.training.run import load_training_texts
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -107,7 +107,8 @@ def test_views_do_not_depend_on_the_number_of_workers(tokenizer, tmp_path):
     args = SimCSETrainingArguments(str(tmp_path), view="delete_words", view_rate=0.5, use_cpu=True)
     read = []
     for workers in (0, 2):
-        rows = training_rows(Dataset.from_dict({"sent0": sentences(16)}), tokenizer, args)
+        make_rows = RowMaker(AutoModelForCL.from_config(tiny_config()), tokenizer, args)
+        rows = make_rows.for_training(Dataset.from_dict({"sent0": sentences(16)}))
         rows.set_epoch(1)
         loader = DataLoader(rows, batch_size=4, num_workers=workers, collate_fn=list)
         read.append([row["input_ids"] for batch in loader for row in batch])
@@ -125,7 +126,7 @@ def test_a_view_of_rows_with_several_sentences_is_refused(tokenizer, tmp_path):
     args = SimCSETrainingArguments(str(tmp_path), view="crop", use_cpu=True)
     rows = Dataset.from_dict({"sent0": ["a cat"], "sent1": ["a dog"]})
     with pytest.raises(ValueError, match="view crop makes the positive of single sentences.*sent0, sent1"):
-        training_rows(rows, tokenizer, args)
+        RowMaker(AutoModelForCL.from_config(tiny_config()), tokenizer, args).for_training(rows)
 
 
 @pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax+supcon"])
