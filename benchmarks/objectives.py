@@ -25,8 +25,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
 from simcse_hf.data.documents import SpanDataset, read_documents
 from simcse_hf.data.sample import sample_files
-from simcse_hf.evaluation.pairs import ScoredPairs, read_scored_pairs
 from simcse_hf.evaluation.report import spread
+from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
 from simcse_hf.objectives import objective_class
 from simcse_hf.training.script_arguments import dropout_settings
 

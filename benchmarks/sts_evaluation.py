@@ -17,9 +17,7 @@ import torch
 
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.pairs import ScoredPairs
-from simcse_hf.evaluation.sts import predict_similarities, score_splits, score_subsets
-from simcse_hf.evaluation.tasks import STS_SUBSETS
+from simcse_hf.evaluation.sts import STS_SUBSETS, ScoredPairs, predict_similarities, score_splits, score_subsets
 
 from .harness import Report, add_data_option, add_model_option, machine, markdown, model_or_default, sts_sets
 

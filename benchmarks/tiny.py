@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, BertTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checkpoints import MANIFEST
 
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old".split()

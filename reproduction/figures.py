@@ -1,5 +1,6 @@
 """Measure a trained model for a table, and read the figures of its columns from the results."""
 
+import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,11 @@ import numpy as np
 
 from simcse_hf.evaluation.bootstrap import resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
-from simcse_hf.evaluation.mteb import MTEB_TASKS, evaluate_mteb
-from simcse_hf.evaluation.pairs import read_scored_pairs
+from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
 from simcse_hf.evaluation.report import Scores, headline
-from simcse_hf.evaluation.run import Evaluation, Protocol, TaskData, read_tasks, score_tasks
-from simcse_hf.evaluation.tasks import ALL_TASKS, STS_SUBSETS, STS_TASKS, TRANSFER_TASKS
+from simcse_hf.evaluation.run import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
+from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs
+from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
 
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed
 
@@ -36,6 +37,7 @@ class Metric:
     tasks: tuple[str, ...]
 
 
+_MTEB = "Classification Clustering PairClassification Reranking Retrieval STS Summarization".split()
 _TRANSFER_8 = (*TRANSFER_TASKS, "SST5")
 #: The tasks and the mode of each evaluation.
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -44,7 +46,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "transfer": (_TRANSFER_8, "test"),
     "transfer_dev": (TRANSFER_TASKS, "dev"),
     "geometry": ((), "test"),
-    "mteb": (tuple(task for tasks in MTEB_TASKS.values() for task in tasks), "test"),
+    "mteb": ((), "test"),
 }
 #: Evaluations that keep no scores of single examples, so that their figures are not resampled.
 _NOT_RESAMPLED = ("transfer_dev", "geometry", "mteb")
@@ -57,8 +59,8 @@ METRICS: dict[str, Metric] = {
     "transfer_8": Metric("transfer", _TRANSFER_8),
     "transfer_dev": Metric("transfer_dev", TRANSFER_TASKS),
     **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in ALL_TASKS},
-    "mteb": Metric("mteb", GROUPS["mteb"][0]),
-    **{f"mteb {category}": Metric("mteb", tasks) for category, tasks in MTEB_TASKS.items()},
+    "mteb": Metric("mteb", ("average",)),
+    **{f"mteb {category}": Metric("mteb", (category,)) for category in _MTEB},
     **{name: Metric("geometry", (name,)) for name in ("alignment", "uniformity")},
 }
 
@@ -91,9 +93,9 @@ class Measured:
         """
         kept = (group, task, aggregation, correlation, str(resamples))
         if kept not in self._resampled:
-            random = np.random.default_rng(zlib.crc32(task.encode()))
+            drawn = np.random.default_rng(zlib.crc32(task.encode()))
             parts = self.scores[group][task]
-            self._resampled[kept] = resampled_scores([parts], aggregation, correlation, resamples, random)[0]
+            self._resampled[kept] = resampled_scores([parts], aggregation, correlation, resamples, drawn)[0]
         return self._resampled[kept]
 
 
@@ -126,8 +128,14 @@ def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: 
     data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
     if transfer_examples is not None:
         for splits in data.transfer.values():
-            splits |= {split: examples.draw(transfer_examples) for split, examples in splits.items()}
+            splits |= {split: _draw(examples, transfer_examples) for split, examples in splits.items()}
     return data
+
+
+def _draw(examples: LabelledTexts, count: int) -> LabelledTexts:
+    """Return at most `count` examples, drawn at random; they are the same in every call."""
+    rows = range(len(examples))
+    return examples.select(sorted(random.Random(0).sample(rows, count)) if count < len(rows) else rows)
 
 
 def measure(
@@ -171,8 +179,8 @@ def measure(
         embeddings = SentenceEmbeddings(model, texts)
         for name, (group, variant) in named.items():
             if group == "mteb":
-                scores = evaluate_mteb(model, list(GROUPS["mteb"][0]))
-                measured.results[name], measured.scores[name] = {task: {"score": x} for task, x in scores.items()}, {}
+                measured.results[name] = mteb_averages(evaluate_mteb(model, ["all"]))
+                measured.scores[name] = {}
                 continue
             evaluation = _score(data[name], embeddings, group, variant, nli)
             results = evaluation.results
@@ -220,7 +228,7 @@ def figure(
     if chosen.group == "geometry":
         values = {task: results.get("geometry", {}).get(task) for task in chosen.tasks}
     elif chosen.group == "mteb":
-        values = {task: results[task]["score"] for task in chosen.tasks if task in results}
+        values = {task: results[task]["value"] for task in chosen.tasks if task in results}
     else:
         values = {
             task: headline(results[task], mode, aggregation, correlation) for task in chosen.tasks if task in results

@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 
 from simcse_hf.data.nli import build_nli_triplets
-from simcse_hf.evaluation.sts_data import read_sts_texts
+from simcse_hf.evaluation.sts import STS_TASKS, TaskNotFound, read_sts_task
 from simcse_hf.ops.files import write_atomically
 
 from .data import SENTEVAL, digest, find_data
@@ -110,7 +110,7 @@ def _build(definition: dict[str, Any], data_dir: Path) -> pd.DataFrame:
         return build_nli_triplets(source, **options).to_pandas()
     groups = [[row[name] for name in options["columns"]] for path in paths for row in _rows(path, definition)]
     senteval = data_dir / SENTEVAL if (data_dir / SENTEVAL).is_dir() else data_dir
-    pairs = list(_pairs(groups, read_sts_texts(senteval) if definition.get("exclude_sts") else []))
+    pairs = list(_pairs(groups, _sts_texts(senteval) if definition.get("exclude_sts") else []))
     return pd.DataFrame(pairs, columns=["sent0", "sent1"])
 
 
@@ -133,6 +133,15 @@ def _pairs(groups: Iterable[list[str]], exclude: Iterable[str]) -> Iterator[tupl
     for texts in groups:
         distinct = [text for text in dict.fromkeys(texts) if text.strip()]
         yield from combinations((text for text in distinct if _wording(text) not in excluded), 2)
+
+
+def _sts_texts(data_dir: Path) -> Iterator[str]:
+    for task in STS_TASKS:
+        try:
+            parts = read_sts_task(task, data_dir, ("test", "dev"))
+        except TaskNotFound:
+            continue
+        yield from (text for pairs in parts.values() for text in pairs.texts)
 
 
 def _wording(text: str) -> str:

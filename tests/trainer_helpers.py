@@ -10,7 +10,7 @@ from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.objectives import OBJECTIVES
 
 WORDS = VOCABULARY[5:25]

@@ -12,8 +12,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from simcse_hf import AutoModelForCL, load_text_dataset
-from simcse_hf.evaluation.pairs import ScoredPairs
-from simcse_hf.evaluation.sts_data import read_sts_task
+from simcse_hf.evaluation.sts import ScoredPairs, read_sts_task
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.models.modeling import ContrastiveModel
 from simcse_hf.postprocessing import VectorTransform

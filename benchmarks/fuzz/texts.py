@@ -16,9 +16,8 @@ from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.nli import build_nli_groups
 from simcse_hf.data.read import open_table, resolve_tables, stream_texts
-from simcse_hf.evaluation.pairs import read_scored_pairs
-from simcse_hf.evaluation.sts_data import read_sts_task
-from simcse_hf.evaluation.transfer_data import read_transfer_task
+from simcse_hf.evaluation.sts import read_scored_pairs, read_sts_task
+from simcse_hf.evaluation.transfer import read_transfer_task
 from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import DataArguments, ModelArguments
 from simcse_hf.training.training_args import SimCSETrainingArguments

@@ -215,7 +215,7 @@ def chosen_protocol(arguments: argparse.Namespace) -> "Protocol":
 
 def chosen_tasks(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the tasks that are scored on `--data_dir`."""
-    from ..evaluation.tasks import default_tasks
+    from ..evaluation.run import default_tasks
 
     if arguments.data_dir is None:
         return ()
@@ -247,7 +247,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, geometry: bool = False)
 
     from ..evaluation.embeddings import SentenceEmbeddings
     from ..evaluation.run import read_tasks, score_tasks
-    from ..evaluation.sts_data import read_pairs_argument
+    from ..evaluation.sts import read_pairs_argument
 
     protocol, tasks = chosen_protocol(arguments), chosen_tasks(arguments)
     pairs = tuple(read_pairs_argument(argument) for argument in arguments.pairs)

@@ -3,14 +3,15 @@
 A model needs only a method `encode(list[str])` that returns an array of shape `(n, dim)`.
 """
 
+from pathlib import Path
 from typing import Any
 
-from .geometry import alignment, isotropy, singular_spectrum, uniformity
-from .metrics import cosine_similarity_pairs, pearson, spearman
-from .pairs import ScoredPairs, read_scored_pairs
+from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
 from .run import Evaluation, Protocol, evaluate_sts, evaluate_tasks, evaluate_transfer
+from .sts import ScoredPairs, read_scored_pairs
 
 __all__ = [
+    "METRIC_MODULE",
     "Evaluation",
     "Protocol",
     "ScoredPairs",
@@ -27,6 +28,9 @@ __all__ = [
     "spearman",
     "uniformity",
 ]
+
+#: File of the STS metric, for `evaluate.load`.
+METRIC_MODULE = str(Path(__file__).with_name("metric_module.py"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,11 @@
-"""The correlations as a metric of the package `evaluate`."""
+"""The correlations as a metric of the package `evaluate`, for `evaluate.load(simcse_hf.evaluation.METRIC_MODULE)`."""
 
 from typing import Any
 
 import datasets
 import evaluate
 
-from .metrics import pearson, spearman
+from simcse_hf.evaluation.metrics import pearson, spearman  # `evaluate.load` copies this file, without its neighbours
 
 
 class SimilarityCorrelation(evaluate.Metric):
@@ -26,9 +26,7 @@ class SimilarityCorrelation(evaluate.Metric):
             description="Correlation of predicted sentence similarities with gold scores.",
             citation="Gao, Yao and Chen (2021). SimCSE: Simple Contrastive Learning of Sentence Embeddings. App. B.",
             inputs_description="predictions, references: sequences of floats of equal length.",
-            features=datasets.Features(
-                {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
-            ),
+            features=datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64"))),
         )
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:

@@ -1,5 +1,6 @@
-"""Correlations, and the cosine similarity of pairs."""
+"""Correlations, cosine similarities of pairs, and the geometry of embeddings: alignment, uniformity, isotropy, ..."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import scipy.stats
 import torch
 
 from ..ops.finite import check_finite
+
+BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 
 
 def as_float64(values: Any) -> np.ndarray:
@@ -86,3 +89,153 @@ def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
     return torch.nn.functional.cosine_similarity(x, y, dim=1).double().numpy()
+
+
+# --- geometry --------------------------------------------------------------------------------------------------------
+
+
+def _normalized(x: torch.Tensor) -> torch.Tensor:
+    """Scale the rows of `x` to unit length, in float64 if `x` is float64 and in float32 otherwise."""
+    x = torch.as_tensor(x)
+    if x.ndim != 2 or len(x) == 0 or not x.is_floating_point():
+        raise ValueError(f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}.")
+    x = x.detach().to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    check_finite(x, "row {}", first=1)
+    norms = x.norm(dim=1, keepdim=True)
+    if not norms.all():
+        row = int((norms[:, 0] == 0).nonzero()[0, 0])
+        raise ValueError(f"the embedding of row {row + 1} is zero and cannot be normalised. Leave such texts out.")
+    return x / norms
+
+
+def alignment(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Compute the mean squared distance between the normalised embeddings of positive pairs; lower is better.
+
+    See Wang and Isola (2020) and SimCSE, section 2.3. The paper uses STS-B pairs with a score above 4 (footnote 3).
+
+    Args:
+        x (`torch.Tensor`): Embeddings of the first sentences, of shape `(n, dim)`. They are normalised here.
+        y (`torch.Tensor`): Embeddings of the second sentences, of shape `(n, dim)`.
+
+    Returns:
+        `float`: A value in [0, 4].
+
+    Raises:
+        ValueError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
+    """
+    x, y = _normalized(x), _normalized(y)
+    if x.shape != y.shape:
+        raise ValueError(
+            f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    return (x - y.to(x)).double().pow(2).sum(dim=1).mean().item()
+
+
+def uniformity(x: torch.Tensor, t: float = 2) -> float:
+    """Compute the log of the mean Gaussian potential over all pairs i < j of normalised embeddings; lower is better.
+
+    This is log E exp(-t ||x_i - x_j||^2) of Wang and Isola (2020). The paper uses all sentences of STS-B (footnote 3).
+    The n x n matrix is computed in blocks of rows and never held as a whole.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+        t (`float`, *optional*, defaults to `2`): Sharpness of the potential.
+
+    Returns:
+        `float`: A value in [-4 t, 0], which is 0 if all embeddings are the same.
+
+    Raises:
+        ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x)
+    n = len(x)
+    if n < 2:
+        raise ValueError(f"uniformity needs at least 2 embeddings, but there is {n}.")
+    rows = max(1, BLOCK_ELEMENTS // n)
+    log_sums = []
+    for start in range(0, n, rows):
+        block = x[start : start + rows] @ x[start:].T
+        block.sub_(1).mul_(2 * t).clamp_(max=0)  # -t ||x_i - x_j||^2 = 2 t (cos - 1)
+        # Row i of the block is embedding start + i and column j is embedding start + j: keep the pairs with j > i.
+        width = len(block)
+        block[:, :width].masked_fill_(torch.ones_like(block[:, :width], dtype=torch.bool).tril(), -math.inf)
+        # Each row is summed in the block's own type, and the rows are summed in float64.
+        log_sums.append(block.logsumexp(dim=1).double())
+    return (torch.cat(log_sums).logsumexp(dim=0) - math.log(n * (n - 1) / 2)).item()
+
+
+def singular_spectrum(x: torch.Tensor) -> list[float]:
+    """Compute the singular values of the matrix of embeddings, divided by the largest (SimCSE, figure F.1).
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here, as the objective does.
+
+    Returns:
+        `list[float]`: The min(n, dim) values in descending order; the first is 1. A flat spectrum is isotropic.
+
+    Raises:
+        ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
+    """
+    values = torch.linalg.svdvals(_normalized(x).double())
+    return (values / values[0]).tolist()
+
+
+def mean_cosine(x: torch.Tensor) -> float:
+    """Compute the mean cosine of all pairs of different rows; it tends to 1 where embeddings collapse to a point.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+
+    Returns:
+        `float`: A value in [-1 / (n - 1), 1].
+
+    Raises:
+        ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x).double()
+    n = len(x)
+    if n < 2:
+        raise ValueError(f"mean_cosine needs at least 2 embeddings, but there is {n}.")
+    return ((x.sum(dim=0).square().sum() - x.square().sum()) / (n * (n - 1))).item()
+
+
+def effective_rank(x: torch.Tensor) -> float:
+    """Compute how many directions the embeddings use: the exponential of the entropy of their singular values.
+
+    See Roy and Vetterli (2007), The effective rank. The singular values are divided by their sum and taken for
+    probabilities.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+
+    Returns:
+        `float`: A value in [1, min(n, dim)]; 1 if all embeddings lie on one line.
+
+    Raises:
+        ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x).double()
+    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    return torch.special.entr(values / values.sum()).sum().exp().item()
+
+
+def isotropy(x: torch.Tensor) -> float:
+    """Compute the ratio of the smallest to the largest partition function over the principal directions.
+
+    See Mu and Viswanath (2018), All-but-the-Top, equations 1 and 2: Z(c) = sum_i exp(c . x_i), where c runs over the
+    right singular vectors of the matrix of embeddings and, because their sign is arbitrary, over their negatives.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+
+    Returns:
+        `float`: A value in (0, 1]; 1 is isotropic.
+
+    Raises:
+        ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
+    """
+    x = _normalized(x).double()
+    projections = x @ torch.linalg.eigh(x.T @ x).eigenvectors
+    log_z = torch.cat([projections.logsumexp(dim=0), (-projections).logsumexp(dim=0)])
+    return (log_z.min() - log_z.max()).exp().item()

@@ -1,114 +1,51 @@
 """Evaluation with the package `mteb`."""
 
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers.utils import logging
 
+from ..ops.extras import require_extra
 from .embeddings import Encoder, SentenceEmbeddings
 
-logger = logging.get_logger(__name__)
-
+#: The 56 English data sets of Muennighoff et al. (2023), on which "Non-contrastive sentence representations via
+#: self-supervision" measures (appendix C).
 BENCHMARK = "MTEB(eng, v1)"
 
-#: The 56 English data sets of Muennighoff et al. (2023), as listed in table 4 of "Non-contrastive sentence
-#: representations via self-supervision" (appendix C).
-MTEB_TASKS = {
-    "Classification": (
-        "AmazonCounterfactualClassification",
-        "AmazonPolarityClassification",
-        "AmazonReviewsClassification",
-        "Banking77Classification",
-        "EmotionClassification",
-        "ImdbClassification",
-        "MassiveIntentClassification",
-        "MassiveScenarioClassification",
-        "MTOPDomainClassification",
-        "MTOPIntentClassification",
-        "ToxicConversationsClassification",
-        "TweetSentimentExtractionClassification",
-    ),
-    "Clustering": (
-        "ArxivClusteringP2P",
-        "ArxivClusteringS2S",
-        "BiorxivClusteringP2P",
-        "BiorxivClusteringS2S",
-        "MedrxivClusteringP2P",
-        "MedrxivClusteringS2S",
-        "RedditClustering",
-        "RedditClusteringP2P",
-        "StackExchangeClustering",
-        "StackExchangeClusteringP2P",
-        "TwentyNewsgroupsClustering",
-    ),
-    "PairClassification": ("SprintDuplicateQuestions", "TwitterSemEval2015", "TwitterURLCorpus"),
-    "Reranking": ("AskUbuntuDupQuestions", "MindSmallReranking", "SciDocsRR", "StackOverflowDupQuestions"),
-    "Retrieval": (
-        "ArguAna",
-        "ClimateFEVER",
-        "CQADupstackRetrieval",
-        "DBPedia",
-        "FEVER",
-        "FiQA2018",
-        "HotpotQA",
-        "MSMARCO",
-        "NFCorpus",
-        "NQ",
-        "QuoraRetrieval",
-        "SCIDOCS",
-        "SciFact",
-        "Touche2020",
-        "TRECCOVID",
-    ),
-    "STS": (
-        "BIOSSES",
-        "SICK-R",
-        "STS12",
-        "STS13",
-        "STS14",
-        "STS15",
-        "STS16",
-        "STS17",
-        "STS22",
-        "STSBenchmark",
-    ),
-    "Summarization": ("SummEval",),
-}
+
+def english_tasks() -> dict[str, dict[str, Any]]:
+    """Return the tasks of the English benchmark by category (`STS`, `Clustering`, ...) and name."""
+    categories: dict[str, dict[str, Any]] = {}
+    for task in require_extra("mteb", "mteb", "an MTEB data set").get_benchmark(BENCHMARK).tasks:
+        categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
+    return dict(sorted(categories.items()))
 
 
-def mteb_task_names(names: list[str]) -> list[str]:
-    """Replace `all` and the names of categories (`STS`, `Clustering`, ...) by the names of their data sets."""
-    resolved: list[str] = []
-    for name in names:
-        if name == "all":
-            resolved += [task for tasks in MTEB_TASKS.values() for task in tasks]
-        else:
-            resolved += MTEB_TASKS.get(name, (name,))
-    return list(dict.fromkeys(resolved))
-
-
-def mteb_averages(scores: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Average scores over each category of [`MTEB_TASKS`], and over its 56 data sets.
+def mteb_averages(
+    scores: Mapping[str, float], categories: Mapping[str, Iterable[str]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Average scores over each category of the English benchmark, and over all of its data sets.
 
     This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
     the average counts each data set once, not each category.
 
     Args:
-        scores (`Mapping[str, float]`): The score of each data set. Other data sets than those 56 do not count.
+        scores (`Mapping[str, float]`): The score of each data set. Other data sets do not count.
+        categories (`Mapping[str, Iterable[str]]`, *optional*): The data sets of each category; by default those of
+            [`english_tasks`].
 
     Returns:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
         number of data sets in it (`tasks`), and how many there are (`of`).
     """
-    groups = {**MTEB_TASKS, "average": tuple(mteb_task_names(["all"]))}
-    averages = {}
-    for name, members in groups.items():
-        present = [scores[task] for task in members if task in scores]
-        if present:
-            averages[name] = {"value": sum(present) / len(present), "tasks": len(present), "of": len(members)}
-    return averages
+    groups = {name: list(members) for name, members in (categories or english_tasks()).items()}
+    groups["average"] = [task for members in groups.values() for task in members]
+    present = {name: [scores[task] for task in members if task in scores] for name, members in groups.items()}
+    return {
+        name: {"value": sum(values) / len(values), "tasks": len(values), "of": len(groups[name])}
+        for name, values in present.items()
+        if values
+    }
 
 
 def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
@@ -121,11 +58,7 @@ def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
 
     Returns:
         `mteb.models.abs_encoder.AbsEncoder`: An encoder for `mteb.evaluate` that compares embeddings by cosine.
-
-    Raises:
-        ImportError: If the extra `mteb` is not installed.
     """
-    _import_mteb()
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder
 
@@ -145,7 +78,7 @@ def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
 
 
 def evaluate_mteb(
-    model: Encoder, tasks: list[str], name: str = "model", revision: str | None = None
+    model: Encoder, tasks: Sequence[str], name: str = "model", revision: str | None = None
 ) -> dict[str, float]:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
@@ -156,7 +89,7 @@ def evaluate_mteb(
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        tasks (`list[str]`): Names of data sets, of categories of [`MTEB_TASKS`], or `all`.
+        tasks (`Sequence[str]`): Names of data sets or of categories, or `all` for the 56 English ones.
         name (`str`, *optional*, defaults to `"model"`): Name of the model.
         revision (`str`, *optional*): Its revision.
 
@@ -167,37 +100,21 @@ def evaluate_mteb(
         ImportError: If the extra `mteb` is not installed.
         ValueError: If `mteb` does not know a data set.
     """
-    mteb = _import_mteb()
-    encoder = mteb_encoder(model, name, revision)
-    english = {task.metadata.name: task for task in mteb.get_benchmark(BENCHMARK).tasks}
-    resolved_tasks = []
-    for task in mteb_task_names(tasks):
+    mteb = require_extra("mteb", "mteb", "an MTEB data set")
+    categories = english_tasks()
+    english = {name: task for members in categories.values() for name, task in members.items()}
+    groups, chosen = categories | {"all": english}, dict[str, Any]()
+    for task in tasks:
         try:
-            resolved_tasks.append(english.get(task) or mteb.get_task(task))
+            chosen |= groups.get(task) or {task: english.get(task) or mteb.get_task(task)}
         except KeyError as error:
             raise ValueError(
                 f"mteb does not know the data set {task!r}. Name one of its data sets, a category "
-                f"({', '.join(MTEB_TASKS)}), or `all`."
+                f"({', '.join(categories)}), or `all`."
             ) from error
-    if any(task.metadata.name == "SICK-R" for task in resolved_tasks):
-        logger.warning(
-            "MTEB's SICK-R has all 9,927 pairs; SentEval's SICKRelatedness has the 4,927 pairs of the test split."
-        )
-    return {task.metadata.name: evaluate_mteb_task(encoder, task) for task in tqdm(resolved_tasks, desc="MTEB")}
-
-
-def evaluate_mteb_task(encoder: Any, task: Any) -> float:
-    """Return the main score, times 100, of one task object of `mteb`."""
-    mteb = _import_mteb()
-    result = mteb.evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
-    return 100 * float(result.task_results[0].get_score())
-
-
-def _import_mteb() -> ModuleType:
-    try:
-        import mteb
-    except ImportError as error:
-        raise ImportError(
-            "MTEB data sets need the package mteb. Install it with: pip install 'simcse-hf[mteb]'"
-        ) from error
-    return mteb
+    encoder = mteb_encoder(model, name, revision)
+    scores = {}
+    for task, data in tqdm(chosen.items(), desc="MTEB"):
+        result = mteb.evaluate(encoder, data, cache=None, co2_tracker=False, show_progress_bar=False)
+        scores[task] = 100 * float(result.task_results[0].get_score())
+    return scores

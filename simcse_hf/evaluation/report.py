@@ -15,8 +15,7 @@ import numpy as np
 from .._version import __version__
 from ..ops.files import ARRAY_DAMAGE, read_json_object
 from .classifier import L2_GRID, ClassifierConfig
-from .mteb import mteb_averages
-from .tasks import ALL_TASKS, STS_TASKS, headline_split
+from .transfer import TRANSFER_EXAMPLES
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 #: The predicted and gold scores of an [`Evaluation`], by task, by subset or split, and by name.
@@ -35,7 +34,7 @@ def is_user_task(result: dict[str, Any]) -> bool:
 
 def is_transfer(task: str) -> bool:
     """Return whether a task is a transfer task; any other task is a set of scored pairs."""
-    return task in ALL_TASKS and task not in STS_TASKS
+    return task in TRANSFER_EXAMPLES
 
 
 def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -> float | None:
@@ -49,7 +48,7 @@ def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -
     if "aggregate" in result:
         return result["aggregate"][aggregation][metric]
     if "splits" in result:
-        return result["splits"][headline_split(mode)][metric]
+        return result["splits"]["dev" if mode == "dev" else "test"][metric]
     return result[metric]
 
 
@@ -118,20 +117,20 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
     if "mteb" in results:
         rows = [["MTEB", "score"]] + [[task, format_number(score)] for task, score in results["mteb"].items()]
         blocks.append(format_rows(rows))
-        if averages := format_mteb_averages(results["mteb"]):
+        if averages := format_mteb_averages(results.get("mteb_averages", {})):
             blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
     return "\n\n".join(filter(None, blocks))
 
 
-def format_mteb_averages(scores: dict[str, float]) -> list[list[str]]:
-    """Return a row with the name, the mean and the number of data sets for each average of MTEB scores."""
+def format_mteb_averages(averages: dict[str, Any]) -> list[list[str]]:
+    """Return a row with the name, the mean and the number of data sets for each of `mteb_averages`."""
     return [
         [
             "Avg. over all data sets" if name == "average" else name,
             format_number(average["value"]),
             f"{average['tasks']} of {average['of']}",
         ]
-        for name, average in mteb_averages(scores).items()
+        for name, average in averages.items()
     ]
 
 

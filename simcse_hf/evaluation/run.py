@@ -12,32 +12,49 @@ from transformers.utils import logging
 
 from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
-from .geometry import alignment, isotropy, singular_spectrum, uniformity
-from .pairs import ScoredPairs
+from .metrics import alignment, isotropy, singular_spectrum, uniformity
 from .report import Scores, add_averages
-from .sts import AGGREGATIONS, METRICS, correlations, predict_similarities, score_splits, score_subsets
-from .sts_data import HUB, read_sts_task
-from .tasks import STS_SUBSETS, STS_TASKS, TaskNotFound, check_tasks, default_tasks, headline_split
-from .transfer import score_transfer_task
-from .transfer_data import LabelledTexts, read_transfer_task
+from .sts import (
+    AGGREGATIONS,
+    HUB,
+    METRICS,
+    STS_SUBSETS,
+    STS_TASKS,
+    ScoredPairs,
+    TaskNotFound,
+    correlations,
+    predict_similarities,
+    read_sts_task,
+    score_splits,
+    score_subsets,
+)
+from .transfer import TRANSFER_TASKS, LabelledTexts, read_transfer_task, score_transfer_task
 
 if TYPE_CHECKING:
     from .user_tasks import UserTask
 
 logger = logging.get_logger(__name__)
 
+TASK_SETS = ("sts", "transfer", "full")
+ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
+MODES = ("test", "dev", "fasttest")
 ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
-ALL_SPLITS = ("train", "dev", "test")
+
+
+def default_tasks(task_set: str, mode: str) -> tuple[str, ...]:
+    """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
+    sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
+    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The choices besides model and data that a figure depends on (SimCSE, appendix B).
+    """The choices besides model and data that a score depends on (SimCSE, appendix B).
 
     Args:
         mode (`str`, *optional*, defaults to `"test"`): `"test"`; `"dev"` (dev splits, and dev accuracy for transfer
             tasks); or `"fasttest"` (test splits, and the reference's fast settings for transfer tasks).
-        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one figure:
+        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one score:
             `"all"`, `"mean"` or `"wmean"`.
         metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
@@ -52,11 +69,9 @@ class Protocol:
     seed: int = SEED
 
     def __post_init__(self) -> None:
-        check_tasks((), self.mode)
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"aggregation {self.aggregation!r} is unknown. Use one of {', '.join(AGGREGATIONS)}.")
-        if self.metric not in METRICS:
-            raise ValueError(f"metric {self.metric!r} is unknown. Use one of {', '.join(METRICS)}.")
+        for name, known in (("mode", MODES), ("aggregation", AGGREGATIONS), ("metric", METRICS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} {getattr(self, name)!r} is unknown. Use one of {', '.join(known)}.")
 
 
 PAPER_PROTOCOL = Protocol()
@@ -75,16 +90,10 @@ class TaskData:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
-        all_pairs = chain(
-            *(parts.values() for parts in self.sts.values()), self.pairs.values(), self.geometry.values()
-        )
-        for pairs in all_pairs:
-            yield from pairs.sentences1
-            yield from pairs.sentences2
-        for splits in self.transfer.values():
-            for examples in splits.values():
-                yield from examples.texts
-                yield from examples.texts2 or ()
+        for pairs in chain(*(parts.values() for parts in (*self.sts.values(), self.pairs, self.geometry))):
+            yield from pairs.texts
+        for examples in chain(*(splits.values() for splits in self.transfer.values())):
+            yield from chain(examples.texts, examples.texts2 or ())
         for task in self.user_tasks.values():
             yield from task.texts
 
@@ -142,48 +151,43 @@ def read_tasks(
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
         ValueError: If a task is unknown, data is malformed, or `data_dir` has none of the tasks.
     """
-    check_tasks(tasks, protocol.mode)
+    if unknown := [task for task in tasks if task not in ALL_TASKS]:
+        raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
+    if len(set(tasks)) != len(tasks):
+        raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
     if data_dir is None and (tasks or geometry):
         raise ValueError(
             "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
         )
     if data_dir is not None and data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    data = TaskData(user_tasks=user_tasks or {})
+    folder, data = cast(str | Path, data_dir), TaskData(user_tasks=user_tasks or {})
+    splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     for task in tasks:
         try:
-            if task in STS_TASKS and not (task in STS_SUBSETS and protocol.mode == "dev"):
-                data.sts[task] = read_sts_task(task, cast(str | Path, data_dir), _splits_of(protocol))
-            elif task in STS_TASKS:
-                data.missing[task] = "the task has no dev split"
-            elif data_dir == HUB:
-                data.missing[task] = "transfer tasks are read from SentEval's folders only"
+            if task in STS_TASKS:
+                data.sts[task] = read_sts_task(task, folder, splits)
             else:
-                data.transfer[task] = read_transfer_task(task, cast(str | Path, data_dir))
+                data.transfer[task] = read_transfer_task(task, folder)
         except TaskNotFound as error:
             data.missing[task] = str(error)
+            logger.warning(f"{task} is not evaluated: {error}.")
     if tasks and len(data.missing) == len(tasks):
-        first = next(iter(data.missing))
+        first, reason = next(iter(data.missing.items()))
         raise ValueError(
-            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {data.missing[first]}). Give "
-            "SentEval's `downstream` folder."
+            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {reason}). Give SentEval's "
+            "`downstream` folder."
         )
-    for task, reason in data.missing.items():
-        logger.warning(f"{task} is not evaluated: {reason}.")
     for extra in pairs:
-        if extra.name in data.pairs or extra.name in tasks or extra.name in data.user_tasks:
+        if extra.name in {*data.pairs, *tasks, *data.user_tasks}:
             raise ValueError(f"two tasks are named {extra.name}. Rename the file of pairs of this name.")
         data.pairs[extra.name] = extra
     if geometry:
         try:
-            data.geometry = read_sts_task("STSBenchmark", cast(str | Path, data_dir), ALL_SPLITS)
+            data.geometry = read_sts_task("STSBenchmark", folder, ("train", "dev", "test"))
         except TaskNotFound as error:
             raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
     return data
-
-
-def _splits_of(protocol: Protocol) -> tuple[str, ...]:
-    return ("dev",) if protocol.mode == "dev" else ("test", "dev")
 
 
 def score_tasks(
@@ -241,13 +245,11 @@ def _score_sts(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
     gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
+    scores = {part: {"predicted": predicted[part], "gold": gold[part]} for part in parts}
     if task in STS_SUBSETS:
-        return score_subsets(task, predicted, gold), {
-            part: {"predicted": predicted[part], "gold": gold[part]} for part in parts
-        }
-    result = score_splits(task, predicted, gold)
-    split = headline_split(protocol.mode)
-    return result, {split: {"predicted": predicted[split], "gold": gold[split]}}
+        return score_subsets(task, predicted, gold), scores
+    split = "dev" if protocol.mode == "dev" else "test"
+    return score_splits(task, predicted, gold), {split: scores[split]}
 
 
 def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict[str, Any]:
@@ -315,13 +317,13 @@ def evaluate_sts(
         model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
         data_dir (`str | Path`): SentEval's `downstream` folder, a folder of plain tables, or `"hub"`.
         tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven. In mode `"dev"` only
-            STSBenchmark and SICKRelatedness have a figure.
+            STSBenchmark and SICKRelatedness have a score.
         mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
         aggregation (`str`, *optional*, defaults to `"all"`): See [`Protocol`].
         metric (`str`, *optional*, defaults to `"spearman"`): See [`Protocol`].
 
     Returns:
-        `dict[str, Any]`: Figures times 100 by task, and their average, for example
+        `dict[str, Any]`: Scores times 100 by task, and their average, for example
         `results["STS12"]["aggregate"]["all"]["spearman"]`, `results["STSBenchmark"]["splits"]["test"]["spearman"]` and
         `results["average"]["value"]`.
 
@@ -352,7 +354,7 @@ def evaluate_transfer(
         seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
 
     Returns:
-        `dict[str, Any]`: Figures times 100 by task, and their average: `results["MR"]["accuracy"]`,
+        `dict[str, Any]`: Scores times 100 by task, and their average: `results["MR"]["accuracy"]`,
         `results["average"]["value"]`.
 
     Raises:

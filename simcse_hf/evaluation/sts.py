@@ -1,15 +1,326 @@
-"""Score STS tasks: correlate cosine similarities with gold scores, by subset or split, in three aggregations."""
+"""STS tasks: read scored sentence pairs, and correlate cosine similarities with gold scores in three aggregations."""
 
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers.utils import logging
 
+from ..data.columns import find_part, find_parts, parse_score
+from ..data.read import csv_records, open_table, read_lines
 from .embeddings import SentenceEmbeddings
 from .metrics import cosine_similarity_pairs, pearson, spearman
-from .pairs import ScoredPairs
 
+logger = logging.get_logger(__name__)
+
+STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
+STS_SUBSETS = {  # in SentEval's order; STS13 lacks SMT, whose licence forbids redistribution
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+STS_SPLITS = {  # files of the tasks that have splits, relative to SentEval's `downstream` folder
+    "STSBenchmark": {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
+    "SICKRelatedness": {
+        "train": "SICK/SICK_train.txt",
+        "dev": "SICK/SICK_trial.txt",
+        "test": "SICK/SICK_test_annotated.txt",
+    },
+}
+STS_PAIRS = {  # scored pairs in SentEval's archive; another number means another data set
+    "STS12": {"STS12": 3108},
+    "STS13": {"STS13": 1500},
+    "STS14": {"STS14": 3750},
+    "STS15": {"STS15": 3000},
+    "STS16": {"STS16": 1186},
+    "STSBenchmark": {"train": 5749, "dev": 1500, "test": 1379},
+    "SICKRelatedness": {"train": 4500, "dev": 500, "test": 4927},
+}
+HUB = "hub"
+HUB_DATASETS = {
+    "STS12": "mteb/sts12-sts",
+    "STS13": "mteb/sts13-sts",
+    "STS14": "mteb/sts14-sts",
+    "STS15": "mteb/sts15-sts",
+    "STS16": "mteb/sts16-sts",
+    "STSBenchmark": "mteb/stsbenchmark-sts",
+    "SICKRelatedness": "mteb/sickr-sts",  # one split with all 9,927 pairs; SentEval's test split has 4,927
+}
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 AGGREGATIONS = ("all", "mean", "wmean")
 METRICS = {"spearman": spearman, "pearson": pearson}
+
+_PARTS = ("score", "sentence1", "sentence2")
+_STSB_COLUMNS = (4, 5, 6)  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
+
+#: The place of a row, and its score, sentence 1 and sentence 2.
+_Row = tuple[str, Sequence[Any]]
+
+
+class TaskNotFound(Exception):
+    """The data of a task does not exist; the message says where it was looked for."""
+
+
+@dataclass
+class ScoredPairs:
+    """Sentence pairs with a gold similarity.
+
+    Args:
+        name (`str`): Name of the set in tables and results.
+        sentences1 (`list[str]`): First sentences.
+        sentences2 (`list[str]`): Second sentences.
+        scores (`list[float]`): Gold similarities on any scale.
+    """
+
+    name: str
+    sentences1: list[str] = field(default_factory=list)
+    sentences2: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentences of both sides, which may repeat."""
+        return [*self.sentences1, *self.sentences2]
+
+
+# --- a set of pairs --------------------------------------------------------------------------------------------------
+
+
+def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
+    """Read the scored sentence pairs of one file, which may be gzipped.
+
+    The file has one of these layouts:
+
+    - a csv, tsv, jsonl or parquet table with the columns `sentence1`, `sentence2` and `score`, or with the other names
+      of [`~data.columns.PART_NAMES`], which cover the SICK files and the STS data sets of the hub;
+    - SentEval's `sts-{train,dev,test}.csv`, tab-separated without a header, with the score in column 5 and the texts
+      in columns 6 and 7;
+    - tab-separated lines of score, sentence 1 and sentence 2 without a header.
+
+    Quotation marks in tab-separated files are part of the text. Runs of white space become one space, as in SentEval,
+    which joins its tokens by single spaces. Rows with a blank score are skipped.
+
+    Args:
+        path (`str | os.PathLike`): The file.
+        name (`str`, *optional*): Name of the set. Defaults to the stem of the file name.
+
+    Returns:
+        [`ScoredPairs`]: At least one pair, in the order of the file.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a row is malformed, a score is not a finite number, a text is empty, the bytes are not UTF-8,
+            the columns are unknown, or there is no scored pair. The message names the file and the line, from 1.
+    """
+    path = Path(path)
+    table = Path(path.name.removesuffix(".gz"))
+    return _collect(name or table.stem, str(path), _rows(path, table.suffix.lower()))
+
+
+def read_pairs_argument(argument: str) -> ScoredPairs:
+    """Read the pairs of a file, or of a hub data set written as `name` (its test split) or `name:split`."""
+    if Path(argument).exists() or Path(argument.removesuffix(".gz")).suffix in TABLE_SUFFIXES:
+        return read_scored_pairs(argument)
+    name, _, split = argument.partition(":")
+    return load_hub_pairs(name, split or "test", name)
+
+
+def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
+    """Load the scored pairs of a split of a hub data set.
+
+    Args:
+        dataset (`str`): Id of the data set, or a local folder with the layout of one.
+        split (`str`): Name of the split.
+        name (`str`): Name of the set in tables and results.
+
+    Returns:
+        [`ScoredPairs`]: At least one pair.
+
+    Raises:
+        ValueError: If the columns or rows are not scored pairs. The message names data set, split and row.
+    """
+    from datasets import load_dataset
+
+    rows, where = load_dataset(dataset, split=split), f"{dataset}, split {split}"
+    columns = find_parts(rows.column_names, _PARTS, where)
+    return _collect(
+        name,
+        where,
+        ((f"{where}, line {number}", [row[column] for column in columns]) for number, row in enumerate(rows, start=1)),
+    )
+
+
+def _collect(name: str, where: str, rows: Iterable[_Row]) -> ScoredPairs:
+    """Collect and check the rows that have a score."""
+    pairs = ScoredPairs(name)
+    for place, (score, *sentences) in rows:
+        if score is None or str(score).strip() == "" or (isinstance(score, float) and math.isnan(score)):
+            continue
+        pairs.scores.append(parse_score(score, place))
+        for sentence, side in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
+            if not isinstance(sentence, str):
+                raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
+            side.append(" ".join(sentence.split()))
+            if not side[-1]:
+                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+    if not pairs.scores:
+        raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
+    return pairs
+
+
+def _rows(path: Path, suffix: str) -> Iterator[_Row]:
+    if suffix in (".jsonl", ".json", ".parquet"):
+        table = open_table(path)
+        table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
+        for number, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):
+            yield f"{path}, line {number}", cells
+        return
+    lines = read_lines(path)
+    if lines and "\t" in lines[0]:
+        yield from _table_rows(path, ((i, line.split("\t")) for i, line in enumerate(lines, start=1) if line.strip()))
+    else:
+        yield from _table_rows(path, csv_records(path, ","))
+
+
+def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[_Row]:
+    """Yield the rows of a table, whose first row is a header or has one of the two layouts without a header."""
+    first, header = next(rows, (1, []))
+    has_header = all(find_part(header, part) for part in _PARTS)
+    picks: Sequence[int] = (0, 1, 2)
+    fewest, most = len(header), len(header)
+    if has_header:
+        picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
+    elif len(header) >= 7:
+        picks, fewest, most = _STSB_COLUMNS, 7, sys.maxsize
+    elif header and len(header) != 3:
+        raise ValueError(
+            f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
+            "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
+            f"{header}."
+        )
+    for line, row in rows if has_header or not header else chain([(first, header)], rows):
+        if not fewest <= len(row) <= most:
+            expected = f"at least {fewest}" if most > fewest else fewest
+            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {expected}.")
+        yield f"{path}, line {line}", [row[pick] for pick in picks]
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
+    """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
+
+    Args:
+        task (`str`): One of `STS_TASKS`.
+        data_dir (`str | Path`): One of three sources: SentEval's `downstream` folder; a folder with a folder of
+            tables for each task, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the
+            word `hub`, which downloads the data sets of [`HUB_DATASETS`].
+        splits (`tuple[str, ...]`): The splits to read of a task with splits. The first must exist; the rest are left
+            out if they do not.
+
+    Returns:
+        `dict[str, ScoredPairs]`: The pairs of each subset or split. A hub data set has no subsets; its pairs are
+        under the name of the task.
+
+    Raises:
+        TaskNotFound: If the task's folder or the file of the first split does not exist, or there is no such split.
+        FileNotFoundError: If the folder exists but a subset is missing.
+        ValueError: If the data is malformed. The message names the file and the line.
+    """
+    if task in STS_SUBSETS and splits == ("dev",):
+        raise TaskNotFound("the task has no dev split")
+    if data_dir == HUB:
+        parts = _read_hub(task, splits)
+    elif task in STS_SUBSETS:
+        parts = _read_subsets(task, Path(data_dir))
+    else:
+        parts = _read_splits(task, Path(data_dir), splits)
+    sizes = {part: len(pairs) for part, pairs in parts.items()}
+    for part, size in ({task: sum(sizes.values())} if task in STS_SUBSETS else sizes).items():
+        if size != STS_PAIRS[task][part]:
+            logger.warning(
+                f"{task}: {part} has {size} scored pairs, but SentEval has {STS_PAIRS[task][part]}. The scores cannot "
+                "be compared with published ones."
+            )
+    return parts
+
+
+def _read_hub(task: str, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
+    dataset = HUB_DATASETS[task]
+    if task == "STSBenchmark":
+        names = {"train": "train", "dev": "validation", "test": "test"}
+        return {split: load_hub_pairs(dataset, names[split], split) for split in splits}
+    if splits[0] != "test":
+        raise TaskNotFound(f"{dataset} has no {splits[0]} split")
+    name = "test" if task == "SICKRelatedness" else task
+    return {name: load_hub_pairs(dataset, "test", name)}
+
+
+def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
+    folder = data_dir / "STS" / f"{task}-en-test"
+    if folder.is_dir():
+        return {subset: _read_senteval_subset(folder, subset) for subset in STS_SUBSETS[task]}
+    tables = _tables(data_dir / task)
+    if not tables:
+        raise TaskNotFound(f"there is neither {folder} nor a table in {data_dir / task}")
+    return {stem: read_scored_pairs(path, name=stem) for stem, path in tables.items()}
+
+
+def _read_splits(task: str, data_dir: Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
+    files: dict[str, Path | None] = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
+    expected = files[splits[0]]
+    if not any(file is not None and file.parent.is_dir() for file in files.values()):
+        tables = _tables(data_dir / task)
+        files = {
+            split: next((path for stem, path in tables.items() if stem == split or stem.endswith(f"-{split}")), None)
+            for split in splits
+        }
+    present = {split: path for split in splits if (path := files[split]) is not None and path.is_file()}
+    if splits[0] not in present:
+        raise TaskNotFound(f"there is neither {expected} nor a table in {data_dir / task}")
+    return {split: read_scored_pairs(path, name=split) for split, path in present.items()}
+
+
+def _tables(folder: Path) -> dict[str, Path]:
+    """Return the tables of a folder by their file names without suffix."""
+    named = {Path(path.name.removesuffix(".gz")): path for path in sorted(folder.glob("*"))}
+    return {name.stem: path for name, path in named.items() if name.suffix in TABLE_SUFFIXES}
+
+
+def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
+    """Read `STS.input.X.txt`, with two tab-separated texts per line, and `STS.gs.X.txt`, with their scores."""
+    texts_path, scores_path = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+    texts, scores = read_lines(texts_path), read_lines(scores_path)
+    if len(texts) != len(scores):
+        raise ValueError(
+            f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}, although each score belongs to "
+            "a line of texts. Download both files again."
+        )
+    where = f"{texts_path} and {scores_path.name}"
+    rows = [(f"{where}, line {number}", text.split("\t")) for number, text in enumerate(texts, start=1)]
+    for place, sentences in rows:
+        if len(sentences) != 2:
+            raise ValueError(f"{place}: {len(sentences)} tab-separated texts instead of 2.")
+    return _collect(
+        subset,
+        str(scores_path),
+        ((place, (score, *sentences)) for score, (place, sentences) in zip(scores, rows, strict=True)),
+    )
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
 
 
 def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> np.ndarray:

@@ -20,8 +20,7 @@ from ..evaluation.report import (
     spread,
 )
 from ..evaluation.run import Evaluation
-from ..evaluation.sts_data import HUB_DATASETS
-from ..evaluation.tasks import STS_SUBSETS
+from ..evaluation.sts import HUB_DATASETS, STS_SUBSETS
 from ..ops.files import read_json_object
 from ..postprocessing.files import FOLDER
 from .card_training import public_name
@@ -404,7 +403,7 @@ def evaluation_tables(measured: Measured, run: dict[str, Any]) -> list[Table]:
         rows = [[task, format_number(score)] for task, score in mteb.items()]
         protocol_text = f"Main scores, measured with the package `mteb`. {note}"
         tables.append(Table("MTEB", protocol_text, ["task", "score"], rows))
-        if averages := format_mteb_averages(mteb):
+        if averages := format_mteb_averages(results.get("mteb_averages", {})):
             text = f"Means of the main scores; each data set counts once. {note}"
             tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
     return tables

@@ -17,10 +17,9 @@ from transformers.utils import logging
 from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
-from ..evaluation.geometry import alignment, effective_rank, mean_cosine, uniformity
-from ..evaluation.metrics import cosine_similarity_pairs, spearman
-from ..evaluation.pairs import ScoredPairs, read_scored_pairs
+from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
 from ..evaluation.report import Scores, load_scores, save_scores
+from ..evaluation.sts import ScoredPairs, read_scored_pairs
 from ..inference.encoding import encode_token_ids, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import ContrastiveSettings, max_positions

@@ -12,7 +12,7 @@ from ..data.nli import build_nli_groups
 from ..data.read import load_text_dataset
 from ..data.stream import load_text_stream
 from ..data.views import DOCUMENT_VIEWS
-from ..evaluation.pairs import read_scored_pairs
+from ..evaluation.sts import read_scored_pairs
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class

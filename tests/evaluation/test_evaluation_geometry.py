@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from simcse_hf.evaluation import alignment, geometry, isotropy, singular_spectrum, uniformity
+from simcse_hf.evaluation import alignment, isotropy, metrics, singular_spectrum, uniformity
 
 torch.manual_seed(0)
 X, Y = torch.randn(23, 6, dtype=torch.float64), torch.randn(23, 6, dtype=torch.float64)
@@ -29,7 +29,7 @@ def test_alignment_is_the_mean_squared_distance_of_normalised_embeddings():
 @pytest.mark.parametrize("t", [2, 0.5, 300])
 @pytest.mark.parametrize("elements", [1, 23 * 5, 1 << 20])
 def test_uniformity_is_the_log_mean_over_distinct_pairs_for_any_block_size(monkeypatch, t, elements):
-    monkeypatch.setattr(geometry, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(metrics, "BLOCK_ELEMENTS", elements)
     rows = X.tolist()
     potentials = [-t * squared_distance(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 1, len(rows))]
     highest = max(potentials)

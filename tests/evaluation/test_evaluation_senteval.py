@@ -13,7 +13,7 @@ from conftest import fast_first
 from evaluation_helpers import SHARED
 
 from simcse_hf.evaluation import Protocol, evaluate_tasks, evaluate_transfer
-from simcse_hf.evaluation.tasks import STS_TASKS
+from simcse_hf.evaluation.sts import STS_TASKS
 from simcse_hf.inference.simcse import SimCSE
 
 DATA_DIR = SHARED / "data/senteval/downstream"

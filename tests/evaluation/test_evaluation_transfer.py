@@ -6,8 +6,7 @@ from evaluation_helpers import BagOfWords, write_transfer
 
 from simcse_hf.evaluation import transfer
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.transfer import f1, pair_features, score_transfer_task
-from simcse_hf.evaluation.transfer_data import LabelledTexts, read_transfer_task
+from simcse_hf.evaluation.transfer import LabelledTexts, f1, pair_features, read_transfer_task, score_transfer_task
 
 
 def score(task, folder, mode="fasttest"):

@@ -3,8 +3,8 @@
 import pytest
 from evaluation_helpers import SHARED, write, write_transfer
 
-from simcse_hf.evaluation.tasks import TRANSFER_EXAMPLES, TaskNotFound
-from simcse_hf.evaluation.transfer_data import LabelledTexts, read_transfer_task
+from simcse_hf.evaluation.sts import TaskNotFound
+from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, LabelledTexts, read_transfer_task
 
 
 def test_tasks_are_read_with_their_splits_and_labels(tmp_path):

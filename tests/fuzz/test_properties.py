@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.read import decoded_lines, open_table, stream_texts
-from simcse_hf.evaluation.pairs import read_scored_pairs
+from simcse_hf.evaluation.sts import read_scored_pairs
 from simcse_hf.inference.encoding import length_sorted_batches
 from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
 from simcse_hf.models.settings import ContrastiveSettings

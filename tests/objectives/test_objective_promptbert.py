@@ -13,7 +13,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import read_template, template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.promptbert import PromptBERT

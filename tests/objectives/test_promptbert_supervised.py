@@ -14,7 +14,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.templates import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card

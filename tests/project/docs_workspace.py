@@ -14,7 +14,7 @@ from conftest import VOCABULARY, WORDS, tiny_config
 from transformers import BertForMaskedLM, BertModel, BertTokenizer
 
 from simcse_hf.cli.main import main
-from simcse_hf.evaluation.tasks import STS_SUBSETS
+from simcse_hf.evaluation.sts import STS_SUBSETS
 
 ROOT = Path(__file__).parents[2]
 

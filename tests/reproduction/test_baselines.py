@@ -12,7 +12,7 @@ from reproduction.regressor import rating_distribution, score_regressor
 from reproduction.word_vectors import WordVectors
 from simcse_hf.evaluation import ScoredPairs
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts_data import read_sts_task
+from simcse_hf.evaluation.sts import read_sts_task
 from simcse_hf.inference.simcse import SimCSE
 
 LINES = ["the 1 0 0", "cat 0 1 0", "New 0 0 1", "new 5 5 5", ". . . 7 8 9"]

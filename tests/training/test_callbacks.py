@@ -5,7 +5,7 @@ import torch
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL, SimilarityEvalCallback
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 
 PAIRS = ScoredPairs(
     "stsb",

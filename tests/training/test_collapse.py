@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.cli.errors import exit_status
-from simcse_hf.evaluation.geometry import effective_rank, mean_cosine
+from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
 from simcse_hf.training.callbacks import CollapseError, CollapseWatch, LossTracker
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.checks import count_repeated_rows, warn_of_repeated_rows

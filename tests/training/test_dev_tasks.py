@@ -8,7 +8,7 @@ from conftest import WORDS, tiny_config
 from datasets import Dataset
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.training.callbacks import TasksEvalCallback, make_dev_sets, warn_of_overlap
 from simcse_hf.training.results import write_results

@@ -7,9 +7,8 @@ import pytest
 from test_trainer import arguments
 
 from simcse_hf import SimCSE, SimCSETrainer
-from simcse_hf.evaluation.geometry import uniformity
-from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity
+from simcse_hf.evaluation.sts import ScoredPairs
 
 SUBJECTS = ("A man", "The little girl", "Two dogs", "Our neighbour")
 ACTIONS = ("plays the guitar", "cooks rice", "crosses the street", "sleeps on the sofa")

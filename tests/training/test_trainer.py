@@ -22,7 +22,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_run, check_sharding
 
 WORDS = VOCABULARY[5:25]

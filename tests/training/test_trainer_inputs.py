@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingAr
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
-from simcse_hf.evaluation.pairs import ScoredPairs
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_batches
 
 

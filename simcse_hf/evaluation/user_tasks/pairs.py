@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from ..metrics import cosine_similarity_pairs
-from ..pairs import read_scored_pairs
+from ..sts import read_scored_pairs
 from .base import TaskResult, UserTask, distinct, fingerprints
 from .reading import short_name
 
