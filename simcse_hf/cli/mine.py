@@ -26,15 +26,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "range_min": {"type": int, "default": 0, "help": "skip so many of the most similar candidates; default: 0"},
     "range_max": {
         "type": positive_int,
-        "help": "rank at which the search ends; default: range_min + num_negatives, or + 10 x num_negatives if a "
-        "bound below or --sampling_strategy random is given",
+        "help": "rank at which the search ends; default: range_min + num_negatives, with bounds + 10 x that",
     },
     "max_score": {"type": cosine, "help": "drop candidates that are more similar to the anchor"},
     "min_score": {"type": cosine, "help": "drop candidates that are less similar to the anchor"},
-    "absolute_margin": {
-        "type": float,
-        "help": "drop candidates above the positive's similarity minus this margin",
-    },
+    "absolute_margin": {"type": float, "help": "drop candidates above the positive's similarity minus this margin"},
     "relative_margin": {
         "type": float,
         "help": "drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
@@ -42,24 +38,18 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "sampling_strategy": {
         "choices": SAMPLING_STRATEGIES,
         "default": "top",
-        "help": "take the most similar candidates that are left, or draw from them; default: top",
+        "help": "take the most similar candidates that are left, or draw; default: top",
     },
     "seed": {"type": int, "default": 0, "help": "seed of --sampling_strategy random; default: 0"},
 }
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "mine",
-        "Mine hard negatives: turn pairs of an anchor and a positive into triplets. For each anchor, a model searches "
-        "the most similar texts that are not its positives.",
-    )
+    parser = command_parser("mine", "Turn pairs into triplets: for each anchor, find similar texts but its positives.")
     add_model_options(parser)
     add_text_options(parser, several_columns=True)
     group = parser.add_argument_group("candidates")
-    group.add_argument(
-        "--corpus", metavar="FILE", help="file of further candidates; default: the positives of all pairs only"
-    )
+    group.add_argument("--corpus", metavar="FILE", help="file of further candidates beside the positives of all pairs")
     group.add_argument("--corpus_column", metavar="NAME", help="column of texts, if --corpus has several")
     group.add_argument("--backend", default="exact", help=BACKEND_HELP)
     group = parser.add_argument_group("negatives")
@@ -70,8 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output_format",
         choices=OUTPUT_FORMATS,
         default="n-tuple",
-        help="n-tuple: the negatives of a pair become columns, and a pair with too few is dropped; triplet: each "
-        "negative becomes a row; default: n-tuple",
+        help="n-tuple: columns, and no row for a pair with too few; triplet: a row a negative; default: n-tuple",
     )
     add_general_options(parser)
     return parser
@@ -98,13 +87,11 @@ def mine_main(argv: list[str]) -> int:
 
     options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
     pairs = load_text_dataset(arguments.input, columns=arguments.column)
-    corpus = []
-    if arguments.corpus is not None:
-        corpus = [text for _, text in stream_texts(arguments.corpus, arguments.corpus_column) if text.strip()]
+    corpus = stream_texts(arguments.corpus, arguments.corpus_column) if arguments.corpus is not None else ()
     rows, result = mine_hard_negatives(
         pairs,
         load_encoder(arguments.model, arguments),
-        corpus=corpus,
+        corpus=[text for _, text in corpus if text.strip()],
         options=options,
         backend=arguments.backend,
         output_format=arguments.output_format,

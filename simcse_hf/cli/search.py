@@ -39,19 +39,12 @@ def _index_parser() -> argparse.ArgumentParser:
     add_text_options(parser)
     add_prompt_options(parser)
     group = parser.add_argument_group("index")
-    group.add_argument(
-        "--vectors", metavar="FOLDER", help="folder that `simcse-hf encode` wrote for the same --input and model"
-    )
+    group.add_argument("--vectors", metavar="FOLDER", help="what `simcse-hf encode` wrote for this --input and model")
     group.add_argument("--add", action="store_true", help="add to the index that is in --output")
     group.add_argument("--backend", default="exact", help=BACKEND_HELP)
     add_parameters_option(group)
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
-    group.add_argument(
-        "--keep",
-        nargs="+",
-        metavar="COLUMN",
-        help="keep these columns of --input too: `simcse-hf search` returns them and filters by them",
-    )
+    group.add_argument("--keep", nargs="+", metavar="COLUMN", help="columns of --input to return and to filter by")
     add_output_options(parser, "folder of the index")
     add_general_options(parser)
     return parser
@@ -103,8 +96,7 @@ def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.
         parser.error("--model is missing: name the model that encodes the texts")
     elif (Path(arguments.output).expanduser() / "index.json").exists() and not arguments.overwrite:
         parser.error(
-            f"--output {arguments.output} holds an index: add to it with --add, replace it with --overwrite, or name "
-            "another folder"
+            f"--output {arguments.output} holds an index: add to it with --add or replace it with --overwrite"
         )
 
 
@@ -143,8 +135,7 @@ def _search_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="look only among sentences whose column, kept by `simcse-hf index --keep`, holds this value; given "
-        "several times, all must hold",
+        help="look only among sentences whose kept column holds this value; given several times, all must hold",
     )
     add_general_options(parser)
     return parser
@@ -160,9 +151,7 @@ def _condition(text: str) -> tuple[str, str]:
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     """Add `--top_k` and `--threshold`."""
     parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
-    parser.add_argument(
-        "--threshold", type=cosine, help="hide sentences with a lower cosine similarity; default: hide none"
-    )
+    parser.add_argument("--threshold", type=cosine, help="hide sentences with a lower cosine; default: hide none")
 
 
 def search_main(argv: list[str]) -> int:

@@ -57,32 +57,33 @@ class MiningOptions:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        bounds = (self.max_score, self.min_score, self.absolute_margin, self.relative_margin)
-        problems = {
-            f"num_negatives must be at least 1, got {self.num_negatives}": self.num_negatives < 1,
-            f"range_min must be at least 0, got {self.range_min}": self.range_min < 0,
-            f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
-            f"{self.num_negatives} candidates: raise range_max or lower range_min": (
-                self.last_rank - self.range_min < self.num_negatives
-            ),
-            f"scores and margins must be finite numbers, got {bounds}": not all(
-                bound is None or math.isfinite(bound) for bound in bounds
-            ),
-            f"sampling_strategy must be one of {', '.join(SAMPLING_STRATEGIES)}, got {self.sampling_strategy!r}": (
-                self.sampling_strategy not in SAMPLING_STRATEGIES
-            ),
-        }
-        for message, found in problems.items():
-            if found:
-                raise ValueError(message)
+        if self.num_negatives < 1 or self.range_min < 0:
+            raise ValueError(
+                f"num_negatives must be at least 1 and range_min at least 0, got {self.num_negatives} and "
+                f"{self.range_min}"
+            )
+        if self.last_rank - self.range_min < self.num_negatives:
+            raise ValueError(
+                f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
+                f"{self.num_negatives} candidates: raise range_max or lower range_min"
+            )
+        if not all(bound is None or math.isfinite(bound) for bound in self._bounds):
+            raise ValueError(f"scores and margins must be finite numbers, got {self._bounds}")
+        if self.sampling_strategy not in SAMPLING_STRATEGIES:
+            raise ValueError(
+                f"sampling_strategy must be one of {', '.join(SAMPLING_STRATEGIES)}, got {self.sampling_strategy!r}"
+            )
+
+    @property
+    def _bounds(self) -> tuple[float | None, ...]:
+        return self.max_score, self.min_score, self.absolute_margin, self.relative_margin
 
     @property
     def last_rank(self) -> int:
         """The rank at which the search ends, exclusive."""
         if self.range_max is not None:
             return self.range_max
-        bounds = (self.max_score, self.min_score, self.absolute_margin, self.relative_margin)
-        may_drop = self.sampling_strategy == "random" or any(bound is not None for bound in bounds)
+        may_drop = self.sampling_strategy == "random" or any(bound is not None for bound in self._bounds)
         return self.range_min + self.num_negatives * (10 if may_drop else 1)
 
 
@@ -160,49 +161,52 @@ def mine_hard_negatives(
         )
     first, second, *given = (list(dataset[column]) for column in dataset.column_names)
     texts = [*second, *(text for column in given for text in column), *corpus]
-    pair_anchors, anchor_keys = _number(map(fold_text, first))
-    numbers, candidate_keys = _number(map(fold_text, texts))
-    pair_positives = numbers[: len(second)]
-    candidate_texts = [texts[place] for place in np.unique(numbers, return_index=True)[1]]
-    anchor_texts = [first[place] for place in np.unique(pair_anchors, return_index=True)[1]]
-    anchors = _encode(model.encode_query, anchor_texts, show_progress_bar)
+    anchor_of, anchor_keys = _number(first)
+    candidate_of, candidate_keys = _number(texts)
+    first_texts = [first[place] for place in np.unique(anchor_of, return_index=True)[1]]
+    candidate_texts = [texts[place] for place in np.unique(candidate_of, return_index=True)[1]]
+    anchors = _encode(model.encode_query, first_texts, show_progress_bar)
     candidates = _encode(model.encode_document, candidate_texts, show_progress_bar)
-    positive_scores = np.einsum("ij,ij->i", anchors[pair_anchors], candidates[pair_positives])
+    positive_of = candidate_of[: len(second)]
+    positive_scores = np.einsum("ij,ij->i", anchors[anchor_of], candidates[positive_of])
 
-    dim = candidates.shape[1]
-    index: ExactIndex | FaissIndex = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
+    index = ExactIndex(candidates.shape[1]) if backend == "exact" else FaissIndex(candidates.shape[1], backend)
     index.add(candidates)
     own = np.array([candidate_keys.get(key, -1) for key in anchor_keys])
     # What an anchor must not take, as one sorted number for anchor and candidate.
-    forbidden = np.concatenate(
-        [
-            pair_anchors * len(candidates) + pair_positives,
-            (np.arange(len(own)) * len(candidates) + own)[own >= 0],
-        ]
-    )
-    search = _Search(index, np.unique(forbidden), own, options)
-    negatives, scores = search.negatives_of(anchors, pair_anchors, positive_scores)
-
+    taboo = [anchor_of * len(index) + positive_of, (np.arange(len(own)) * len(index) + own)[own >= 0]]
+    search = _Search(index, np.unique(np.concatenate(taboo)), own, options)
+    negatives, scores = search.negatives_of(anchors, anchor_of, positive_scores)
     found = negatives >= 0
     complete = found.all(axis=1)
-    rows = _rows(first, second, candidate_texts, negatives, complete, output_format)
+
+    if output_format == "triplet":
+        pairs, columns = np.nonzero(found)
+        chosen = negatives[pairs, columns][:, None]
+    else:
+        pairs = np.flatnonzero(complete)
+        chosen = negatives[pairs]
+    rows = {"sent0": [first[pair] for pair in pairs], "sent1": [second[pair] for pair in pairs]}
+    for number, column in enumerate(chosen.T, start=1):
+        name = "hard_neg" if chosen.shape[1] == 1 else f"hard_neg_{number}"
+        rows[name] = [candidate_texts[place] for place in column]
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
-        rows=len(rows),
+        rows=len(pairs),
         pairs_without_negatives=int((~complete).sum()),
         dropped={"repeated candidate": len(texts) - len(candidates), **search.dropped},
         positive_score=float(positive_scores.mean()),
         negative_score=float(scores[found].mean()) if found.any() else None,
     )
-    return rows, report
+    return Dataset.from_dict(rows), report
 
 
-def _number(keys: Iterable[str]) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the number of each key, and the distinct keys with their numbers, in the order of their first places."""
+def _number(texts: Iterable[str]) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the number of each text's key, and the distinct keys with their numbers, in the order of first places."""
     numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys]), numbers
+    return np.array([numbers.setdefault(fold_text(text), len(numbers)) for text in texts]), numbers
 
 
 def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress_bar: bool) -> np.ndarray:
@@ -224,35 +228,35 @@ class _Search:
 
     Args:
         index (`ExactIndex` or `FaissIndex`): The candidates.
-        forbidden (`np.ndarray`): `anchor * len(index) + candidate` of what anchors must not take, sorted.
+        taboo (`np.ndarray`): `anchor * len(index) + candidate` of what anchors must not take, sorted.
         own (`np.ndarray`): The candidate with the text of each anchor, or -1.
         options (`MiningOptions`): Which candidates may be taken.
     """
 
     def __init__(
-        self, index: ExactIndex | FaissIndex, forbidden: np.ndarray, own: np.ndarray, options: MiningOptions
+        self, index: ExactIndex | FaissIndex, taboo: np.ndarray, own: np.ndarray, options: MiningOptions
     ) -> None:
-        self.index, self.forbidden, self.own, self.options = index, forbidden, own, options
+        self.index, self.taboo, self.own, self.options = index, taboo, own, options
         self.dropped: Counter[str] = Counter()  # candidates by the reason, counted once for each pair
 
     def negatives_of(
-        self, anchors: np.ndarray, pair_anchors: np.ndarray, positive_scores: np.ndarray
+        self, anchors: np.ndarray, anchor_of: np.ndarray, positive_scores: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the candidates (-1 where fewer were found) and their scores, of shape `(pairs, num_negatives)`."""
-        shape = (len(pair_anchors), self.options.num_negatives)
+        shape = (len(anchor_of), self.options.num_negatives)
         negatives, scores = np.full(shape, -1), np.zeros(shape, dtype=np.float32)
         draw = np.random.default_rng(self.options.seed)
         # Anchors with equally many positives are searched together, because the search has to reach past all of these.
-        num_forbidden = np.bincount(self.forbidden // len(self.index), minlength=len(anchors))
-        order = np.argsort(num_forbidden, kind="stable")
+        num_taboo = np.bincount(self.taboo // len(self.index), minlength=len(anchors))
+        order = np.argsort(num_taboo, kind="stable")
         for start in range(0, len(order), _BLOCK):
             block = order[start : start + _BLOCK]
-            reach = self.options.last_rank + int(num_forbidden[block].max())
+            reach = self.options.last_rank + int(num_taboo[block].max())
             block_scores, found = self._ranked(block, anchors[block], min(reach, len(self.index)))
             places = np.full(len(anchors), -1)
             places[block] = np.arange(len(block))
-            pairs = np.flatnonzero(places[pair_anchors] >= 0)
-            rows = places[pair_anchors[pairs]]
+            pairs = np.flatnonzero(places[anchor_of] >= 0)
+            rows = places[anchor_of[pairs]]
             usable = self._usable(block_scores[rows], found[rows], positive_scores[pairs, None])
             keys = (
                 ~usable if self.options.sampling_strategy == "top" else np.where(usable, draw.random(usable.shape), 2)
@@ -267,8 +271,8 @@ class _Search:
         """Return the scores and candidates of the ranks that are searched; candidates are -1 where there are fewer."""
         scores, found = self.index.search(vectors, reach)
         codes = numbers[:, None] * len(self.index) + found
-        places = np.minimum(np.searchsorted(self.forbidden, codes), len(self.forbidden) - 1)
-        gone = (self.forbidden[places] == codes) & (found >= 0)
+        places = np.minimum(np.searchsorted(self.taboo, codes), len(self.taboo) - 1)
+        gone = (self.taboo[places] == codes) & (found >= 0)
         own = int((found == self.own[numbers][:, None]).sum(where=found >= 0))
         self.dropped["the anchor itself"] += own
         self.dropped["positive of the same anchor"] += int(gone.sum()) - own
@@ -281,39 +285,16 @@ class _Search:
 
     def _usable(self, scores: np.ndarray, found: np.ndarray, positives: np.ndarray) -> np.ndarray:
         """Say which candidates pass the bounds, and count the others by the first bound that they fail."""
-        options = self.options
-        bounds: dict[str, np.ndarray] = {}
-        if options.max_score is not None:
-            bounds["max_score"] = scores > options.max_score
-        if options.absolute_margin is not None:
-            bounds["absolute_margin"] = scores > positives - options.absolute_margin
-        if options.relative_margin is not None:
-            bounds["relative_margin"] = scores > positives - options.relative_margin * np.abs(positives)
-        if options.min_score is not None:
-            bounds["min_score"] = scores < options.min_score
+        fails = {
+            "max_score": lambda bound: scores > bound,
+            "absolute_margin": lambda margin: scores > positives - margin,
+            "relative_margin": lambda margin: scores > positives - margin * np.abs(positives),
+            "min_score": lambda bound: scores < bound,
+        }
         usable = found >= 0
-        for name, fails in bounds.items():
-            self.dropped[name] += int((usable & fails).sum())
-            usable = usable & ~fails
+        for name, fails_bound in fails.items():
+            if (bound := getattr(self.options, name)) is not None:
+                failed = usable & fails_bound(bound)
+                self.dropped[name] += int(failed.sum())
+                usable &= ~failed
         return usable
-
-
-def _rows(
-    first: list[str],
-    second: list[str],
-    candidates: list[str],
-    negatives: np.ndarray,
-    complete: np.ndarray,
-    output_format: str,
-) -> Dataset:
-    """Write negatives beside their pairs, in the order of the pairs."""
-    if output_format == "triplet":
-        pairs, columns = np.nonzero(negatives >= 0)
-        chosen = negatives[pairs, columns][:, None]
-    else:
-        pairs = np.flatnonzero(complete)
-        chosen = negatives[pairs]
-    width = chosen.shape[1]
-    names = ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns = {name: [candidates[place] for place in chosen[:, i]] for i, name in enumerate(names)}
-    return Dataset.from_dict({"sent0": [first[i] for i in pairs], "sent1": [second[i] for i in pairs], **columns})

@@ -40,17 +40,10 @@ _DATA = re.compile(r"data-[0-9a-f]{16}")
 #: A folder that holds only these may be written to: an interrupted save leaves some of them.
 _OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial|\.lock")
 _ENTRIES: dict[str, Any] = {
-    "model": str,
-    "revision": (str, type(None)),
-    "pooler": (str, type(None)),
-    "max_length": (int, type(None)),
-    "document_prompt": (str, type(None)),
-    "backend": str,
-    "truncate_dim": (int, type(None)),
-    "count": int,
-    "probe": list,
-    "data": str,
-    "digests": dict,
+    **dict.fromkeys(("model", "backend", "data"), str),
+    **dict.fromkeys(("revision", "pooler", "document_prompt"), (str, type(None))),
+    **dict.fromkeys(("max_length", "truncate_dim"), (int, type(None))),
+    **{"count": int, "probe": list, "digests": dict},
 }
 _DAMAGED = "Build the index again."
 
@@ -180,7 +173,6 @@ class SentenceIndex:
         show_progress_bar: bool = False,
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
-        # If a row far down a file is invalid, the sentences of the windows before it have been added.
         if isinstance(sentences, (str, os.PathLike)):
             texts = (row for _, row in stream_rows(sentences, column, self.kept))
         elif self.kept:
@@ -301,11 +293,8 @@ class SentenceIndex:
         among = np.ones(len(self), dtype=bool)
         for name, value in filters.items():
             if name not in self.kept:
-                raise ValueError(
-                    f"filter: the index has no column {name!r}; the columns kept when it was built: "
-                    f"{', '.join(map(repr, self.kept)) or 'none'}. Build it again and keep this column (--keep, in "
-                    "Python keep=[...])."
-                )
+                kept = ", ".join(map(repr, self.kept)) or "none"
+                raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
             among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
         return among
 
@@ -331,8 +320,7 @@ class SentenceIndex:
                 saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
                 if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
                     raise ValueError(
-                        f"{folder}: another process has changed this index since it was loaded, and saving would lose "
-                        "its sentences. Load the index and add to it again."
+                        f"{folder}: another process has changed this index since it was loaded: add again."
                     )
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
@@ -346,10 +334,7 @@ class SentenceIndex:
         except filelock.Timeout:
             raise ValueError(f"{folder}: another process is saving this index. Run the command again.") from None
         except (OSError, RuntimeError) as error:  # faiss raises the latter
-            raise ValueError(
-                f"cannot write the index to {folder}: {error}. Make room or name another folder; an index that was "
-                "there is as it was."
-            ) from error
+            raise ValueError(f"cannot write the index to {folder}, which is as it was: {error}. Make room.") from error
         self._saved = target, data
 
     def _describe(self) -> dict[str, Any]:
@@ -422,8 +407,11 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
     wrong = [name for name, kind in _ENTRIES.items() if not isinstance(described[name], kind)]
-    if wrong or not _DATA.fullmatch(described["data"]):
-        raise ValueError(f"{path}: damaged (no valid {', '.join(wrong or ['data'])}). {_DAMAGED}")
+    if not wrong:
+        wrong = ["data"] * (not _DATA.fullmatch(described["data"]))
+        wrong += ["probe"] * any(not isinstance(value, float) for value in described["probe"])
+    if wrong:
+        raise ValueError(f"{path}: damaged (no valid {', '.join(wrong)}). {_DAMAGED}")
     return described
 
 
@@ -450,18 +438,15 @@ def check_target(folder: str | os.PathLike) -> None:
 
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     """Refuse a model that does not give the embeddings of a saved index."""
-    built = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}"
-    try:
-        saved = np.array(described["probe"], dtype=np.float32).reshape(len(described["probe"]))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{folder / _DESCRIPTION}: damaged (the probe: {error}). {_DAMAGED}") from error
     probe = _encode_documents(model, [_PROBE], described["truncate_dim"])[0]
+    saved = np.array(described["probe"], dtype=np.float32)
     cosine = probe @ saved if len(probe) == len(saved) else float("nan")
     if not cosine >= _SAME:  # also where it is NaN
         name, pooler = getattr(model, "name_or_path", None), getattr(model, "pooler_type", None)
         raise ValueError(
-            f"{built}; {name!r} with pooler_type {pooler!r} is another model: its embedding of a sentence has "
-            f"{len(probe)} dimensions instead of {len(saved)}, or another direction (cosine {cosine:.4f})."
+            f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; {name!r} "
+            f"with pooler_type {pooler!r} is another model: its embedding of a sentence has {len(probe)} dimensions "
+            f"instead of {len(saved)}, or another direction (cosine {cosine:.4f})."
         )
 
 

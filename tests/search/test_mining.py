@@ -170,8 +170,8 @@ def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_negatives": 0}, "num_negatives must be at least 1, got 0"),
-        ({"range_min": -1}, "range_min must be at least 0, got -1"),
+        ({"num_negatives": 0}, "num_negatives must be at least 1 and range_min at least 0, got 0 and 0"),
+        ({"range_min": -1}, "range_min at least 0, got 1 and -1"),
         ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "raise range_max or lower range_min"),
         ({"relative_margin": float("nan")}, "scores and margins must be finite numbers"),
         ({"sampling_strategy": "best"}, "sampling_strategy must be one of top, random, got 'best'"),
