@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ..ops.finite import check_finite_texts
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 SAMPLING_STRATEGIES = ("top", "random")
-_WINDOW = 50_000  # texts that are encoded together
 #: Anchors that are searched together. It decides which random numbers a pair draws, so a change alters `"random"`.
 _BLOCK = 8192
 
@@ -210,16 +210,8 @@ def _number(texts: Iterable[str]) -> tuple[np.ndarray, dict[str, int]]:
 
 
 def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress_bar: bool) -> np.ndarray:
-    parts = [
-        np.asarray(encode(texts[start : start + _WINDOW], convert_to_numpy=True, show_progress_bar=show_progress_bar))
-        for start in range(0, len(texts), _WINDOW)
-    ]
-    vectors = np.concatenate(parts).astype(np.float32, copy=False)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise ValueError(
-            f"the embedding of {texts[int(finite.argmin())]!r:.80} is not finite: use a model in float32 or bfloat16"
-        )
+    vectors = np.asarray(encode(texts, convert_to_numpy=True, show_progress_bar=show_progress_bar), dtype=np.float32)
+    check_finite_texts(vectors, texts)
     return vectors
 
 
@@ -258,9 +250,8 @@ class _Search:
             pairs = np.flatnonzero(places[anchor_of] >= 0)
             rows = places[anchor_of[pairs]]
             usable = self._usable(block_scores[rows], found[rows], positive_scores[pairs, None])
-            keys = (
-                ~usable if self.options.sampling_strategy == "top" else np.where(usable, draw.random(usable.shape), 2)
-            )
+            keys = draw.random(usable.shape) if self.options.sampling_strategy == "random" else np.zeros(usable.shape)
+            keys[~usable] = 2
             columns = np.sort(np.argsort(keys, axis=1, kind="stable")[:, : self.options.num_negatives], axis=1)
             taken = np.take_along_axis(usable, columns, 1)
             negatives[pairs] = np.where(taken, np.take_along_axis(found[rows], columns, 1), -1)

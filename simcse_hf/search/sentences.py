@@ -279,14 +279,12 @@ class SentenceIndex:
             embeddings = np.atleast_2d(embeddings)
             if embeddings.ndim != 2 or embeddings.shape[1] != self.vectors.dim:
                 raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
-            embeddings = _unit(embeddings)
         else:
             single = isinstance(queries, str)
-            texts = [queries] if isinstance(queries, str) else list(queries)
             encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(texts, truncate_dim=self.truncate_dim, convert_to_numpy=True)
+            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
         check_finite(embeddings, "query {}")
-        return embeddings, single
+        return _unit(embeddings), single
 
     def _select(self, filters: Mapping[str, str]) -> np.ndarray:
         """Return whether the kept columns of each row hold some values."""
@@ -406,12 +404,10 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
     if not path.is_file() or path.is_symlink():
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
-    wrong = [name for name, kind in _ENTRIES.items() if not isinstance(described[name], kind)]
-    if not wrong:
-        wrong = ["data"] * (not _DATA.fullmatch(described["data"]))
-        wrong += ["probe"] * any(not isinstance(value, float) for value in described["probe"])
-    if wrong:
-        raise ValueError(f"{path}: damaged (no valid {', '.join(wrong)}). {_DAMAGED}")
+    valid = all(isinstance(described[name], kind) for name, kind in _ENTRIES.items())
+    valid = valid and _DATA.fullmatch(described["data"]) and all(isinstance(x, float) for x in described["probe"])
+    if not valid:
+        raise ValueError(f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}")
     return described
 
 
@@ -453,7 +449,7 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
 def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
     """Encode texts as the model encodes documents, with its prompt for them if it has one."""
     encode = getattr(model, "encode_document", model.encode)
-    return np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    return _unit(np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True)))
 
 
 def _unit(embeddings: np.ndarray) -> np.ndarray:

@@ -31,6 +31,7 @@ LONG_SIGNATURES = {
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
     "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
     "publishing/card.py:write_card": "the front matter that transformers' Trainer.create_model_card takes",
+    "search/sentences.py:SentenceIndex.build": "the texts, their embeddings and the settings of an index",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
 
