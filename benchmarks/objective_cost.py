@@ -16,7 +16,7 @@ from transformers import BertConfig
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.simcse import ContrastiveInputs, SimCSEObjective
+from simcse_hf.objectives.info_nce import ContrastiveInputs, SimCSEObjective
 
 from .harness import Report, machine, markdown, seconds_of
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     torch.manual_seed(0)
     step = time_step(BATCHES[0], options.repeats)
     report.save(machine=machine(), step_seconds_at_batch_64=round(step, 3), objectives={})
-    for name in (name for name in OBJECTIVES if not OBJECTIVES[name].shares_encoder_weights):
+    for name in (name for name in OBJECTIVES if not OBJECTIVES[name].reconstructs):
         costs = {}
         for batch in BATCHES:
             seconds = time_objective(name, batch, options.repeats)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import OBJECTIVES
-from ..objectives.info_nce import DEFAULT_TEMPERATURES, SIMILARITIES
+from ..objectives.base import DEFAULT_TEMPERATURES, SIMILARITIES
 from ..objectives.promptbert import DENOISINGS
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 

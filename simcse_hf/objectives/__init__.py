@@ -1,22 +1,17 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
-from .angle import AnglE
-from .barlow_twins import BarlowTwins
 from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, make_objective, objective_class, register
 from .contrastive_tension import ContrastiveTension
-from .cosent import CoSENT
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
+from .dimension_contrastive import BarlowTwins, VICReg
 from .esimcse import ESimCSE
-from .info_nce import InfoNCE
+from .info_nce import InfoNCE, SimCSEObjective
 from .is_bert import ISBERT
+from .labelled.nli import Softmax, SoftmaxSupCon, SupCon
+from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
-from .simcse import SimCSEObjective
-from .softmax import Softmax
-from .softmax_supcon import SoftmaxSupCon
-from .supcon import SupCon
 from .tsdae import TSDAE
-from .vicreg import VICReg
 
 __all__ = [
     "OBJECTIVES",

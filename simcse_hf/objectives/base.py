@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, cast
 
@@ -11,6 +11,13 @@ import torch
 from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+#: The default temperature of each similarity. SimCSE, Table D.1: 0.05 for the cosine; "N/A" is a dot product as it is.
+DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
+SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 
 
 class Encoder(Protocol):
@@ -72,8 +79,8 @@ class EncodedBatch:
     Args:
         embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds
             the anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
-            sentences than the widest row is filled up with zeros. If the objective limits `embedded_columns`, there
-            are only those.
+            sentences than the widest row is filled up with zeros. If the objective `reconstructs`, column 0 is
+            missing.
         inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
             `(batch, num_sentences - 1)`, `text_ids` of shape `(batch, num_sentences)` and `scores` of shape
@@ -92,6 +99,20 @@ class EncodedBatch:
     model: Encoder = cast(Encoder, _MissingEncoder())
     hidden_states: torch.Tensor | None = None
     lengths: np.ndarray | None = None
+
+    @property
+    def text_ids(self) -> torch.Tensor:
+        """The integers `(batch, num_sentences)` that are equal for equal texts.
+
+        Raises:
+            ValueError: If the collator did not add them.
+        """
+        if "text_ids" not in self.inputs:
+            raise ValueError(
+                "the batch has no text_ids, by which equal texts are recognized: make the collator with "
+                "ContrastiveCollator(tokenizer, add_text_ids=True)"
+            )
+        return self.inputs["text_ids"]
 
 
 @dataclass
@@ -115,13 +136,18 @@ class TrainingRows:
         """Whether the rows say how each hypothesis relates to its premise."""
         return self.dataset is not None and "relations" in self.dataset.column_names
 
+    @property
+    def global_batch(self) -> int:
+        """Rows in a batch of all processes."""
+        return self.batch_size * self.processes
+
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
 
     A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
     constructor after `dim` are its options, which `objective_options` of a run sets. An argument with the name of a
-    model setting (`temperature`, `similarity`, `hard_negative_weight`) receives that setting.
+    model setting (`temperature`, `similarity`, `hard_negative_weight`) receives that setting, if it is not `None`.
 
     The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
     (`_objective.safetensors`). `AutoModel` does not load them.
@@ -132,22 +158,17 @@ class Objective(nn.Module):
     - `papers` lists keys of `simcse_hf.publishing.card_training`. The first key is the paper of the method itself.
     - `defaults` maps names of training-script arguments to the paper's values, such as
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
-      YAML file sets the argument, and log which ones they used. They override the script's own defaults. Options of
-      the objective do not belong here: their defaults stand in the constructor.
-    - `supervised_defaults` replaces some of these values in supervised runs, where the paper has two kinds of runs.
+      YAML file sets the argument, and log which ones they used. They override the script's own defaults. `similarity`
+      is also the default of the constructor. The defaults of other options stand in the constructor.
     - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
     - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses),
       `"spans"` (of documents) or `"scored_pairs"` (two sentences and a score).
-    - `view` is the default view of single sentences, and `view_rate` its default rate, if that differs from the
-      view's own.
-    - `embedded_columns` are the columns of a row that the model embeds, by default all. The objective reads the tokens
-      of the others from `inputs`.
-    - `contrasts_rows` says whether the loss of a row depends on the other rows of its batch.
-    - `shares_encoder_weights` says whether modules of the objective hold weights of the encoder. FSDP cannot shard
-      such a model.
+    - `view` is the default view of single sentences with its rate, `None` for the view's own.
+    - `reconstructs` says that column 0 is the target of a reconstruction: the model embeds the other columns only, and
+      the loss of a row does not depend on the other rows.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`. An
       instance may set the latter.
 
@@ -158,16 +179,12 @@ class Objective(nn.Module):
     summary: ClassVar[str] = ""
     papers: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
-    supervised_defaults: ClassVar[dict[str, Any]] = {}
     supports_gradcache: bool = True
     encoders: int = 1
     num_views: int = 2
     rows: ClassVar[str] = "texts"
-    view: ClassVar[str] = "identity"
-    view_rate: ClassVar[float | None] = None
-    embedded_columns: ClassVar[slice] = slice(None)
-    contrasts_rows: ClassVar[bool] = True
-    shares_encoder_weights: ClassVar[bool] = False
+    view: ClassVar[tuple[str, float | None]] = ("identity", None)
+    reconstructs: ClassVar[bool] = False
     needs_hidden_states: bool = False
     needs_text_ids: bool = False
 
@@ -179,6 +196,11 @@ class Objective(nn.Module):
     def name(self) -> str:
         """The name that the class is registered under, or the name of the class."""
         return next((name for name, cls in OBJECTIVES.items() if cls is type(self)), type(self).__name__)
+
+    @classmethod
+    def default_similarity(cls) -> str:
+        """Return the similarity that the objective uses where none is set."""
+        return cls.defaults.get("similarity", "cosine")
 
     def attach(self, model: Encoder) -> None:
         """Take what the objective needs of the model, such as a momentum copy of the encoder.
@@ -229,10 +251,77 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def check_weight(name: str, value: float) -> None:
-    """Raise a `ValueError` that names the option unless the weight of a loss is finite and not negative."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and 0 or more, got {value}")
+def as_full_precision(embeddings: torch.Tensor) -> torch.Tensor:
+    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
+    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+
+
+def require(condition: object, message: str) -> None:
+    """Raise a ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "true or false": lambda value: isinstance(value, bool),
+    "an integer above 0": lambda value: isinstance(value, int) and value >= 1,
+    "a number above 0": lambda value: 0 < value < math.inf,
+    "a number of 0 or more": lambda value: 0 <= value < math.inf,
+    "a finite number": lambda value: math.isfinite(value),
+}
+
+
+def check_options(kind: str, **options: Any) -> None:
+    """Check that options of an objective have values of some kind.
+
+    Args:
+        kind (`str`): What they must be: one of `_KINDS`.
+        **options (`Any`): The options. `None` stands for an option that is not set.
+
+    Raises:
+        ValueError: If one is something else. The message names the option.
+    """
+    for name, value in options.items():
+        is_number = isinstance(value, (int, float)) and isinstance(value, bool) == (kind == "true or false")
+        require(value is None or (is_number and _KINDS[kind](value)), f"{name} must be {kind}, got {value!r}")
+
+
+def check_similarity(similarity: str, temperature: float | None) -> tuple[str, float]:
+    """Check a similarity and a temperature, and fill in the default temperature of the similarity.
+
+    Args:
+        similarity (`str`): `"cosine"` or `"dot"`.
+        temperature (`float`, *optional*): The temperature, or `None` for `DEFAULT_TEMPERATURES[similarity]`.
+
+    Returns:
+        `tuple[str, float]`: The similarity and the temperature.
+
+    Raises:
+        ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
+    """
+    require(similarity in SIMILARITIES, f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+    if temperature is None:
+        temperature = DEFAULT_TEMPERATURES[similarity]
+        if similarity != "cosine":
+            logger.info(f"The temperature is {temperature}, the default for similarity {similarity!r}.")
+    check_options("a number above 0", temperature=temperature)
+    return similarity, temperature
+
+
+def check_columns(rows: TrainingRows, most: int, advice: str) -> None:
+    """Refuse training rows with relations or with too many sentences.
+
+    Args:
+        rows (`TrainingRows`): The training data.
+        most (`int`): The most sentences of a row that the objective reads.
+        advice (`str`): The rest of the message: why it reads no more, and what to give.
+
+    Raises:
+        ValueError: If a row has relations or more sentences.
+    """
+    found = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+    fits = rows.num_sentences <= most and not rows.has_relations
+    require(fits, f"the training data has rows with {found}, but {advice}")
 
 
 def total_and_parts(
@@ -264,11 +353,11 @@ def register(name: str, objective: type[Objective]) -> None:
     Raises:
         ValueError: If another class has the name.
     """
-    if OBJECTIVES.setdefault(name, objective) is not objective:
-        raise ValueError(
-            f"objective {name!r} is already registered: {OBJECTIVES[name].__name__}. Choose another name for "
-            f"{objective.__name__}"
-        )
+    known = OBJECTIVES.setdefault(name, objective)
+    message = (
+        f"objective {name!r} is already registered: {known.__name__}. Choose another name for {objective.__name__}"
+    )
+    require(known is objective, message)
 
 
 def objective_class(name: str) -> type[Objective]:
@@ -283,8 +372,7 @@ def objective_class(name: str) -> type[Objective]:
     Raises:
         ValueError: If no objective has this name.
     """
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
+    require(name in OBJECTIVES, f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
     return OBJECTIVES[name]
 
 
@@ -295,7 +383,7 @@ def make_objective(name: str, dim: int, settings: Mapping[str, Any], options: Ma
         name (`str`): The name that it was registered under.
         dim (`int`): Embedding size.
         settings (`Mapping[str, Any]`): Settings of the model. The constructor receives those that it has an argument
-            for.
+            for and that are not `None`.
         options (`Mapping[str, Any]`): Options of the objective. They override the settings.
 
     Returns:
@@ -306,8 +394,8 @@ def make_objective(name: str, dim: int, settings: Mapping[str, Any], options: Ma
     """
     cls = objective_class(name)
     arguments = [argument for argument in inspect.signature(cls).parameters if argument != "dim"]
-    unknown = sorted(set(options) - set(arguments))
-    if unknown:
-        known = ", ".join(arguments) or "none"
-        raise ValueError(f"objective {name!r} has no option {', '.join(unknown)}; its options are: {known}")
-    return cls(dim, **{argument: settings[argument] for argument in arguments if argument in settings} | dict(options))
+    unknown = ", ".join(sorted(set(options) - set(arguments)))
+    known = ", ".join(arguments) or "none"
+    require(not unknown, f"objective {name!r} has no option {unknown}; its options are: {known}")
+    given = {argument: settings[argument] for argument in arguments if settings.get(argument) is not None}
+    return cls(dim, **given | dict(options))

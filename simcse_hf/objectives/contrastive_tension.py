@@ -6,8 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import EncodedBatch, Objective, TrainingRows
-from .info_nce import as_full_precision
+from .base import (
+    EncodedBatch,
+    Objective,
+    TrainingRows,
+    as_full_precision,
+    check_columns,
+    check_options,
+    require,
+)
 
 
 class ContrastiveTension(Objective):
@@ -54,29 +61,20 @@ class ContrastiveTension(Objective):
 
     def __init__(self, dim: int, negatives_per_positive: int = 7) -> None:
         super().__init__(dim)
-        if (
-            isinstance(negatives_per_positive, bool)
-            or not isinstance(negatives_per_positive, int)
-            or negatives_per_positive < 1
-        ):
-            raise ValueError(f"negatives_per_positive must be an integer above 0, got {negatives_per_positive!r}")
+        check_options("an integer above 0", negatives_per_positive=negatives_per_positive)
         self.negatives_per_positive = negatives_per_positive
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with hard negatives, and batches with fewer than K other rows."""
-        if rows.num_sentences > 2 or rows.has_relations:
-            columns = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
-            raise ValueError(
-                f"the training data has rows with {columns}, but objective 'contrastive_tension' takes its negatives "
-                "from other rows: give single sentences or pairs"
-            )
-        batch = rows.batch_size * rows.processes
-        if batch <= self.negatives_per_positive:
-            raise ValueError(
-                f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
-                f"{batch - 1} other rows: raise per_device_train_batch_size, or set negatives_per_positive to at most "
-                f"{batch - 1}"
-            )
+        advice = "takes its negatives from other rows: give single sentences or pairs"
+        check_columns(rows, 2, f"objective 'contrastive_tension' {advice}")
+        batch = rows.global_batch
+        require(
+            batch > self.negatives_per_positive,
+            f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
+            f"{batch - 1} other rows: raise per_device_train_batch_size, or set negatives_per_positive to at most "
+            f"{batch - 1}",
+        )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""

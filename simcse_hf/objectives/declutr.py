@@ -6,8 +6,16 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import EncodedBatch, Encoder, Objective, TrainingRows
-from .info_nce import as_full_precision
+from .base import (
+    EncodedBatch,
+    Encoder,
+    Objective,
+    TrainingRows,
+    as_full_precision,
+    check_options,
+    check_similarity,
+    require,
+)
 
 
 class DeCLUTR(Objective):
@@ -62,20 +70,15 @@ class DeCLUTR(Objective):
     def __init__(
         self,
         dim: int,
-        temperature: float = 0.05,
+        temperature: float | None = None,
         anchors: int = 1,
         positives: int | None = None,
         max_span: int | None = None,
         min_span: int | None = None,
     ) -> None:
         super().__init__(dim)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
-        numbers = {"anchors": anchors, "positives": positives, "max_span": max_span, "min_span": min_span}
-        for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        self.temperature = temperature
+        check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
+        self.temperature = check_similarity("cosine", temperature)[1]
         self.anchors = anchors
         self.positives = positives
 
@@ -93,17 +96,16 @@ class DeCLUTR(Objective):
         fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
         if self.positives is not None:
             fits = columns == self.anchors * (1 + self.positives)
-        if not fits:
-            positives = "one or more positives" if self.positives is None else f"{self.positives} positive(s)"
-            raise ValueError(
-                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training "
-                f"rows hold {columns} texts: give pairs or spans of documents, or change its options anchors and "
-                "positives"
-            )
-        if rows.batch_size * rows.processes * self.anchors == 1:
-            raise ValueError(
-                "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
-            )
+        positives = "one or more positives" if self.positives is None else f"{self.positives} positive(s)"
+        require(
+            fits,
+            f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training rows "
+            f"hold {columns} texts: give pairs or spans of documents, or change its options anchors and positives",
+        )
+        require(
+            rows.global_batch * self.anchors > 1,
+            "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size",
+        )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean loss of this process's views, as a scalar."""

@@ -8,11 +8,10 @@ from torch import nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..ops.distributed import mean_over_processes
-from .base import EncodedBatch, Encoder
-from .info_nce import as_full_precision
+from .base import EncodedBatch, Encoder, as_full_precision, check_options, require
+from .dimension_contrastive import GlobalBatchNorm
+from .info_nce import ContrastiveInputs, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
-from .projector import GlobalBatchNorm
-from .simcse import ContrastiveInputs, SimCSEObjective
 
 
 class DiffCSE(SimCSEObjective):
@@ -68,8 +67,8 @@ class DiffCSE(SimCSEObjective):
     def __init__(
         self,
         dim: int,
-        temperature: float = 0.05,
-        similarity: str = "cosine",
+        temperature: float | None = None,
+        similarity: str | None = None,
         hard_negative_weight: float = 0.0,
         replaced_weight: float = 0.005,
         mask_ratio: float = 0.3,
@@ -77,10 +76,8 @@ class DiffCSE(SimCSEObjective):
         projector: bool = True,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        if not replaced_weight > 0:
-            raise ValueError(f"replaced_weight must be above 0, got {replaced_weight}")
-        if not 0 < mask_ratio < 1:
-            raise ValueError(f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
+        check_options("a number above 0", replaced_weight=replaced_weight)
+        require(0 < mask_ratio < 1, f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
@@ -108,21 +105,23 @@ class DiffCSE(SimCSEObjective):
         """
         source = self.generator or model.name_or_path
         masked_lm, tokenizer = _load_generator(source)
-        if masked_lm.config.vocab_size != model.config.vocab_size:
-            raise ValueError(
-                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
-                f"one of {model.config.vocab_size}: choose a generator with the model's tokenizer"
-            )
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"the tokenizer of the generator {source} has no mask token: choose a masked-LM")
+        require(
+            masked_lm.config.vocab_size == model.config.vocab_size,
+            f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has one "
+            f"of {model.config.vocab_size}: choose a generator with the model's tokenizer",
+        )
+        require(
+            tokenizer.mask_token_id is not None,
+            f"the tokenizer of the generator {source} has no mask token: choose a masked-LM",
+        )
         self.discriminator = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
-        if width != self.dim or not isinstance(getattr(self.discriminator, "embeddings", None), nn.Module):
-            raise ValueError(
-                "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, "
-                f"but that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding "
-                f"has size {self.dim}: choose another encoder"
-            )
+        require(
+            width == self.dim and isinstance(getattr(self.discriminator, "embeddings", None), nn.Module),
+            "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, but "
+            f"that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding has size "
+            f"{self.dim}: choose another encoder",
+        )
         pooler = getattr(self.discriminator, "pooler", None)
         if pooler is not None:  # no loss reaches it
             pooler.requires_grad_(False)
@@ -177,8 +176,7 @@ class DiffCSE(SimCSEObjective):
 def _load_generator(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a frozen masked-LM and its tokenizer, or raise a ValueError that says what is missing."""
     advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
-    if not source:
-        raise ValueError(f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
+    require(source, f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
     try:
         return load_masked_lm(source), AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:

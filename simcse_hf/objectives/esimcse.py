@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from ..ops.distributed import gather_rows
-from .base import EncodedBatch, Encoder, TrainingRows
-from .info_nce import as_full_precision
-from .simcse import ContrastiveInputs, SimCSEObjective
+from .base import EncodedBatch, Encoder, TrainingRows, as_full_precision, check_options, require
+from .info_nce import ContrastiveInputs, SimCSEObjective
 
 
 class ESimCSE(SimCSEObjective):
@@ -43,12 +42,11 @@ class ESimCSE(SimCSEObjective):
     )
     papers = ("esimcse", "simcse")
     supports_gradcache = False
-    view = "repeat_words"
+    view = ("repeat_words", None)
     #: Section 4.1 of the paper, for bert-base-uncased.
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "cls",
         "mlp_only_train": True,
-        "view": "repeat_words",
         "per_device_train_batch_size": 64,
         "learning_rate": 3e-5,
         "num_train_epochs": 1,
@@ -60,17 +58,15 @@ class ESimCSE(SimCSEObjective):
     def __init__(
         self,
         dim: int,
-        temperature: float = 0.05,
-        similarity: str = "cosine",
+        temperature: float | None = None,
+        similarity: str | None = None,
         hard_negative_weight: float = 0.0,
         momentum: float = 0.995,
         queue_size: int = 160,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
-        if not isinstance(queue_size, int) or queue_size < 1:
-            raise ValueError(f"queue_size must be an integer above 0, got {queue_size!r}")
+        require(0 <= momentum < 1, f"momentum must be at least 0 and below 1, got {momentum}")
+        check_options("an integer above 0", queue_size=queue_size)
         self.momentum = momentum
         self.momentum_encoder: nn.Module | None = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
@@ -95,14 +91,13 @@ class ESimCSE(SimCSEObjective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse a batch that is larger than the queue, and what [`SimCSEObjective`] refuses."""
         super().check(rows)
-        batch = rows.batch_size * rows.processes
-        if batch > len(self.queue):
-            raise ValueError(
-                f"queue_size is {len(self.queue)}, but a batch has {batch} texts (per_device_train_batch_size="
-                f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
-                f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are "
-                f"{5 * batch // 2})"
-            )
+        batch = rows.global_batch
+        require(
+            batch <= len(self.queue),
+            f"queue_size is {len(self.queue)}, but a batch has {batch} texts (per_device_train_batch_size="
+            f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
+            f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are {5 * batch // 2})",
+        )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""

@@ -1,50 +1,20 @@
-"""InfoNCE, SimCSE's loss: in-batch negatives, hard negatives and their weight."""
+"""InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
 import math
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-from transformers.utils import logging
+from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_rows, world
-from .chunked_info_nce import Candidates, chunked_loss, plain_loss
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
 
-logger = logging.get_logger(__name__)
-
-#: The default temperature of each similarity. SimCSE, Table D.1: 0.05 for the cosine; "N/A" is a dot product as it is.
-DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
-SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
-#: Above this number of logits the loss is computed in chunks.
-PLAIN_LOGITS = 2**20
-
-
-def as_full_precision(embeddings: torch.Tensor) -> torch.Tensor:
-    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
-
-
-def resolve_temperature(temperature: float | None, similarity: str) -> float:
-    """Check a temperature and a similarity, and fill in the default temperature of the similarity.
-
-    Args:
-        temperature (`float`, *optional*): The temperature, or `None` for `DEFAULT_TEMPERATURES[similarity]`.
-        similarity (`str`): `"cosine"` or `"dot"`.
-
-    Returns:
-        `float`: The temperature.
-
-    Raises:
-        ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
-    """
-    if similarity not in DEFAULT_TEMPERATURES:
-        raise ValueError(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
-    if temperature is None:
-        temperature = DEFAULT_TEMPERATURES[similarity]
-        if similarity != "cosine":
-            logger.info(f"The temperature is {temperature}, the default for similarity {similarity!r}.")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    return temperature
+#: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
+#: computed in blocks, and again in the backward pass.
+CHUNK_LOGITS = 2**23
 
 
 class InfoNCE(nn.Module):
@@ -70,8 +40,8 @@ class InfoNCE(nn.Module):
     arXiv:2407.15831) when it mines. Here the similarities are those of the embeddings in the loss.
 
     Each term is computed as softplus(logsumexp over the others of (s_other - s_positive)). Its gradient stays accurate
-    in float32 when the loss is nearly 0 and softmax(positive) rounds to 1. Large batches are computed in chunks:
-    memory then grows with the number of embeddings instead of its square, and the loss can be differentiated once.
+    in float32 when the loss is nearly 0 and softmax(positive) rounds to 1. Large batches are computed in blocks of
+    rows, so memory grows with the number of embeddings instead of its square.
 
     Args:
         temperature (`float`, *optional*): tau, above 0. Defaults to 0.05 for the cosine and to 1 for the dot product,
@@ -79,14 +49,12 @@ class InfoNCE(nn.Module):
         similarity (`str`, *optional*, defaults to `"cosine"`): `"cosine"` or `"dot"`.
         hard_negative_weight (`float`, *optional*, defaults to `0.0`): The *logarithm* of alpha, which is added to the
             logits of a row's own hard negatives, as in the reference implementation.
-        hard_negative_alpha (`float`, *optional*): alpha itself, above 0, instead of `hard_negative_weight`.
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well.
         false_negative_margin (`float`, *optional*): m, in units of the similarity, not divided by the temperature. By
             default every candidate counts.
 
     Raises:
-        ValueError: If the temperature or alpha is not above 0, the similarity is unknown, both weight and alpha are
-            given, or the margin is not finite.
+        ValueError: If an argument is not valid. The message names it.
     """
 
     def __init__(
@@ -94,145 +62,108 @@ class InfoNCE(nn.Module):
         temperature: float | None = None,
         similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
-        hard_negative_alpha: float | None = None,
         symmetric: bool = False,
         false_negative_margin: float | None = None,
     ):
         super().__init__()
-        self.temperature = resolve_temperature(temperature, similarity)
-        self.similarity = similarity
-        self.hard_negative_weight = log_weight(hard_negative_weight, hard_negative_alpha)
+        self.similarity, self.temperature = check_similarity(similarity, temperature)
+        check_options("true or false", symmetric=symmetric)
+        numbers = {"hard_negative_weight": hard_negative_weight, "false_negative_margin": false_negative_margin}
+        check_options("a finite number", **numbers)
+        self.hard_negative_weight = hard_negative_weight
         self.symmetric = symmetric
-        if false_negative_margin is not None and not math.isfinite(false_negative_margin):
-            raise ValueError(f"false_negative_margin must be a finite number, got {false_negative_margin}")
-        self._logit_margin = None if false_negative_margin is None else false_negative_margin / self.temperature
+        self.false_negative_margin = false_negative_margin
 
     def forward(
         self,
-        anchors: torch.Tensor,
-        positives: torch.Tensor,
-        negatives: torch.Tensor | None = None,
-        first_positive: int = 0,
+        embeddings: torch.Tensor,
         *,
-        all_anchors: torch.Tensor | None = None,
+        gather: bool = False,
         extra_negatives: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the mean loss of the anchors and, with `symmetric`, of their positives.
+        """Compute the mean loss of column 0 against column 1, with the further columns as hard negatives.
 
         Args:
-            anchors (`torch.Tensor`): Embeddings of shape `(n, dim)`.
-            positives (`torch.Tensor`): Embeddings of shape `(N, dim)` with N >= n. The positives of the anchors start
-                at row `first_positive`: with several processes, each has its own anchors and all positives.
-            negatives (`torch.Tensor`, *optional*): Hard negatives of shape `(N, k, dim)`, k for each row.
-            first_positive (`int`, *optional*, defaults to `0`): Row of the first anchor's positive.
-            all_anchors (`torch.Tensor`, *optional*): The anchors of all positives, of shape `(N, dim)`. Required with
-                `symmetric` if N > n.
+            embeddings (`torch.Tensor`): This process's rows, of shape `(n, 2 + k, dim)`.
+            gather (`bool`, *optional*, defaults to `False`): Whether the candidates are the rows of all processes. In
+                evaluation each process uses its own.
             extra_negatives (`torch.Tensor`, *optional*): Candidates of shape `(q, dim)` that are nobody's positive,
                 such as a queue.
-            text_ids (`torch.Tensor`, *optional*): Integers of shape `(N, 2 + k)`, equal for equal texts: the ids of
-                the anchor, the positive and the hard negatives of each row. A candidate with the text of the anchor or
-                of its positive is left out, so that a repeated text is no negative of itself. Extra negatives are
-                never left out.
+            text_ids (`torch.Tensor`, *optional*): Integers of shape `(n, 2 + k)`, equal for equal texts. A candidate
+                with the text of the anchor or of its positive is left out, so that a repeated text is no negative of
+                itself. Extra negatives are never left out.
 
         Returns:
             `torch.Tensor`: A scalar in float32 or wider. Loss and gradient of an anchor with a single candidate are 0.
 
         Raises:
-            ValueError: If the shapes do not fit together.
+            ValueError: If `text_ids` does not have one number for each text.
         """
-        n, total = len(anchors), len(positives)
-        if first_positive + n > total:
-            raise ValueError(f"{n} anchors from row {first_positive} need {first_positive + n} positives, got {total}")
-        if negatives is not None and len(negatives) != total:
-            raise ValueError(f"there are {total} positives, and negatives of {len(negatives)} rows: give both per row")
-        per_row = 0 if negatives is None else negatives.shape[1]
-        if text_ids is not None and text_ids.shape != (total, 2 + per_row):
-            raise ValueError(f"text_ids must be {(total, 2 + per_row)}, one per text, got {tuple(text_ids.shape)}")
-        if self.symmetric and all_anchors is None:
-            all_anchors = anchors
-        if self.symmetric and all_anchors is not None and len(all_anchors) != total:
-            raise ValueError(f"{total} positives and {len(all_anchors)} anchors: symmetric needs all_anchors")
-        # The columns of the logits are blocks: positives, then anchors if symmetric, hard negatives, extra negatives.
-        # Two rows with two hard negatives each: p0 p1 | n00 n01 n10 n11. Row 1 has its positive in column 1 and its
-        # own hard negatives in columns 2 + 1 * 2 + {0, 1} = 4 and 5.
-        positive_rows = first_positive + torch.arange(n, device=anchors.device)
-        blocks = [positives]
-        if all_anchors is not None and self.symmetric:
-            blocks.append(all_anchors)
-        num_views = len(blocks)
-        if negatives is not None and per_row:
-            blocks.append(negatives.flatten(0, 1))
-        weighted = None
-        if per_row and self.hard_negative_weight:
-            weighted = (
-                num_views * total
-                + positive_rows[:, None] * per_row
-                + torch.arange(per_row, device=positive_rows.device)
-            )
-        query_ids = column_ids = None
+        rows, columns = embeddings.shape[:2]
         if text_ids is not None:
-            query_ids = text_ids[first_positive : first_positive + n, :2]
-            column_ids = torch.cat([*[text_ids[:, 1], text_ids[:, 0]][:num_views], text_ids[:, 2:].flatten()])
-        if extra_negatives is not None:
-            blocks.append(extra_negatives)
-
-        def mean_loss(queries: torch.Tensor, columns: torch.Tensor, left_out: torch.Tensor | None) -> torch.Tensor:
-            roles = (columns, left_out, weighted, self.hard_negative_weight, query_ids, column_ids)
-            candidates = Candidates(*roles, self._logit_margin)
-            return self._mean(queries, blocks, candidates)
-
-        if not self.symmetric:
-            return mean_loss(anchors, positive_rows, None)
-        # A query is a candidate of the others but not of itself: anchor i stands in column total + i.
-        forth = mean_loss(anchors, positive_rows, positive_rows + total)
-        back = mean_loss(positives[first_positive : first_positive + n], positive_rows + total, positive_rows)
-        return (forth + back) / 2
-
-    def of_columns(
-        self,
-        embeddings: torch.Tensor,
-        *,
-        gather: bool,
-        extra_negatives: torch.Tensor | None = None,
-        text_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Compute the loss of column 0 against column 1, with the further columns as hard negatives.
-
-        With `gather`, 2 processes of 3 rows each: process 1 has anchors 3 to 5 and gathers the positives of rows 0 to
-        5, so its first positive is row 1 * 3 = 3.
-
-        Args:
-            embeddings (`torch.Tensor`): This process's rows, of shape `(n, 2 + k, dim)`.
-            gather (`bool`): Whether to use the rows of all processes. In evaluation each process uses its own.
-            extra_negatives (`torch.Tensor`, *optional*): See [`forward`].
-            text_ids (`torch.Tensor`, *optional*): See [`forward`]; of this process's rows.
-
-        Returns:
-            `torch.Tensor`: A scalar.
-        """
-        anchors, first = embeddings[:, 0], 0
-        shared = embeddings if self.symmetric else embeddings[:, 1:]  # with symmetric, anchors are candidates too
+            message = f"text_ids must be {(rows, columns)}, one per text, got {tuple(text_ids.shape)}"
+            require(text_ids.shape == (rows, columns), message)
+        # The candidates of a row stand side by side: with two hard negatives p0 n00 n01 p1 n10 n11, so those of row 1
+        # start in column 1 * 3. With several processes, the rows of this one start at row rank * rows.
+        start, first = 0 if self.symmetric else 1, world()[0] * rows if gather else 0
+        candidates, candidate_ids = embeddings[:, start:], None if text_ids is None else text_ids[:, start:]
         if gather:
-            first = world()[0] * len(anchors)
-            shared = gather_rows(shared)
-            text_ids = text_ids if text_ids is None else gather_rows(text_ids)
-        all_anchors, candidates = (shared[:, 0], shared[:, 1:]) if self.symmetric else (None, shared)
-        return self(
-            anchors,
-            candidates[:, 0],
-            candidates[:, 1:] if candidates.shape[1] > 1 else None,
-            first_positive=first,
-            all_anchors=all_anchors,
-            extra_negatives=extra_negatives,
-            text_ids=text_ids,
-        )
+            candidates = gather_rows(candidates)
+            candidate_ids = None if candidate_ids is None else gather_rows(candidate_ids.contiguous())
+        width = columns - start
+        own = width * torch.arange(first, first + rows, device=embeddings.device)[:, None]
+        hard_negatives = own + torch.arange(2 - start, width, device=own.device)
+        queries = [embeddings[:, 0], own, hard_negatives, *([] if text_ids is None else [text_ids[:, :2]])]
+        if self.symmetric:  # the pair of row 1 is a1 p1 in columns 4 5: a1 looks for 5 and skips 4, p1 looks for 4
+            pair = torch.cat([own, own + 1], dim=1)
+            queries = [torch.cat([x, x]) for x in queries]
+            queries[:2] = [embeddings[:, :2].transpose(0, 1).flatten(0, 1), torch.cat([pair.flip(1), pair])]
+        with torch.autocast(embeddings.device.type, enabled=False):
+            pool = as_full_precision(candidates).flatten(0, 1)
+            pool = self._prepare(pool if extra_negatives is None else torch.cat([pool, extra_negatives]))
+            ids = None if candidate_ids is None else candidate_ids.flatten()
+            size = -(-CHUNK_LOGITS // len(pool))
+            if size >= len(queries[0]):
+                return self._terms(pool, ids, *queries).mean()
+            parts = zip(*(x.split(size) for x in queries), strict=True)
+            options = {"use_reentrant": False, "preserve_rng_state": False}
+            return torch.cat([checkpoint(self._terms, pool, ids, *part, **options) for part in parts]).mean()
 
-    def _mean(self, queries: torch.Tensor, blocks: list[torch.Tensor], candidates: Candidates) -> torch.Tensor:
-        compute = chunked_loss if len(queries) * sum(map(len, blocks)) > PLAIN_LOGITS else plain_loss
-        with torch.autocast(queries.device.type, enabled=False):
-            queries, *blocks = map(as_full_precision, (queries, *blocks))
-            return compute(queries, blocks, candidates, self.temperature, self.similarity == "cosine")
+    def _terms(
+        self,
+        candidates: torch.Tensor,
+        candidate_ids: torch.Tensor | None,
+        queries: torch.Tensor,
+        excluded: torch.Tensor,
+        hard_negatives: torch.Tensor,
+        query_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the losses of some queries.
+
+        `excluded` are the columns of a query that are no negatives: its positive and then, perhaps, the query itself.
+        """
+        queries = self._prepare(queries) / self.temperature
+        positive = (queries * candidates.index_select(0, excluded[:, 0])).sum(1, keepdim=True)
+        # Not -inf: if every other candidate of a query is left out, its loss is 0, and so is its gradient (not NaN).
+        others, nothing = (queries @ candidates.T).sub_(positive), torch.finfo(queries.dtype).min
+        left_out = None  # the weights below change the logits, but not which candidates are false negatives
+        if self.false_negative_margin is not None:
+            left_out = others > self.false_negative_margin / self.temperature
+        if self.hard_negative_weight:
+            weight = others.new_full((), self.hard_negative_weight).expand(hard_negatives.shape)
+            others.scatter_add_(1, hard_negatives, weight)
+        if left_out is not None:
+            others.masked_fill_(left_out, nothing)
+        if candidate_ids is not None and query_ids is not None:
+            for ids in query_ids.unbind(1):  # extra negatives, the columns after those with ids, always count
+                others[:, : len(candidate_ids)].masked_fill_(ids[:, None] == candidate_ids, nothing)
+        others.scatter_(1, excluded, nothing)
+        return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
+
+    def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:
+        embeddings = as_full_precision(embeddings)
+        return F.normalize(embeddings, dim=-1) if self.similarity == "cosine" else embeddings
 
 
 def log_weight(weight: float, alpha: float | None) -> float:
@@ -248,13 +179,129 @@ def log_weight(weight: float, alpha: float | None) -> float:
     Raises:
         ValueError: If alpha is not above 0, or both are given.
     """
-    if alpha is None:
-        return weight
-    if weight:
-        raise ValueError(
-            f"hard_negative_weight ({weight}) and hard_negative_alpha ({alpha}) are both given: give one, "
-            "not both (alpha = exp(hard_negative_weight))"
+    check_options("a number above 0", hard_negative_alpha=alpha)
+    message = f"hard_negative_weight ({weight}) and hard_negative_alpha ({alpha}) are both given: give one, not both"
+    require(alpha is None or not weight, f"{message} (alpha = exp(hard_negative_weight))")
+    return weight if alpha is None else math.log(alpha)
+
+
+@dataclass
+class ContrastiveInputs:
+    """The inputs of InfoNCE at the full embedding size.
+
+    Args:
+        embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`.
+        queue (`torch.Tensor`, *optional*): Embeddings of earlier batches, of shape `(q, dim)`, which are negatives of
+            every anchor.
+        text_ids (`torch.Tensor`, *optional*): Integers of shape `(batch, num_sentences)`, equal for equal texts.
+        other_losses (`dict[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths of
+            [`Matryoshka`].
+    """
+
+    embeddings: torch.Tensor
+    queue: torch.Tensor | None = None
+    text_ids: torch.Tensor | None = None
+    other_losses: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class SimCSEObjective(Objective):
+    """[`InfoNCE`] of column 0 against column 1, with the further columns as hard negatives.
+
+    SimCSE (Gao et al. 2021, arXiv:2104.08821), Eq. 1, 4, 5 and 8. A row may have any number of hard negatives of any
+    label: one contradiction in the paper, or a contradiction and a neutral hypothesis (Table 7).
+
+    A subclass that adds a queue, changes the embeddings or adds a loss overrides [`prepare`]. It is called once per
+    step and the loss once per width, so [`Matryoshka`] runs a second encoder only once.
+
+    Args:
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*): See [`InfoNCE`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well (NT-Xent;
+            SimCLR, arXiv:2002.05709, Eq. 1).
+        mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
+            as the anchor or its positive.
+        false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
+            positive by more than this; see [`InfoNCE`].
+
+    Raises:
+        ValueError: If an argument is not valid.
+    """
+
+    summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
+    papers: ClassVar[tuple[str, ...]] = ("simcse",)
+
+    def __init__(
+        self,
+        dim: int,
+        temperature: float | None = None,
+        similarity: str | None = None,
+        hard_negative_weight: float = 0.0,
+        symmetric: bool = False,
+        mask_duplicates: bool = False,
+        false_negative_margin: float | None = None,
+    ):
+        super().__init__(dim)
+        check_options("true or false", mask_duplicates=mask_duplicates)
+        similarity = similarity or self.default_similarity()
+        self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        self.needs_text_ids = mask_duplicates
+
+    def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with relations, and batches without negatives.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If the rows have relations, or if a batch consists of one pair.
+        """
+        require(
+            not rows.has_relations,
+            f"the training rows have relations, which objective {self.name!r} does not read: train it on single "
+            "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)",
         )
-    if not alpha > 0:
-        raise ValueError(f"hard_negative_alpha must be above 0, got {alpha}")
-    return math.log(alpha)
+        require(
+            rows.global_batch > 1 or rows.num_sentences > 2,
+            "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size",
+        )
+
+    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+        """Collect the inputs of the loss, with any encoder passes and state updates of a training step.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `ContrastiveInputs`: The inputs of [`loss_at`].
+
+        Raises:
+            ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
+        """
+        if not self.needs_text_ids:
+            return ContrastiveInputs(batch.embeddings)
+        return ContrastiveInputs(batch.embeddings, text_ids=batch.text_ids)
+
+    def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
+        """Compute InfoNCE of the leading dimensions.
+
+        Args:
+            inputs (`ContrastiveInputs`): What [`prepare`] returned.
+            dim (`int`): The number of leading dimensions.
+
+        Returns:
+            `torch.Tensor`: A scalar.
+        """
+        return self.info_nce(
+            inputs.embeddings[..., :dim],
+            gather=self.training,
+            extra_negatives=None if inputs.queue is None else inputs.queue[:, :dim],
+            text_ids=inputs.text_ids,
+        )
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Compute the loss; see [`Objective.forward`]."""
+        inputs = self.prepare(batch)
+        loss = self.loss_at(inputs, self.dim)
+        return {"info_nce": loss, **inputs.other_losses} if inputs.other_losses else loss

@@ -9,8 +9,7 @@ from torch import nn
 
 from ..ops.distributed import gather_rows, sum_over_processes, world
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows
-from .info_nce import as_full_precision
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_columns, require
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code
@@ -94,24 +93,21 @@ class ISBERT(Objective):
 
     def attach(self, model: Encoder) -> None:
         """Refuse leading dimensions (Matryoshka) of the n-gram features."""
-        if self.ngrams is None and self.dim != model.config.hidden_size:
-            raise ValueError(
-                f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
-                "matryoshka_dims, or with another pooler_type"
-            )
+        require(
+            self.ngrams is not None or self.dim == model.config.hidden_size,
+            f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
+            "matryoshka_dims, or with another pooler_type",
+        )
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""
-        if rows.num_sentences > 1 or rows.has_relations:
-            raise ValueError(
-                f"the training data has rows of {rows.num_sentences} sentences, but objective 'is_bert' learns from "
-                "single ones, without positives and negatives: give one text column"
-            )
-        if rows.batch_size * rows.processes < 2:
-            raise ValueError(
-                "objective 'is_bert' compares the tokens of a sentence with other sentences, and a batch of 1 has "
-                "none: raise per_device_train_batch_size to at least 2"
-            )
+        advice = "learns from single ones, without positives and negatives: give one text column"
+        check_columns(rows, 1, f"objective 'is_bert' {advice}")
+        require(
+            rows.global_batch > 1,
+            "objective 'is_bert' compares the tokens of a sentence with other sentences, and a batch of 1 has none: "
+            "raise per_device_train_batch_size to at least 2",
+        )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import nn
 
-from .base import EncodedBatch, Encoder, TrainingRows
-from .simcse import ContrastiveInputs, SimCSEObjective
+from .base import EncodedBatch, Encoder, TrainingRows, require
+from .info_nce import ContrastiveInputs, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
 DENOISINGS = ("none", "transform", "tanh")
@@ -98,6 +98,7 @@ class PromptBERT(SimCSEObjective):
     papers = ("promptbert", "simcse")
     supports_gradcache = False
     #: The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
+    #: Their supervised run is the recipe sup-promptbert-bert-base-uncased.
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "mask",
         "mlp_only_train": False,
@@ -106,21 +107,12 @@ class PromptBERT(SimCSEObjective):
         "learning_rate": 1e-5,
         "num_train_epochs": 1,
     }
-    #: Their run "sup-bert", whose batch of 128 on each of 4 GPUs we count as one. "sup-roberta" has a dense + tanh
-    #: layer instead (denoising tanh).
-    supervised_defaults: ClassVar[dict[str, Any]] = {
-        "templates": ['This sentence of "{text}" means [MASK].'],
-        "denoising": "transform",
-        "per_device_train_batch_size": 512,
-        "learning_rate": 5e-5,
-        "num_train_epochs": 3,
-    }
 
     def __init__(
         self,
         dim: int,
-        temperature: float = 0.05,
-        similarity: str = "cosine",
+        temperature: float | None = None,
+        similarity: str | None = None,
         hard_negative_weight: float = 0.0,
         template_edges: Sequence[Sequence[int]] = (),
         denoising: str = "none",
@@ -128,11 +120,11 @@ class PromptBERT(SimCSEObjective):
         head: bool = True,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        if not template_edges:
-            raise ValueError(
-                "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
-                f"{' and '.join(map(repr, self.defaults['templates']))}"
-            )
+        require(
+            template_edges,
+            "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
+            f"{' and '.join(map(repr, self.defaults['templates']))}",
+        )
         self.template_edges = [list(edges) for edges in template_edges]
         # The embeddings of such a model need no further pass, which is what GradCache cannot do.
         self.supports_gradcache = denoising != "none"
@@ -146,18 +138,18 @@ class PromptBERT(SimCSEObjective):
 
     def attach(self, model: Encoder) -> None:
         """Refuse a model with two encoders."""
-        if model.settings.encoders == 2:
-            raise ValueError("objective 'promptbert' subtracts embeddings of one encoder: set encoders=1")
+        message = "objective 'promptbert' subtracts embeddings of one encoder: set encoders=1"
+        require(model.settings.encoders == 1, message)
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        if rows.dataset is not None and min(len(ids) for ids in rows.dataset[0]["input_ids"]) < longest:
-            raise ValueError(
-                f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
-                "texts, or token ids that were made with the templates"
-            )
+        require(
+            rows.dataset is None or min(len(ids) for ids in rows.dataset[0]["input_ids"]) >= longest,
+            f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
+            "texts, or token ids that were made with the templates",
+        )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the batch's embeddings; in training, denoised and passed through the head."""

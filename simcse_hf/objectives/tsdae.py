@@ -10,8 +10,7 @@ from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows
-from .info_nce import as_full_precision
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_columns, require
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)
@@ -41,11 +40,8 @@ class TSDAE(Objective):
     summary = "a sequential denoising auto-encoder (TSDAE): a decoder reconstructs a sentence from its embedding alone"
     papers = ("tsdae",)
     supports_gradcache = False
-    shares_encoder_weights = True
-    contrasts_rows = False
-    embedded_columns = slice(1, None)
-    view = "delete_words"
-    view_rate = 0.6
+    reconstructs = True
+    view = ("delete_words", 0.6)
     #: The paper's best configuration (its section 3), with the training settings of the authors' code.
     defaults: ClassVar[dict[str, Any]] = {
         "pooler_type": "cls_before_pooler",
@@ -95,17 +91,15 @@ class TSDAE(Objective):
         Raises:
             ValueError: If the rows do not fit.
         """
-        if rows.num_sentences > 2 or rows.has_relations:
-            columns = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
-            raise ValueError(
-                f"the training data has rows with {columns}, but objective 'tsdae' reconstructs single sentences: "
-                "give one column of texts, or two, where the second holds a damaged copy of the first"
-            )
-        if getattr(rows.dataset, "both", False):
-            raise ValueError(
-                "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: "
-                "unset view_both"
-            )
+        advice = (
+            "reconstructs single sentences: give one column of texts, or two, where the second holds a damaged copy"
+        )
+        check_columns(rows, 2, f"objective 'tsdae' {advice} of the first")
+        require(
+            not getattr(rows.dataset, "both", False),
+            "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: unset "
+            "view_both",
+        )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""
@@ -126,18 +120,18 @@ class TSDAE(Objective):
 
 def _check_model(model: Encoder, dim: int) -> None:
     settings, size = model.settings, model.config.hidden_size
-    if settings.matryoshka_dims:
-        raise ValueError(
-            "objective 'tsdae' reconstructs a sentence from its whole embedding and trains no leading dimensions: "
-            "train without matryoshka_dims"
-        )
-    if settings.encoders == 2:
-        raise ValueError("objective 'tsdae' encodes one text of a row, but encoders is 2: set encoders to 1")
-    if dim != size:
-        raise ValueError(
-            f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
-            f"embeddings have size {dim}: train without dense_layers that change the size"
-        )
+    require(
+        not settings.matryoshka_dims,
+        "objective 'tsdae' reconstructs a sentence from its whole embedding and trains no leading dimensions: train "
+        "without matryoshka_dims",
+    )
+    message = "objective 'tsdae' encodes one text of a row, but encoders is 2: set encoders to 1"
+    require(settings.encoders == 1, message)
+    require(
+        dim == size,
+        f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the embeddings "
+        f"have size {dim}: train without dense_layers that change the size",
+    )
 
 
 def _build_decoder(model: Encoder) -> nn.Module:
@@ -147,12 +141,12 @@ def _build_decoder(model: Encoder) -> nn.Module:
     config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
     decoder = cast(Any, type(encoder))(config)
     cross_attentions = [module for name, module in decoder.named_modules() if name.endswith(".crossattention")]
-    if not cross_attentions:
-        raise ValueError(
-            f"objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
-            f"cross-attention for model_type {model.config.model_type!r}: choose an encoder of the family of BERT, "
-            "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
-        )
+    require(
+        cross_attentions,
+        "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
+        f"cross-attention for model_type {model.config.model_type!r}: choose an encoder of the family of BERT, "
+        "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective",
+    )
     decoder.pooler = None
     shared = dict(encoder.named_modules())
     for name, module in list(decoder.named_modules()):
@@ -172,8 +166,8 @@ def _load_trained_head(head: StockMaskedLMHead, model: Encoder) -> None:
         return
     try:
         trained = load_masked_lm(model.name_or_path)
-        if trained.config.vocab_size != model.config.vocab_size:
-            raise ValueError(f"its vocabulary has {trained.config.vocab_size} tokens")
+        message = f"its vocabulary has {trained.config.vocab_size} tokens"
+        require(trained.config.vocab_size == model.config.vocab_size, message)
     except ValueError as error:
         logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
         return

@@ -123,7 +123,7 @@ def check_run(trainer: "SimCSETrainer") -> None:
     if isinstance(rows, Dataset) and args.process_index == 0:
         warn_of_repeated_rows(rows)
     check_sharding(trainer)
-    check_batches(args, None if streamed else len(rows), num_sentences, objective.contrasts_rows)
+    check_batches(args, None if streamed else len(rows), num_sentences, not objective.reconstructs)
     # Two encoders give a text two embeddings without dropout.
     is_dropout_the_view = args.view == "identity" and trainer.model.second_encoder is None
     if num_sentences == 1 and objective.num_views > 1 and is_dropout_the_view:
@@ -248,7 +248,8 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
         return
     version = getattr(getattr(trainer.accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
     problem = None
-    if trainer.objective.shares_encoder_weights:
+    encoder = {id(parameter) for parameter in trainer.model.base_model.parameters()}
+    if any(id(parameter) in encoder for parameter in trainer.objective.parameters()):
         problem = (
             f"objective {trainer.model.settings.objective!r} does not work with FSDP, which shards the layers of the "
             "encoder that the objective also uses"

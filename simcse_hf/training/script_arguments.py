@@ -13,7 +13,7 @@ from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.settings import SETTING_NAMES, max_positions
 from ..objectives import OBJECTIVES, objective_class
-from ..objectives.info_nce import SIMILARITIES
+from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
 from .parser import fill, given_arguments

@@ -474,9 +474,10 @@ def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
 
 
 def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
-    args.view = args.view or objective.view
-    if args.view == objective.view and args.view_rate is None:
-        args.view_rate = objective.view_rate
+    view, rate = objective.view
+    args.view = args.view or view
+    if args.view == view and args.view_rate is None:
+        args.view_rate = rate
 
 
 def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrainedTokenizerBase) -> None:

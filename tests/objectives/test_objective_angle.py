@@ -10,7 +10,7 @@ from test_objective_cosent import cosine, pairs_of, slow_loss
 from torch import nn
 
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
-from simcse_hf.objectives.angle import AnglE, angle_similarity
+from simcse_hf.objectives.labelled.scored_pairs import AnglE, angle_similarity
 
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [6, 7], [8, 8], [10, 11]])  # texts 0 and 8 occur twice
 

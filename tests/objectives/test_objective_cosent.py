@@ -9,7 +9,7 @@ from process_helpers import assert_same, in_processes, train_share
 from torch import nn
 
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
-from simcse_hf.objectives.cosent import CoSENT
+from simcse_hf.objectives.labelled.scored_pairs import CoSENT
 
 
 def pairs_of(rows=5, dim=6, seed=0):

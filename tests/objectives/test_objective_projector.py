@@ -10,7 +10,7 @@ from process_helpers import Encoded, assert_same, in_processes, train_share
 from torch import nn
 
 from simcse_hf.objectives import Objective, TrainingRows, projector
-from simcse_hf.objectives.projector import (
+from simcse_hf.objectives.dimension_contrastive import (
     DimensionContrastive,
     GlobalBatchNorm,
     Projector,

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from simcse_hf.objectives import OBJECTIVES
-from simcse_hf.objectives.barlow_twins import BarlowTwins
+from simcse_hf.objectives.dimension_contrastive import BarlowTwins
 from simcse_hf.objectives.promptbert import PromptBERT
-from simcse_hf.objectives.softmax import Softmax
+from simcse_hf.objectives.labelled.nli import Softmax
 
 EDGES = {"template_edges": [[2, 3], [3, 2]]}
 

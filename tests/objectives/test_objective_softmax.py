@@ -8,7 +8,7 @@ from datasets import Dataset
 from relation_helpers import ROWS, embedded, training_rows
 
 from simcse_hf.objectives import TrainingRows
-from simcse_hf.objectives.softmax import Softmax
+from simcse_hf.objectives.labelled.nli import Softmax
 
 
 def slow_loss(objective, rows, vectors):

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf.objectives import EncodedBatch
-from simcse_hf.objectives.softmax import Softmax
-from simcse_hf.objectives.softmax_supcon import SoftmaxSupCon
-from simcse_hf.objectives.supcon import SupCon
+from simcse_hf.objectives.labelled.nli import Softmax
+from simcse_hf.objectives.labelled.nli import SoftmaxSupCon
+from simcse_hf.objectives.labelled.nli import SupCon
 
 DIM = 5
 PROCESSES = 2

@@ -1,0 +1,263 @@
+"""Barlow Twins and VICReg: the dimensions of two projected views are compared over the batch."""
+
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..ops.distributed import differentiable_sum, gather_rows, world
+from .base import (
+    EncodedBatch,
+    Objective,
+    TrainingRows,
+    as_full_precision,
+    check_columns,
+    check_options,
+    require,
+)
+
+EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
+VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
+
+
+def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tensor:
+    """Scale every dimension to mean 0 and (biased) variance 1 over the rows.
+
+    Args:
+        rows (`torch.Tensor`): Values of shape `(n, dim)`, in float32 or wider.
+        over_processes (`bool`, *optional*, defaults to `False`): Take the statistics over the rows of all processes,
+            which must have equally many. This is a collective operation, and it is differentiable.
+
+    Returns:
+        `torch.Tensor`: Values of shape `(n, dim)`. A constant dimension becomes 0.
+    """
+
+    def total(value: torch.Tensor) -> torch.Tensor:
+        return differentiable_sum(value) if over_processes else value
+
+    count = len(rows) * (world()[1] if over_processes else 1)
+    centred = rows - total(rows.sum(0)) / count
+    variance = total(centred.square().sum(0)) / count
+    return centred * torch.rsqrt(variance + EPSILON)
+
+
+def squared_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Sum the squares of all entries of `first.T @ second` without storing that matrix when it is large.
+
+    |A^T B|^2 = trace(B^T A A^T B) = <A A^T, B B^T>. With n rows and width D, the right-hand side needs two (n, n)
+    matrices where the left-hand side needs a (D, D) one. For 64 rows of width 8192 that is 1/16,384 of the memory.
+
+    Args:
+        first (`torch.Tensor`): Values of shape `(n, dim)`.
+        second (`torch.Tensor`): Values of shape `(n, dim)`.
+
+    Returns:
+        `torch.Tensor`: A scalar.
+    """
+    if first.shape[0] < first.shape[1]:
+        return ((first @ first.T) * (second @ second.T)).sum()
+    return (first.T @ second).square().sum()
+
+
+class GlobalBatchNorm(nn.Module):
+    """Batch norm with the statistics of the current batch, which in training are taken over all processes.
+
+    It keeps no running statistics. A projector is only used in training, and an `eval_loss` takes the statistics of
+    its own batch, as the training loss does.
+
+    Args:
+        dim (`int`): Width of the rows.
+        affine (`bool`, *optional*, defaults to `True`): Learn a scale and a bias for each dimension.
+    """
+
+    def __init__(self, dim: int, affine: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if affine else None
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Normalise rows of shape `(n, dim)`, in float32 or wider."""
+        with torch.autocast(rows.device.type, enabled=False):
+            rows = standardise(as_full_precision(rows), over_processes=self.training)
+            return rows if self.weight is None or self.bias is None else rows * self.weight + self.bias
+
+
+class Projector(nn.Sequential):
+    """Two blocks of linear layer, batch norm and ReLU, then a linear layer (arXiv:2310.17690, section 3).
+
+    No linear layer has a bias, because the batch norm that follows, or the objective itself, removes constants. The
+    two views pass through the projector one after the other, and each is normalised by its own statistics, as in
+    Zbontar et al. and Bardes et al.
+
+    Args:
+        dim (`int`): Embedding size.
+        width (`int`, *optional*, defaults to `8192`): Width of all three layers.
+
+    Raises:
+        ValueError: If the width is not a positive integer.
+    """
+
+    def __init__(self, dim: int, width: int = 8192) -> None:
+        check_options("an integer above 0", projector_dim=width)
+        super().__init__(
+            nn.Linear(dim, width, bias=False),
+            GlobalBatchNorm(width),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False),
+            GlobalBatchNorm(width),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False),
+        )
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
+        return super().forward(embeddings.to(cast(nn.Linear, self[0]).weight.dtype))
+
+
+class DimensionContrastive(Objective):
+    """Base class of Barlow Twins and VICReg, which compare columns 0 and 1 of the projected rows.
+
+    Args:
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the [`Projector`].
+    """
+
+    #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 256,
+        "num_train_epochs": 2,
+    }
+
+    def __init__(self, dim: int, projector_dim: int = 8192) -> None:
+        super().__init__(dim)
+        self.projector = Projector(dim, projector_dim)
+
+    def check(self, rows: TrainingRows) -> None:
+        """Refuse rows with more than two views, and batches that are too small for statistics."""
+        advice = (
+            "this objective compares two views and cannot use hard negatives: give single sentences or pairs, or use"
+        )
+        check_columns(rows, 2, f"{advice} objective 'simcse'")
+        require(
+            rows.global_batch > 1,
+            "this objective takes statistics over the batch, and a batch of 1 has none: raise "
+            "per_device_train_batch_size to at least 2",
+        )
+
+    def project(self, batch: EncodedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Project both views, and in training gather the rows of all processes.
+
+        Args:
+            batch (`EncodedBatch`): This process's rows.
+
+        Returns:
+            `tuple[torch.Tensor, torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
+        """
+        first, second = (as_full_precision(self.projector(batch.embeddings[:, column])) for column in (0, 1))
+        return (gather_rows(first), gather_rows(second)) if self.training else (first, second)
+
+
+class BarlowTwins(DimensionContrastive):
+    r"""Barlow Twins (Zbontar et al. 2021, arXiv:2103.03230, Eq. 1 and 2; for sentences arXiv:2310.17690, Eq. 2).
+
+    Let C_ij be the Pearson correlation, over the global batch, of dimension i of one projected view with dimension j
+    of the other. The loss is
+
+        sum_i (1 - C_ii)^2 + off_diagonal_weight * sum_{i != j} C_ij^2
+
+    Both terms are sums, not means, as in the first paper. Its published run multiplies the loss by 0.024. Adam ignores
+    such a factor, but `max_grad_norm` does not. C is never stored when the batch is smaller than the projector is wide
+    (see `squared_products`).
+
+    Args:
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the projector.
+        off_diagonal_weight (`float`, *optional*, defaults to `0.0051`): Lambda, 0 or more. The first paper uses 0.0051
+            at width 8192. The second paper finds its results quite sensitive to this value.
+
+    Raises:
+        ValueError: If the weight is negative or not finite, or the width is not a positive integer.
+    """
+
+    summary = (
+        "dimension-contrastive self-supervision (Barlow Twins): the cross-correlation of two views is pulled towards "
+        "the identity"
+    )
+    papers = ("barlow_twins", "non_contrastive")
+
+    def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:
+        check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
+        super().__init__(dim, projector_dim)
+        self.off_diagonal_weight = off_diagonal_weight
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss over the rows of all processes, as a scalar."""
+        first, second = self.project(batch)
+        with torch.autocast(first.device.type, enabled=False):
+            first, second = standardise(first), standardise(second)
+            diagonal = (first * second).mean(0)
+            off_diagonal = squared_products(first, second) / len(first) ** 2 - diagonal.square().sum()
+            return (1 - diagonal).square().sum() + self.off_diagonal_weight * off_diagonal
+
+
+class VICReg(DimensionContrastive):
+    r"""VICReg (Bardes et al. 2022, arXiv:2105.04906; for sentences arXiv:2310.17690, Eq. 3).
+
+    Let Z and Z' be the projected views of the global batch, `(n, D)` each. Variances and covariances are unbiased.
+
+        invariance: mean over rows and dimensions of (Z - Z')^2
+        variance:   mean over both views and all dimensions of max(0, 1 - sqrt(variance + 0.0001))
+        covariance: sum over both views of (1 / D) sum_{i != j} covariance_ij^2
+
+    The first paper's code normalises the terms in this way, and its weights of 25, 25 and 1 were found with it. Its
+    text differs: it divides the invariance by n alone, and sums the variance term over the views.
+
+    Args:
+        dim (`int`): Embedding size.
+        projector_dim (`int`, *optional*, defaults to `8192`): Width of the projector.
+        invariance_weight (`float`, *optional*, defaults to `25.0`): Weight of the invariance, 0 or more.
+        variance_weight (`float`, *optional*, defaults to `25.0`): Weight of the variance, 0 or more.
+        covariance_weight (`float`, *optional*, defaults to `1.0`): Weight of the covariance, 0 or more.
+
+    Raises:
+        ValueError: If a weight is negative or not finite, or the width is not a positive integer.
+    """
+
+    summary = "dimension-contrastive self-supervision (VICReg): invariance, variance and covariance of two views"
+    papers = ("vicreg", "non_contrastive")
+
+    def __init__(
+        self,
+        dim: int,
+        projector_dim: int = 8192,
+        invariance_weight: float = 25.0,
+        variance_weight: float = 25.0,
+        covariance_weight: float = 1.0,
+    ) -> None:
+        weights = {"invariance": invariance_weight, "variance": variance_weight, "covariance": covariance_weight}
+        check_options("a number of 0 or more", **{f"{name}_weight": weight for name, weight in weights.items()})
+        super().__init__(dim, projector_dim)
+        self.invariance_weight, self.variance_weight, self.covariance_weight = weights.values()
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute `invariance_loss`, `variance_loss` and `covariance_loss`, each multiplied by its weight."""
+        views = self.project(batch)
+        with torch.autocast(views[0].device.type, enabled=False):
+            variance, covariance = zip(*(self._variance_and_covariance(view) for view in views), strict=True)
+            return {
+                "invariance_loss": self.invariance_weight * F.mse_loss(*views),
+                "variance_loss": self.variance_weight * sum(variance) / 2,
+                "covariance_loss": self.covariance_weight * sum(covariance),
+            }
+
+    @staticmethod
+    def _variance_and_covariance(view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, width = view.shape
+        degrees = max(rows - 1, 1)  # the last batch of an evaluation may hold a single row, whose variance is 0
+        centred = view - view.mean(0)
+        variance = centred.square().sum(0) / degrees
+        off_diagonal = squared_products(centred, centred) / degrees**2 - variance.square().sum()
+        return F.relu(1 - (variance + VICREG_EPSILON).sqrt()).mean(), off_diagonal / width

@@ -1,0 +1,423 @@
+"""SBERT's classifier and supervised contrastive learning: a premise and its labelled hypotheses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pyarrow.compute import list_value_length
+from torch import nn
+from transformers.utils import logging
+
+from ...ops.distributed import gather_rows, mean_over_processes, world
+from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+
+logger = logging.get_logger(__name__)
+
+#: The labels of the numbers 0, 1 and 2.
+RELATIONS = ("entailment", "neutral", "contradiction")
+ENTAILMENT, CONTRADICTION = 0, 2
+ABSENT = -100  # the relation where a row has fewer hypotheses than the widest
+
+#: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
+#: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
+LIAO_DEFAULTS: dict[str, Any] = {
+    "pooler_type": "avg_no_cls",
+    "mlp_only_train": False,
+    "nli_sampling": "pairs",
+    "train_sampling_strategy": "sequential",
+    "per_device_train_batch_size": 64,
+    "learning_rate": 2e-5,
+    "num_train_epochs": 1,
+    "warmup_steps": 0.1,
+}
+#: Under the dot product the default temperature is 1, the paper's.
+SUPCON_DEFAULTS = {**LIAO_DEFAULTS, "similarity": "dot"}
+
+
+def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
+    """Return the relations of every training row, and check them.
+
+    Args:
+        rows (`TrainingRows`): The training data.
+
+    Returns:
+        `Sequence[list[int]]`: For each row, the relation of each of its hypotheses.
+
+    Raises:
+        ValueError: If there are no relations, or a row has none, too many or too few, or one that is not 0, 1 or 2.
+    """
+    if not rows.has_relations or rows.dataset is None:
+        raise ValueError(
+            "the objectives softmax, supcon and softmax+supcon need a column `relations`: rows of a premise and its "
+            "labelled hypotheses. build_nli_groups makes them from pairs with the labels entailment, neutral and "
+            "contradiction, such as SNLI's and MultiNLI's"
+        )
+    dataset = rows.dataset.with_format("arrow")
+    relations = dataset.select_columns("relations")[:]["relations"].to_pylist()
+    sentences = list_value_length(dataset.select_columns("input_ids")[:]["input_ids"]).to_pylist()
+    for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
+        require(
+            row and len(row) == count - 1,
+            f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and at "
+            "least one hypothesis, with one relation for each hypothesis",
+        )
+        require(
+            {0, 1, 2}.issuperset(row),
+            f"training row {number} has the relations {row}: each must be 0 (entailment), 1 (neutral) or "
+            "2 (contradiction)",
+        )
+    return relations
+
+
+@dataclass
+class PremiseCandidates:
+    """The premises of a batch that have a positive, and which hypotheses are their positives and negatives.
+
+    Args:
+        premises (`torch.Tensor`): Embeddings of shape `(a, dim)`: one anchor for each premise.
+        hypotheses (`torch.Tensor`): Embeddings of shape `(m, dim)`: all hypotheses of the batch.
+        positives (`torch.Tensor`): Of shape `(a, m)` and type bool: the entailed hypotheses of each premise.
+        negatives (`torch.Tensor`): Of shape `(a, m)` and type bool: its other hypotheses, and those of the other
+            premises.
+        labels (`torch.Tensor`): Integers of shape `(a, m)`: the relation of each hypothesis to each premise. A
+            hypothesis of another premise counts as a contradiction.
+    """
+
+    premises: torch.Tensor
+    hypotheses: torch.Tensor
+    positives: torch.Tensor
+    negatives: torch.Tensor
+    labels: torch.Tensor
+
+
+def premise_candidates(
+    batch: EncodedBatch, gather: bool, max_positives: int | None = None, max_negatives: int | None = None
+) -> PremiseCandidates:
+    """Find the positives and negatives of each premise in the batch (Liao 2021, sections 3 and 4.4).
+
+    Rows with the same premise belong together. Example: three pairs, of premises A, A and B, with the relations 0, 2
+    and 1 and hypotheses h0, h1 and h2. Premise A is one anchor with the positive h0 and the negatives h1 and h2.
+    Premise B has no positive, so it is no anchor, but its hypothesis is a negative of A.
+
+    Args:
+        batch (`EncodedBatch`): The encoded batch, with `relations` and `text_ids`.
+        gather (`bool`): Whether to use the hypotheses of all processes.
+        max_positives (`int`, *optional*): The paper's N+. If a premise has more positives in the batch, this many are
+            drawn from torch's generator.
+        max_negatives (`int`, *optional*): The paper's N-, drawn from *all* negatives in the batch in the same way.
+
+    Returns:
+        `PremiseCandidates`: The candidates of this process's premises.
+
+    Raises:
+        ValueError: If the batch has no `text_ids`, by which rows of one premise are recognized.
+    """
+    premises, hypotheses = batch.embeddings[:, 0], batch.embeddings[:, 1:]
+    relations, premise_ids = batch.inputs["relations"], batch.text_ids[:, 0]
+    first, all_ids = 0, premise_ids
+    if gather:
+        first = world()[0] * len(premises)
+        hypotheses, relations = _gather(hypotheses, relations)
+        all_ids = gather_rows(premise_ids.contiguous())
+    present = relations >= 0
+    row_of_hypothesis = torch.arange(len(relations), device=relations.device)[:, None].expand_as(relations)[present]
+    same_premise = premise_ids[:, None] == all_ids
+    rows = first + torch.arange(len(premises), device=relations.device)
+    # argmax returns the first row of the batch with this premise, perhaps one of another process.
+    is_anchor = same_premise.int().argmax(1) == rows
+    is_own = same_premise[:, row_of_hypothesis]
+    relation = relations[present]
+    positives = is_own & (relation == ENTAILMENT)
+    is_anchor &= positives.any(1)
+    is_own, positives = is_own[is_anchor], positives[is_anchor]
+    return PremiseCandidates(
+        premises[is_anchor],
+        hypotheses[present],
+        _draw(positives, max_positives),
+        _draw(~positives, max_negatives),
+        torch.where(is_own, relation, CONTRADICTION),
+    )
+
+
+def _draw(mask: torch.Tensor, limit: int | None) -> torch.Tensor:
+    """Keep at most `limit` of the true entries of each row, drawn without replacement."""
+    if limit is None:
+        return mask
+    scores = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0)
+    rank = scores.argsort(1).argsort(1)  # the rank of each entry among those of its row
+    return mask & (rank < limit)
+
+
+def _gather(hypotheses: torch.Tensor, relations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gather the rows of all processes, padded to the most hypotheses that a row has in any of them."""
+    if world()[1] == 1:
+        return hypotheses, relations
+    width = relations.shape[1]
+    missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
+    hypotheses = gather_rows(F.pad(hypotheses, (0, 0, 0, missing)))
+    return hypotheses, gather_rows(F.pad(relations, (0, missing), value=ABSENT))
+
+
+class Softmax(Objective):
+    r"""Cross-entropy of a classifier over (u, v, |u - v|) (Liao 2021, arXiv:2106.04791, section 3, Eq. 1).
+
+    u is the embedding of a premise and v that of one of its hypotheses. The loss is the mean over all pairs of the
+    batch, including those of the other processes. The paper's "SBERT baseline" is this objective on pairs.
+
+    With `augment` it is the paper's "-Augment" baseline: the classifier also learns from the positives and negatives
+    that the contrastive loss would read, each paired with its premise (see [`premise_candidates`]). The loss is then
+    the mean of the two cross-entropies (lambda = 0.5 in the authors' notes). The paper does not say how to label a
+    hypothesis of another premise; here it is a contradiction. In evaluation mode nothing is augmented.
+
+    The paper calls the classifier "two-layer" and says no more. This one has a ReLU between the layers; the paper's
+    code has two linear layers of width 1.5 dim without a ReLU. With `layers=1` it is the classifier of SBERT
+    (arXiv:1908.10084, section 3): one matrix without a bias. The classifier is used in training only.
+
+    Args:
+        dim (`int`): Embedding size.
+        hidden_dim (`int`, *optional*): Width between the layers. Defaults to `dim`.
+        augment (`bool`, *optional*, defaults to `False`): Whether to add the pairs of the "-Augment" baselines.
+        max_positives (`int`, *optional*): With `augment`, the limit N+ on the positives of a premise; unset: all.
+        max_negatives (`int`, *optional*): With `augment`, the limit N- on its negatives; unset: all of the batch.
+        layers (`int`, *optional*, defaults to `2`): Layers of the classifier, 1 or 2.
+
+    Raises:
+        ValueError: If an argument is not valid, or a limit is set without `augment`.
+    """
+
+    summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
+    papers = ("sbert", "liao")
+    defaults: ClassVar[dict[str, Any]] = LIAO_DEFAULTS
+    rows = "nli"
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        augment: bool = False,
+        max_positives: int | None = None,
+        max_negatives: int | None = None,
+        layers: int = 2,
+    ):
+        super().__init__(dim)
+        check_options("true or false", augment=augment)
+        limits = {"max_positives": max_positives, "max_negatives": max_negatives}
+        check_options("an integer above 0", hidden_dim=hidden_dim, **limits)
+        require(layers in (1, 2), f"layers must be 1 or 2, got {layers!r}")
+        message = "hidden_dim is the width between two layers: leave it out with layers=1"
+        require(layers == 2 or hidden_dim is None, message)
+        message = "max_positives and max_negatives limit the pairs that augment adds: set augment to true"
+        require(augment or limits == dict.fromkeys(limits), message)
+        self.augment = self.needs_text_ids = augment
+        self.max_positives, self.max_negatives = max_positives, max_negatives
+        width = hidden_dim or dim
+        if layers == 1:
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, len(RELATIONS), bias=False))
+        else:
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, len(RELATIONS)))
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check that every row has valid relations; see [`row_relations`]."""
+        row_relations(rows)
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss; see [`Objective.forward`]."""
+        relations = batch.inputs["relations"]
+        premises = batch.embeddings[:, :1].expand(-1, relations.shape[1], -1)
+        loss = self._cross_entropy(premises, batch.embeddings[:, 1:], relations)
+        if not (self.augment and self.training):
+            return loss
+        candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)
+        premise, hypothesis = (candidates.positives | candidates.negatives).nonzero(as_tuple=True)
+        augmented = self._cross_entropy(
+            candidates.premises[premise], candidates.hypotheses[hypothesis], candidates.labels[premise, hypothesis]
+        )
+        return (loss + augmented) / 2
+
+    def logits(self, premises: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
+        """Classify pairs.
+
+        Args:
+            premises (`torch.Tensor`): Embeddings of shape `(..., dim)`.
+            hypotheses (`torch.Tensor`): Embeddings of the same shape.
+
+        Returns:
+            `torch.Tensor`: Logits of shape `(..., 3)`, in the order of `RELATIONS`.
+        """
+        u, v = as_full_precision(premises), as_full_precision(hypotheses)
+        features = torch.cat([u, v, (u - v).abs()], dim=-1)
+        return self.classifier(features.to(next(self.classifier.parameters()).dtype))
+
+    def _cross_entropy(
+        self, premises: torch.Tensor, hypotheses: torch.Tensor, relations: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.autocast(premises.device.type, enabled=False):
+            logits = as_full_precision(self.logits(premises, hypotheses))
+            # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
+            targets = relations.flatten()
+            total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=ABSENT, reduction="sum")
+        return mean_over_processes(total, (targets != ABSENT).sum(), self.training)
+
+
+class SupCon(Objective):
+    r"""Supervised contrastive loss of premises and their hypotheses (Liao 2021, arXiv:2106.04791, Eq. 2).
+
+    Each premise x_i of the batch is one anchor. Its positives P_i are its entailed hypotheses. Its negatives N_i are
+    its neutral and contradictory hypotheses and all hypotheses of the other premises, also those of other processes:
+
+        l_i = -1 / |P_i| sum_{j in P_i} log ( e^{s(x_i, x_j)} / sum_{k in P_i and N_i} e^{s(x_i, x_k)} )
+
+    The loss is the mean of l_i over the premises with a positive. (The paper's code averages over entailed pairs, so
+    that a premise counts once for each of its positives.) Rows of the batch with the same premise belong together, so
+    the rows may be single pairs, as in the paper, or whole premises (see `build_nli_groups`).
+
+    The models of Table 2 limit P_i and N_i: "3p3n" is `max_positives=3, max_negatives=3`, "3palln" is
+    `max_positives=3`, and "allpalln" has no limit. The negatives are drawn from all those in the batch (section 4.4),
+    anew in every step. In evaluation mode there is no limit.
+
+    The paper's s is the plain dot product (`similarity="dot"`) divided by tau = 1. Khosla et al. (2020,
+    arXiv:2004.11362, Eq. 2) and SimCSE normalize the embeddings (`"cosine"`).
+
+    Args:
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*): tau, above 0. Defaults to 1 for the dot product and to 0.05 for the cosine.
+        similarity (`str`, *optional*, defaults to `"dot"`): `"dot"` or `"cosine"`.
+        max_positives (`int`, *optional*): The paper's N+; unset: all.
+        max_negatives (`int`, *optional*): The paper's N-; unset: all.
+
+    Raises:
+        ValueError: If an argument is not valid.
+    """
+
+    summary = (
+        "supervised contrastive learning: a premise's entailed hypotheses against the other hypotheses of the batch"
+    )
+    papers = ("liao",)
+    defaults: ClassVar[dict[str, Any]] = SUPCON_DEFAULTS
+    rows = "nli"
+    needs_text_ids = True
+
+    def __init__(
+        self,
+        dim: int,
+        temperature: float | None = None,
+        similarity: str | None = None,
+        max_positives: int | None = None,
+        max_negatives: int | None = None,
+    ):
+        super().__init__(dim)
+        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
+        self.similarity, self.temperature = check_similarity(similarity or self.default_similarity(), temperature)
+        self.max_positives, self.max_negatives = max_positives, max_negatives
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the relations of all rows, and that there is something to contrast.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If the relations are missing or not valid, if no hypothesis is entailed, or if a batch may hold
+                a single hypothesis.
+        """
+        relations = row_relations(rows)
+        require(
+            any(ENTAILMENT in row for row in relations),
+            f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0), so no premise has a "
+            "positive: check the labels of the training file",
+        )
+        alone = next((number for number, row in enumerate(relations, 1) if len(row) == 1), None)
+        require(
+            alone is None or rows.global_batch > 1,
+            f"training row {alone}: a batch of one premise with one hypothesis has nothing to contrast, so its loss "
+            "is 0: raise per_device_train_batch_size",
+        )
+        if (self.similarity, self.temperature) != ("dot", 1.0):
+            logger.info(
+                f"supcon uses the similarity {self.similarity!r} with temperature {self.temperature}; its paper (Liao "
+                "2021) uses 'dot' with 1."
+            )
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss; it is 0, with a gradient of 0, if no premise of the batch has a positive.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch, with `relations` and `text_ids`.
+
+        Returns:
+            `torch.Tensor`: A scalar.
+        """
+        limits = (self.max_positives, self.max_negatives) if self.training else (None, None)
+        candidates = premise_candidates(batch, self.training, *limits)
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            logits = self._prepare(candidates.premises) @ self._prepare(candidates.hypotheses).T / self.temperature
+            premise, positive = candidates.positives.nonzero(as_tuple=True)
+            # One row per positive. Its term is softplus(logsumexp over the others of (s_other - s_positive)), as in
+            # InfoNCE. What does not count gets the smallest number instead of -inf, whose gradient would be NaN in a
+            # row without others.
+            differences = logits[premise] - logits[premise, positive][:, None]
+            counts = (candidates.positives | candidates.negatives)[premise].scatter(1, positive[:, None], False)
+            others = differences.masked_fill(~counts, torch.finfo(logits.dtype).min)
+            terms = F.softplus(torch.logsumexp(others, dim=1))
+            total = (terms / candidates.positives.sum(1)[premise]).sum() + 0.0 * logits.sum()
+        count = torch.full((), len(candidates.premises), device=logits.device)
+        return mean_over_processes(total, count, self.training)
+
+    def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:
+        embeddings = as_full_precision(embeddings)
+        return F.normalize(embeddings, dim=-1) if self.similarity == "cosine" else embeddings
+
+
+class SoftmaxSupCon(Objective):
+    r"""(1 - lambda) [`Softmax`] + lambda [`SupCon`] (Liao 2021, arXiv:2106.04791, Eq. 3).
+
+    Both losses read the same embeddings. The defaults are the paper's best model on STS, "allpalln-lambda0.3-SCL" of
+    Table 2; "3p3n-lambda0.5-SCL" is `supcon_weight=0.5, max_positives=3, max_negatives=3`.
+
+    Args:
+        dim (`int`): Embedding size.
+        hidden_dim (`int`, *optional*): Width of the classifier, see [`Softmax`].
+        temperature (`float`, *optional*): See [`SupCon`].
+        similarity (`str`, *optional*, defaults to `"dot"`): See [`SupCon`].
+        supcon_weight (`float`, *optional*, defaults to `0.3`): lambda, from 0 to 1.
+        max_positives (`int`, *optional*): See [`SupCon`].
+        max_negatives (`int`, *optional*): See [`SupCon`].
+
+    Raises:
+        ValueError: If an argument is not valid.
+    """
+
+    summary = "an entailment classifier and supervised contrastive learning together"
+    papers = ("liao", "sbert")
+    defaults: ClassVar[dict[str, Any]] = SUPCON_DEFAULTS
+    rows = "nli"
+    needs_text_ids = True
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        temperature: float | None = None,
+        similarity: str | None = None,
+        supcon_weight: float = 0.3,
+        max_positives: int | None = None,
+        max_negatives: int | None = None,
+    ):
+        super().__init__(dim)
+        require(0 <= supcon_weight <= 1, f"supcon_weight must be from 0 to 1, got {supcon_weight}")
+        self.supcon_weight = supcon_weight
+        self.softmax = Softmax(dim, hidden_dim)
+        self.supcon = SupCon(dim, temperature, similarity, max_positives, max_negatives)
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the training data; see [`SupCon.check`]."""
+        self.supcon.check(rows)
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute both weighted losses, `softmax_loss` and `supcon_loss`; see [`Objective.forward`]."""
+        return {
+            "softmax_loss": (1 - self.supcon_weight) * self.softmax(batch),
+            "supcon_loss": self.supcon_weight * self.supcon(batch),
+        }

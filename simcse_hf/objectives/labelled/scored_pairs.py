@@ -1,0 +1,257 @@
+"""CoSENT and AnglE: the similarities of scored pairs are put into the order of their scores."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ...ops.distributed import gather_rows
+from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+
+
+class CoSENT(Objective):
+    r"""Ranking loss of scored pairs (Su 2022, "CoSENT", https://kexue.fm/archives/8847).
+
+    Let c_i be the cosine of the two sentences of pair i, and y_i its score. Every two pairs of the global batch with
+    different scores are compared:
+
+        log ( 1 + sum over all i, j with y_i > y_j of e^{(c_j - c_i) / temperature} )
+
+    Only the order of the scores matters, so they may have any scale.
+
+    Args:
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*, defaults to `0.05`): Above 0. The author multiplies by 20, which is 0.05.
+
+    Raises:
+        ValueError: If the temperature is not above 0.
+    """
+
+    summary = "a ranking loss (CoSENT) that puts the cosines of scored pairs into the order of their scores"
+    papers = ("cosent",)
+    rows = "scored_pairs"
+    #: The author's cosent.py for Chinese STS-B.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 64,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 2e-5,
+        "lr_scheduler_type": "constant",
+        "num_train_epochs": 5,
+    }
+
+    def __init__(self, dim: int, temperature: float | None = None) -> None:
+        super().__init__(dim)
+        self.temperature = check_similarity("cosine", temperature)[1]
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the scores of the training rows; see [`check_scored_pairs`]."""
+        check_scored_pairs(rows, self.name)
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            embeddings = as_full_precision(batch.embeddings)
+            cosines, scores = F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), batch.inputs["scores"]
+            if self.training:
+                cosines, scores = gather_rows(cosines), gather_rows(scores)
+            return ranking_loss(cosines / self.temperature, scores)
+
+
+def ranking_loss(similarities: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Compute log(1 + sum of e^(s_j - s_i)) over all i and j where pair i has a higher score than pair j.
+
+    Every process computes the loss of all pairs. The mean over the processes, which DistributedDataParallel takes, is
+    therefore that of a single process.
+
+    Args:
+        similarities (`torch.Tensor`): Similarities s of shape `(n,)`, divided by a temperature.
+        scores (`torch.Tensor`): Scores of shape `(n,)`.
+
+    Returns:
+        `torch.Tensor`: A scalar; 0, with a gradient of 0, if all scores are equal.
+    """
+    differences = similarities[None, :] - similarities[:, None]
+    is_ordered = scores[:, None] > scores[None, :]
+    # What does not count gets the smallest number instead of -inf, whose gradient would be NaN if nothing counts.
+    counted = differences.masked_fill(~is_ordered, torch.finfo(differences.dtype).min)
+    return F.softplus(torch.logsumexp(counted.flatten(), dim=0))
+
+
+def check_scored_pairs(rows: TrainingRows, name: str) -> torch.Tensor:
+    """Check that the training rows are pairs with scores that can be ranked.
+
+    Args:
+        rows (`TrainingRows`): The training data.
+        name (`str`): The name of the objective, for messages.
+
+    Returns:
+        `torch.Tensor`: The scores.
+
+    Raises:
+        ValueError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite number,
+            all scores are equal, or a batch holds a single pair.
+    """
+    require(
+        rows.num_sentences == 2,
+        f"objective {name!r} learns from pairs with a score, but a training row holds {rows.num_sentences} "
+        "sentence(s): give the columns sentence1, sentence2 and score",
+    )
+    if rows.dataset is None or "score" not in rows.dataset.column_names:
+        raise ValueError(
+            f"objective {name!r} needs a score for each pair, but the training rows have no column 'score': add it to "
+            "the file or the dataset, beside sentence1 and sentence2"
+        )
+    scores = torch.from_numpy(np.array(rows.dataset.with_format(None)["score"][:], dtype=np.float64))
+    row = int(torch.isfinite(scores).int().argmin())
+    require(
+        torch.isfinite(scores[row]),
+        f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row",
+    )
+    require(
+        (scores != scores[0]).any(),
+        f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {name!r} has no order to learn: "
+        "give pairs with different scores",
+    )
+    require(
+        rows.global_batch > 1,
+        f"objective {name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
+        "per_device_train_batch_size to at least 2",
+    )
+    return scores
+
+
+class AnglE(Objective):
+    r"""AnglE (Li and Li 2023, arXiv:2309.12871): the weighted sum of three losses of scored pairs.
+
+    - `cosine_loss`, weight w1: CoSENT, see [`CoSENT`].
+    - `in_batch_loss`, weight w2: each sentence of a positive pair has to find the other one among all sentences of the
+      global batch, by the cosine divided by the temperature. A pair is positive if its score is at least
+      `positive_score`. Sentences with the text of either of the two are left out. The loss is the mean over the
+      sentences of positive pairs.
+    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles (see [`angle_similarity`]) and a
+      temperature of its own. Unlike the cosine, it is not flat where two embeddings nearly agree.
+
+    Args:
+        dim (`int`): Embedding size, an even number.
+        temperature (`float`, *optional*, defaults to `0.05`): Temperature of the cosines, above 0.
+        cosine_weight (`float`, *optional*, defaults to `1.0`): w1, 0 or more.
+        in_batch_weight (`float`, *optional*, defaults to `1.0`): w2, 0 or more.
+        angle_weight (`float`, *optional*, defaults to `1.0`): w3, 0 or more.
+        angle_temperature (`float`, *optional*, defaults to `1.0`): Temperature of the angles, above 0.
+        positive_score (`float`, *optional*, defaults to `1.0`): The lowest score of a positive pair. The authors' code
+            has 1, for labels of 0 and 1 as for STS-B's scores from 0 to 5.
+
+    Raises:
+        ValueError: If a temperature is not above 0, a weight is negative or not finite, or the size is odd.
+    """
+
+    summary = "a ranking loss (AnglE) of scored pairs by their cosines and by their angles in complex space"
+    papers = ("angle", "cosent")
+    rows = "scored_pairs"
+    needs_text_ids = True
+    #: The defaults of the authors' train_angle.py, which trains on STS-B.
+    defaults: ClassVar[dict[str, Any]] = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 1e-5,
+        "warmup_steps": 100,
+        "num_train_epochs": 20,
+    }
+
+    def __init__(
+        self,
+        dim: int,
+        temperature: float | None = None,
+        cosine_weight: float = 1.0,
+        in_batch_weight: float = 1.0,
+        angle_weight: float = 1.0,
+        angle_temperature: float = 1.0,
+        positive_score: float = 1.0,
+    ) -> None:
+        super().__init__(dim)
+        weights = {"cosine": cosine_weight, "in_batch": in_batch_weight, "angle": angle_weight}
+        check_options("a number of 0 or more", **{f"{name}_weight": weight for name, weight in weights.items()})
+        check_options("a number above 0", angle_temperature=angle_temperature)
+        require(
+            dim % 2 == 0,
+            f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, got "
+            f"{dim}: choose other dimensions",
+        )
+        self.temperature = check_similarity("cosine", temperature)[1]
+        self.angle_temperature = angle_temperature
+        self.cosine_weight, self.in_batch_weight, self.angle_weight = weights.values()
+        self.positive_score = positive_score
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the scores of the training rows.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: As in [`check_scored_pairs`], or if no pair is positive.
+        """
+        scores = check_scored_pairs(rows, self.name)
+        require(
+            not self.in_batch_weight or (scores >= self.positive_score).any(),
+            f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
+            f"{scores.max():g}), so none is positive: lower positive_score, or set in_batch_weight to 0",
+        )
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
+        with torch.autocast(batch.embeddings.device.type, enabled=False):
+            embeddings = as_full_precision(batch.embeddings)
+            scores, text_ids = batch.inputs["scores"], batch.text_ids
+            if self.training:
+                embeddings, scores, text_ids = map(gather_rows, (embeddings, scores, text_ids))
+            first, second = F.normalize(embeddings, dim=-1).unbind(1)
+            cosines, angles = (first * second).sum(-1), angle_similarity(first, second)
+            in_batch = self._in_batch_loss(torch.cat([first, second]), text_ids.T.flatten(), scores)
+            return {
+                "cosine_loss": self.cosine_weight * ranking_loss(cosines / self.temperature, scores),
+                "in_batch_loss": self.in_batch_weight * in_batch,
+                "angle_loss": self.angle_weight * ranking_loss(angles / self.angle_temperature, scores),
+            }
+
+    def _in_batch_loss(self, sentences: torch.Tensor, text_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Compute the mean over the sentences of positive pairs, from all first and then all second sentences."""
+        # With 3 pairs, sentences 0 to 5 have the partners 3, 4, 5, 0, 1, 2. All of them are compared, and those of
+        # positive pairs count: selecting them would make the host wait for their number.
+        pairs = len(scores)
+        partners = torch.arange(2 * pairs, device=scores.device).roll(pairs)
+        logits = sentences @ sentences.T / self.temperature
+        positive = logits.gather(1, partners[:, None])
+        same_text = (text_ids[:, None] == text_ids) | (text_ids.roll(pairs)[:, None] == text_ids)
+        others = (logits - positive).masked_fill(same_text, torch.finfo(logits.dtype).min)
+        counts = (scores >= self.positive_score).repeat(2)
+        terms = F.softplus(torch.logsumexp(others, dim=1)).masked_fill(~counts, 0.0)
+        return terms.sum() / counts.sum().clamp(min=1)
+
+
+def angle_similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    r"""Compare two normalized embeddings as vectors of complex numbers, by the authors' definition.
+
+    The first half of an embedding holds real parts, the second half imaginary parts. With z_k = a_k + b_k i from the
+    first embedding and w_k = c_k + d_k i from the second, the similarity is the absolute sum of the real and imaginary
+    parts of z_k times the conjugate of w_k:
+
+        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
+
+    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
+    instead, and by the ratio of their norms, which gives the same number.
+
+    Args:
+        first (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
+        second (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
+
+    Returns:
+        `torch.Tensor`: Similarities of shape `(n,)`.
+    """
+    (a, b), (c, d) = first.chunk(2, dim=-1), second.chunk(2, dim=-1)
+    return ((a * c + b * d).sum(-1) + (b * c - a * d).sum(-1)).abs()
