@@ -133,7 +133,7 @@ def settings_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run's model and its training arguments: the paper's, changed as RUNS says."""
     source, settings, arguments = RUNS[name]
     objective = objective_class(settings.get("objective", "simcse"))
-    papers = objective.defaults | (objective.supervised_defaults if source == "nli" else {})
+    papers = objective.defaults
     return (
         {"pooler_type": "cls"} | {key: papers[key] for key in MODEL_SETTINGS if key in papers} | settings,
         {"learning_rate": RATE} | {key: papers[key] for key in ARGUMENTS if key in papers} | arguments,

@@ -131,7 +131,7 @@ def check_run(trainer: "SimCSETrainer") -> None:
 
 
 def check_batches(
-    args: SimCSETrainingArguments, rows: int | None, num_sentences: int, contrasts_rows: bool = True
+    args: SimCSETrainingArguments, rows: int | None, num_sentences: int, compares_rows: bool = True
 ) -> None:
     """Check that the rows fill the batches, and say what weakens them.
 
@@ -139,7 +139,7 @@ def check_batches(
         args (`SimCSETrainingArguments`): The training arguments.
         rows (`int`, *optional*): Number of training rows, `None` for a stream, which checks it when it ends.
         num_sentences (`int`): Number of texts in a row.
-        contrasts_rows (`bool`, *optional*, defaults to `True`): Whether the objective compares the rows of a batch
+        compares_rows (`bool`, *optional*, defaults to `True`): Whether the objective compares the rows of a batch
             (see [`Objective`]). If it does not, small batches weaken nothing.
 
     Raises:
@@ -156,12 +156,12 @@ def check_batches(
             f"train_dataset has {rows} rows, fewer than one batch of {batch} (of all processes), and {reason}: lower "
             f"per_device_train_batch_size or {advice}"
         )
-    if contrasts_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
+    if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
         logger.warning(
             f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch has no "
             "negatives and teaches nothing. dataloader_drop_last=True leaves it out."
         )
-    if contrasts_rows and args.gradient_accumulation_steps > 1:
+    if compares_rows and args.gradient_accumulation_steps > 1:
         logger.warning(
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward pass "
             f"contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size adds some."

@@ -173,7 +173,7 @@ def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunAr
     set_up_logging()
     defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
     argv = sys.argv[1:] if argv is None else argv
-    model_args, data_args, training_args = parse_arguments(argv, defaults, sample, supervised)
+    model_args, data_args, training_args = parse_arguments(argv, defaults, sample)
     if model_args.model_name_or_path == sample["model_name_or_path"]:
         logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
         # The default output directory of the sample belongs to it: nothing else is lost there.

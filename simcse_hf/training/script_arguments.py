@@ -241,7 +241,6 @@ def parse_arguments(
     argv: Sequence[str],
     defaults: dict[str, Any] | None = None,
     sample: dict[str, Any] | None = None,
-    supervised: bool = False,
     **fixed: Any,
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
     """Parse the arguments of a contrastive training run.
@@ -254,7 +253,6 @@ def parse_arguments(
             or `--config FILE`, names a file of argument names and values.
         defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
         sample (`dict[str, Any]`, *optional*): Values for a run without a model and texts.
-        supervised (`bool`, *optional*, defaults to `False`): Whether the objective's `supervised_defaults` apply.
         fixed (`Any`): Values that win over the command line.
 
     Returns:
@@ -265,7 +263,7 @@ def parse_arguments(
     """
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
     objective = objective_class(given.get("objective", "simcse"))
-    papers = objective.defaults | (objective.supervised_defaults if supervised else {})
+    papers = objective.defaults
     is_offline = sample is not None and not any(map(given.get, ("model_name_or_path", "train_file", "dataset_name")))
     # The last one wins.
     values = (defaults or {}) | papers | ((sample or {}) if is_offline else {}) | given
@@ -275,11 +273,7 @@ def parse_arguments(
     start = _start_config(values)
     for name in objective.defaults:
         # The model finds its settings in the table of its objective, after those of its checkpoint.
-        if (
-            name in _MODEL_SETTINGS
-            and name not in given
-            and not (supervised and name in objective.supervised_defaults)
-        ):
+        if name in _MODEL_SETTINGS and name not in given:
             del values[name]
     pooler = values.get("pooler_type") or _saved_pooler(start, values) or papers.get("pooler_type", "cls")
     if pooler != "cls" and "mlp_only_train" not in given:

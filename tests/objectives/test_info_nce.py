@@ -83,7 +83,9 @@ def test_all_variants_equal_their_terms(
     """Here the rows are those of the second of two processes, which reads the candidates of both."""
     everything, extra = draw(8, columns, seed=1), draw(1, queue, seed=3)[0] if queue else None
     ids = torch.randint(0, 9, (8, columns), generator=torch.Generator().manual_seed(4)) if duplicates else None
-    gathered = iter([everything[:, 0 if symmetric else 1 :], *([ids[:, 0 if symmetric else 1 :]] if duplicates else ())])
+    gathered = iter(
+        [everything[:, 0 if symmetric else 1 :], *([ids[:, 0 if symmetric else 1 :]] if duplicates else ())]
+    )
     monkeypatch.setattr(info_nce, "gather_rows", lambda rows: next(gathered))
     monkeypatch.setattr(info_nce, "world", lambda: (1, 2))
     weight = 0.7 if columns > 2 else 0.0

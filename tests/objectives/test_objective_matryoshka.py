@@ -7,7 +7,7 @@ from process_helpers import Encoded, assert_same, in_processes, train_share
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
-from simcse_hf.objectives.matryoshka import Matryoshka, make_matryoshka, matryoshka_dims
+from simcse_hf.objectives.matryoshka import Matryoshka
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
 NARROW = {name: {"projector_dim": 16} for name in ("barlow_twins", "vicreg")}  # the default width is 8,192
@@ -30,7 +30,7 @@ def slow_info_nce(vectors, width, temperature):
 
 @pytest.mark.parametrize("rows, sentences, dim, dims, temperature", [(3, 2, 8, [4], 0.5), (5, 4, 12, [3, 12, 7], 0.2)])
 def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
-    objective = make_matryoshka("simcse", dim, dims, {"temperature": temperature}, {})
+    objective = Matryoshka("simcse", dim, dims, {"temperature": temperature}, {})
     vectors = torch.randn(rows, sentences, dim, dtype=torch.float64, requires_grad=True)
     parts = objective(EncodedBatch(vectors))
     widths = sorted({dim, *dims}, reverse=True)
@@ -44,7 +44,7 @@ def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
 
 @pytest.mark.parametrize("name", WITH_OWN_PARAMETERS)
 def test_any_objective_gets_each_width_and_its_own_parameters(name):
-    objective = make_matryoshka(name, 8, [4], {}, NARROW.get(name, {})).double()
+    objective = Matryoshka(name, 8, [4], {}, NARROW.get(name, {})).double()
     vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
     inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
     parts = objective(EncodedBatch(vectors, inputs, None, states))
@@ -60,7 +60,7 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
 def test_the_requirements_of_the_wrapped_objective_are_kept(name):
     options = NARROW.get(name, {})
-    plain, wrapped = make_objective(name, 8, {}, options), make_matryoshka(name, 8, [2], {}, options)
+    plain, wrapped = make_objective(name, 8, {}, options), Matryoshka(name, 8, [2], {}, options)
     for asked in ("encoders", "num_views", "needs_hidden_states", "needs_text_ids"):
         assert getattr(wrapped, asked) == getattr(plain, asked)
 
@@ -70,7 +70,7 @@ def esimcse(dims, steps=3, optimise=True):
     torch.manual_seed(3)
     options = {"queue_size": 7, "momentum": 0.9}
     model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)
-    model.objective = make_matryoshka("esimcse", 32, dims, model.settings.to_dict(), options)
+    model.objective = Matryoshka("esimcse", 32, dims, model.settings.to_dict(), options)
     model.objective.attach(model)
     model.double().train()
     calls, results = [], []
@@ -117,7 +117,7 @@ def test_the_full_width_alone_is_the_plain_objective():
 
 def parts():
     torch.manual_seed(0)
-    return Encoded(make_matryoshka("simcse", 8, [2, 5], {}, {})), (torch.randn(6, 3, 6, dtype=torch.float64),)
+    return Encoded(Matryoshka("simcse", 8, [2, 5], {}, {})), (torch.randn(6, 3, 6, dtype=torch.float64),)
 
 
 def one_process(rank, processes):
@@ -129,8 +129,8 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
 
 
 def test_widths_are_sorted_and_the_full_size_is_added():
-    assert matryoshka_dims([64, 256], 768) == [768, 256, 64]
-    assert matryoshka_dims([64, 768], 768) == [768, 64]
+    assert Matryoshka("simcse", 768, [64, 256], {}, {}).dims == [768, 256, 64]
+    assert Matryoshka("simcse", 768, [64, 768], {}, {}).dims == [768, 64]
 
 
 @pytest.mark.parametrize(
@@ -139,24 +139,15 @@ def test_widths_are_sorted_and_the_full_size_is_added():
 )
 def test_an_invalid_width_is_refused_by_name(dims, named):
     with pytest.raises(ValueError, match=f"matryoshka_dims.*{named}"):
-        matryoshka_dims(dims, 768)
-
-
-def test_objectives_that_do_not_fit_the_widths_are_refused():
-    with pytest.raises(ValueError, match=r"need objectives of dim \[8, 4\]"):
-        Matryoshka([make_objective("softmax", 8, {}, {})] * 2, [8, 4])
-    with pytest.raises(ValueError, match=r"need objectives of dim \[8\]"):
-        Matryoshka([make_objective("simcse", 8, {}, {})] * 2, [8, 4])
-    with pytest.raises(ValueError, match="descending"):
-        Matryoshka([make_objective("simcse", 4, {}, {}), make_objective("simcse", 8, {}, {})], [4, 8])
+        Matryoshka("simcse", 768, dims, {}, {})
 
 
 def test_the_training_data_is_checked_by_the_wrapped_objective():
-    objective = make_matryoshka("esimcse", 8, [4], {}, {"queue_size": 8})
+    objective = Matryoshka("esimcse", 8, [4], {}, {"queue_size": 8})
     with pytest.raises(ValueError, match="queue_size"):
         objective.check(TrainingRows(1, 9))
     with pytest.raises(ValueError, match="per_device_train_batch_size"):
-        make_matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
+        Matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
 
 
 def test_the_setting_matryoshka_dims_trains_with_one_loss_per_width(tmp_path):

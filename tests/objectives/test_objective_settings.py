@@ -5,8 +5,8 @@ import torch
 
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.objectives.dimension_contrastive import BarlowTwins
-from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.objectives.labelled.nli import Softmax
+from simcse_hf.objectives.promptbert import PromptBERT
 
 EDGES = {"template_edges": [[2, 3], [3, 2]]}
 

@@ -8,9 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf.objectives import EncodedBatch
-from simcse_hf.objectives.labelled.nli import Softmax
-from simcse_hf.objectives.labelled.nli import SoftmaxSupCon
-from simcse_hf.objectives.labelled.nli import SupCon
+from simcse_hf.objectives.labelled.nli import Softmax, SoftmaxSupCon, SupCon
 
 DIM = 5
 PROCESSES = 2

@@ -7,8 +7,7 @@ import torch
 from relation_helpers import ROWS, embedded, training_rows
 
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
-from simcse_hf.objectives.labelled.nli import premise_candidates
-from simcse_hf.objectives.labelled.nli import SupCon
+from simcse_hf.objectives.labelled.nli import SupCon, premise_candidates
 
 
 def encoded(embeddings, relations, premise_ids):

@@ -271,7 +271,7 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_
     options = {name: min(v, 16) if name == "projector_dim" else v for name, v in settings["objective_options"].items()}
     objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
     assert settings["objective"] == objective.name
-    papers = type(objective).defaults | (type(objective).supervised_defaults if path.stem.startswith("sup-") else {})
+    papers = {} if path.stem.startswith("sup-promptbert") else type(objective).defaults
     defaults = {name: value for name, value in papers.items() if name in values}
     if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
         defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
@@ -288,15 +288,6 @@ def test_selecting_an_objective_applies_its_papers_settings(name, tmp_path):
     for argument, value in OBJECTIVES[name].defaults.items():
         parsed = [getattr(x, argument) for x in (settings, model_args, data, training) if hasattr(x, argument)]
         assert value in parsed, argument
-
-
-def test_supervised_runs_of_promptbert_have_the_settings_of_its_supervised_paper_runs(tmp_path):
-    line = ["--objective", "promptbert", "--use_cpu", "--output_dir", str(tmp_path)]
-    for supervised, expected in ((False, ("none", 2, 256, 1e-5)), (True, ("transform", 1, 512, 5e-5))):
-        model, _, args = parse_arguments(line, supervised=supervised)
-        settings = resolved(model)
-        actual = (settings.denoising, len(settings.templates), args.per_device_train_batch_size, args.learning_rate)
-        assert actual == expected
 
 
 def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):

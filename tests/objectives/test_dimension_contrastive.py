@@ -1,0 +1,174 @@
+"""Barlow Twins and VICReg: the papers' projector and terms over the rows of the batch."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
+from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector, squared_products, standardise
+
+SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
+WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
+PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
+
+
+def unprojected(name, dim, **options):
+    objective = make_objective(name, dim, {}, {"projector_dim": 4} | options)
+    objective.projector = nn.Identity()
+    return objective
+
+
+def total(loss):
+    return sum(loss.values()) if isinstance(loss, dict) else loss
+
+
+def slow_barlow_twins(views, weight):
+    """Slow reference: Eq. 1 and 2, one entry at a time."""
+    rows, _, dim = views.shape
+
+    def standardised(column):
+        mean = sum(column) / rows
+        variance = sum((x - mean) ** 2 for x in column) / rows
+        return [(x - mean) / (variance + 1e-5) ** 0.5 for x in column]
+
+    first, second = ([standardised(list(views[:, v, i])) for i in range(dim)] for v in (0, 1))
+    loss = 0
+    for i in range(dim):
+        for j in range(dim):
+            c = sum(x * y for x, y in zip(first[i], second[j], strict=True)) / rows
+            loss = loss + ((1 - c) ** 2 if i == j else weight * c**2)
+    return loss
+
+
+def slow_vicreg(views):
+    """Slow reference: the unweighted terms, one entry at a time."""
+    rows, _, dim = views.shape
+    invariance = sum((views[n, 0, i] - views[n, 1, i]) ** 2 for n in range(rows) for i in range(dim)) / (rows * dim)
+    variance, covariance = 0, 0
+    for v in (0, 1):
+        means = [sum(views[n, v, i] for n in range(rows)) / rows for i in range(dim)]
+        for i in range(dim):
+            for j in range(dim):
+                products = [(views[n, v, i] - means[i]) * (views[n, v, j] - means[j]) for n in range(rows)]
+                entry = sum(products) / (rows - 1)
+                if i == j:
+                    lacking = 1 - (entry + 1e-4) ** 0.5
+                    variance = variance + (lacking if lacking > 0 else 0 * lacking) / (2 * dim)
+                else:
+                    covariance = covariance + entry**2 / dim
+    return [invariance, variance, covariance]
+
+
+@pytest.mark.parametrize("rows, dim", SIZES)
+@pytest.mark.parametrize("weight", [0.0051, 1.0, 0])
+def test_barlow_twins_and_its_gradient_match_a_slow_reference(rows, dim, weight):
+    views = torch.randn(rows, 2, dim, dtype=torch.float64, requires_grad=True)
+    loss = unprojected("barlow_twins", dim, off_diagonal_weight=weight)(EncodedBatch(views))
+    expected = slow_barlow_twins(views, weight)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    gradient, exact = (torch.autograd.grad(x, views)[0] for x in (loss, expected))
+    torch.testing.assert_close(gradient, exact, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows, dim", SIZES)
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_every_term_of_vicreg_and_its_gradient_match_a_slow_reference(rows, dim, scale):
+    views = (scale * torch.randn(rows, 2, dim, dtype=torch.float64)).requires_grad_()
+    terms = unprojected("vicreg", dim, **WEIGHTS)(EncodedBatch(views))
+    assert list(terms) == PARTS
+    for loss, expected, weight in zip(terms.values(), slow_vicreg(views), WEIGHTS.values(), strict=True):
+        assert loss.item() == pytest.approx(weight * expected.item(), rel=1e-10, abs=1e-14)
+        ours, exact = (torch.autograd.grad(x, views, retain_graph=True)[0] for x in (loss, weight * expected))
+        torch.testing.assert_close(ours, exact, rtol=1e-8, atol=1e-12)
+
+
+def test_the_defaults_are_those_of_the_papers():
+    barlow, vicreg = (inspect.signature(OBJECTIVES[name]).parameters for name in ("barlow_twins", "vicreg"))
+    assert barlow["off_diagonal_weight"].default == 0.0051
+    assert barlow["projector_dim"].default == vicreg["projector_dim"].default == 8192
+    assert [vicreg[name].default for name in WEIGHTS] == [25, 25, 1]
+
+
+def test_identical_views_with_uncorrelated_dimensions_have_no_loss():
+    signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+    assert unprojected("barlow_twins", 3)(
+        EncodedBatch(torch.stack([signs, 5 * signs + 2], 1))
+    ).item() == pytest.approx(0, abs=1e-8)
+    assert unprojected("barlow_twins", 3)(EncodedBatch(torch.stack([signs, -signs], 1))).item() == pytest.approx(
+        12, abs=1e-3
+    )
+
+
+@pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
+@pytest.mark.parametrize("rows, dim", [(6, 4), (3, 8), (1, 4)])
+def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(rows, dim, name):
+    views = torch.randn(rows, 2, dim)
+    views[:, :, 1] = 3.0
+    views.requires_grad_()
+    loss = total(unprojected(name, dim).eval()(EncodedBatch(views)))
+    loss.backward()
+    assert loss.isfinite() and views.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
+def test_the_correlation_matrix_is_never_stored(name):
+    views = torch.randn(4, 2, 500, requires_grad=True)
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        total(unprojected(name, 500)(EncodedBatch(views))).backward()
+    assert 0 < max(sizes) <= views.numel()
+
+
+@pytest.mark.parametrize("rows, dim", SIZES)
+def test_every_dimension_is_standardised_over_the_rows(rows, dim):
+    x = 3 * torch.randn(rows, dim, dtype=torch.float64) + 1
+    standardised = standardise(x)
+    for j in range(dim):
+        column = x[:, j].tolist()
+        mean = sum(column) / rows
+        variance = sum((value - mean) ** 2 for value in column) / rows
+        expected = [(value - mean) / (variance + 1e-5) ** 0.5 for value in column]
+        assert standardised[:, j].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("rows, dim", SIZES)
+def test_squared_products_equal_the_sum_over_all_entries(rows, dim):
+    a, b = torch.randn(2, rows, dim, dtype=torch.float64)
+    expected = sum(sum((a[n, i] * b[n, j]).item() for n in range(rows)) ** 2 for i in range(dim) for j in range(dim))
+    assert squared_products(a, b).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_equals_torch_with_batch_statistics_in_both_modes(training):
+    ours, stock = GlobalBatchNorm(7).double().train(training), nn.BatchNorm1d(7).double().train()
+    with torch.no_grad():
+        for mine, theirs in ((ours.weight, stock.weight), (ours.bias, stock.bias)):
+            mine.copy_(theirs.copy_(torch.randn(7)))
+    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for norm in (ours, stock):
+        y = norm(x)
+        gradients.append((y, *torch.autograd.grad(y.pow(3).sum(), [x, norm.weight, norm.bias])))
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_statistics_are_computed_in_float32_under_autocast():
+    x = torch.randn(64, 4) * 0.01 + 100
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(GlobalBatchNorm(4)(x), standardise(x.double()).float(), rtol=1e-3, atol=1e-2)
+        assert Projector(4, 6)(x.bfloat16()).isfinite().all()
+
+
+def test_the_layers_are_those_of_the_paper():
+    projector = Projector(4, 6).double()
+    shapes = [tuple(p.shape) for p in projector.parameters()]
+    assert shapes == [(6, 4), (6,), (6,), (6, 6), (6,), (6,), (6, 6)]
+    x = torch.randn(5, 4, dtype=torch.float64)
+    first, second, third = (layer.weight for layer in projector if isinstance(layer, nn.Linear))
+    norm = nn.BatchNorm1d(6, affine=False).double()
+    expected = norm(norm(x @ first.T).relu() @ second.T).relu() @ third.T
+    torch.testing.assert_close(projector(x), expected, rtol=1e-10, atol=1e-10)
+    assert inspect.signature(Projector).parameters["width"].default == 8192
