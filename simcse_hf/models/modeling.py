@@ -18,7 +18,7 @@ from transformers.utils import ModelOutput, logging
 from ..objectives import EncodedBatch, Objective, make_objective
 from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
-from ..objectives.matryoshka import make_matryoshka
+from ..objectives.matryoshka import Matryoshka
 from ..objectives.promptbert import embed_templates
 from ..ops.distributed import mean_over_processes
 from ..ops.dropout import use_fast_dropout
@@ -364,13 +364,13 @@ class ContrastiveModel(PreTrainedModel):
 
         Returns:
             `tuple[torch.Tensor, torch.Tensor | None]`: Embeddings of shape `(batch, num_sentences, dim)` of the
-            objective's `embedded_columns` and, if it reads them, the last layer's hidden states of shape
+            columns that the objective reads and, if it reads them, the last layer's hidden states of shape
             `(batch, num_sentences, length, dim)`. Without an objective, all columns are embedded.
 
         Raises:
             ValueError: If `fixed_mask` is set and a row holds different texts.
         """
-        columns = slice(None) if self.objective is None else self.objective.embedded_columns
+        columns = slice(1 if self.objective is not None and self.objective.reconstructs else 0, None)
         texts = {name: batch[name][:, columns] for name in _TEXT_INPUTS if name in batch}
         counts = None if lengths is None else lengths[:, columns]
         ids = texts["input_ids"]
@@ -412,9 +412,7 @@ class ContrastiveModel(PreTrainedModel):
             return self.objective
         values, name, options = self.settings.to_dict(), self.settings.objective, self.settings.objective_options
         if self.settings.matryoshka_dims:
-            objective: Objective = make_matryoshka(
-                name, self.embedding_dim, self.settings.matryoshka_dims, values, options
-            )
+            objective: Objective = Matryoshka(name, self.embedding_dim, self.settings.matryoshka_dims, values, options)
         else:
             objective = make_objective(name, self.embedding_dim, values, options)
         self._check_head_can_learn()
