@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reproduction.word_vectors import WordVectors
-from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.nli import build_nli_groups
-from simcse_hf.data.read import open_table, resolve_tables, stream_texts
+from simcse_hf.data.read import open_table, stream_texts, table_cleaners
 from simcse_hf.evaluation.sts import read_scored_pairs, read_sts_task
 from simcse_hf.evaluation.transfer import read_transfer_task
 from simcse_hf.training.parser import read_yaml
@@ -35,12 +34,12 @@ def _only(folder: Path) -> Path:
 def _read_training_rows(folder: Path) -> int:
     """Read a file as training data, and return how many of its rows became rows of training or were reported."""
     table = open_table(_only(folder))
-    resolved, width = resolve_tables([table], None, None)
-    cleaner = RowCleaner(table.name, resolved[0], width, table.unit)
-    for _ in cleaner.clean_all(table.rows(resolved[0])):
+    [cleaner] = table_cleaners([table], None, None)
+    for _ in cleaner.clean_all(table.rows(cleaner.columns)):
         pass
-    records = sum(1 for _ in table.rows(resolved[0]))
-    return min(records, cleaner.kept + cleaner.counts["dropped"])  # a list of positives gives several rows
+    records = sum(1 for _ in table.rows(cleaner.columns))
+    counts = cleaner.counts
+    return min(records, counts["kept"] + counts["dropped"])  # a list of positives gives several rows
 
 
 def _stream(folder: Path) -> int:

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,8 +17,6 @@ logger = logging.get_logger(__name__)
 SAMPLE_ROWS = 100
 #: Column of the similarity of a pair, for objectives that learn from graded pairs.
 SCORE = "score"
-#: Names of a sentence column that stands alone.
-SENTENCE_NAMES = ("sent0", "text", "sentence")
 #: Names, in any case, by which a column of a dev set, a task or labelled pairs is known; messages use the first one.
 PART_NAMES = {
     "score": ("score", "similarity_score", "relatedness_score", "label"),
@@ -36,7 +33,7 @@ PART_NAMES = {
     "relation": ("label", "gold_label"),
 }
 _NO_NEGATIVE = r"(?!)"
-#: Anchor, positive and a pattern for hard negatives, whose optional group is the number of the negative.
+#: Anchor, positive and a pattern for hard negatives of training rows, whose group is the number of the negative.
 _PAIR_NAMES = (
     ("sent0", "sent1", r"(?:hard_neg_?|sent(?=[2-9]|[1-9]\d))(\d{1,9})?"),
     ("anchor", "positive", r"negatives?_?(\d{1,9})?"),
@@ -52,21 +49,10 @@ _NOT_TEXT = re.compile(
     re.IGNORECASE,
 )
 _STRINGS = (Value("string"), Value("large_string"))
+_ADVICE = "Name the columns with --columns (columns=[...]), in the order anchor, positive, hard negatives"
 
 
-def output_columns(count: int) -> list[str]:
-    """Name the columns of training data: `sent0`, `sent1`, `sent2`, ...
-
-    `sent0` is the anchor, `sent1` its positive, and the others are its hard negatives. A single column holds sentences
-    for unsupervised training.
-
-    Args:
-        count (`int`): Number of columns.
-
-    Returns:
-        `list[str]`: The names.
-    """
-    return [f"sent{index}" for index in range(count)]
+# --- names -----------------------------------------------------------------------------------------------------------
 
 
 def resolve_columns(
@@ -76,7 +62,7 @@ def resolve_columns(
     sample: Sequence[Sequence[Any]] = (),
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
-) -> list[str]:
+) -> tuple[list[str], int]:
     """Choose the text columns of a table: first the anchor, then the positive, then the hard negatives.
 
     Columns are chosen by the names that the field uses: `sent0, sent1, hard_neg`; `anchor, positive, negative`;
@@ -91,48 +77,46 @@ def resolve_columns(
         sample (`Sequence[Sequence[Any]]`, *optional*, defaults to `()`): Cells of the first rows, one sequence as long
             as `column_names` for each row.
         columns (`Sequence[str]`, *optional*): The columns to take instead, in the same order of parts.
-        expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
+        expected_columns (`int`, *optional*): How many texts a row must have: 1 for sentences, 2 for pairs, 2 + k for
             pairs with k hard negatives.
 
     Returns:
-        `list[str]`: The names of the chosen columns.
+        `tuple[list[str], int]`: The names of the chosen columns, and the number of texts in a row. Where cells list
+        several hard negatives, this is two more than the fewest of any row that has some. Empty texts do not count,
+        so a row with one of them is narrower, and not dropped.
 
     Raises:
         ValueError: If `columns` names a missing column or one column twice, if negatives come without a positive, if
-            the names do not say which columns to take, or if there are not `expected_columns`.
+            the names do not say which columns to take, or if there are not `expected_columns` texts.
     """
-    if columns is None:
-        resolved = _resolve_by_name(column_names, sample, name)
-    else:
-        resolved = _check_requested(column_names, columns, name)
-    if not any(is_list(row[column_names.index(column)]) for row in sample for column in resolved):
-        check_column_count(len(resolved), expected_columns, resolved, name, column_names)
-    _log_roles(column_names, resolved, name)
-    return resolved
-
-
-def check_column_count(
-    count: int, expected: int | None, resolved: Sequence[str], name: str, column_names: Sequence[str]
-) -> None:
-    """Check that a table gives the number of text columns that the caller needs.
-
-    Args:
-        count (`int`): The number of columns that the table gives.
-        expected (`int`, *optional*): The number that is needed, or `None` for any.
-        resolved (`Sequence[str]`): The columns that they come from.
-        name (`str`): The table's name.
-        column_names (`Sequence[str]`): All columns of the table.
-
-    Raises:
-        ValueError: If the two numbers differ.
-    """
-    if expected is not None and count != expected:
-        parts = ("sentences", "anchor and positive", f"anchor, positive and {expected - 2} hard negative(s)")
+    column_names = list(column_names)
+    chosen = _by_name(column_names, sample, name) if columns is None else _requested(column_names, columns, name)
+    rows = [[row[column_names.index(column)] for column in chosen] for row in sample]
+    width = len(chosen)
+    if any(is_list(cell) for row in rows for cell in row):
+        counts = {sum(not isinstance(x, str | None) or has_text(x) for x in _flatten(row[2:])) for row in rows}
+        width = 2 + min(counts - {0}, default=0)
+    if expected_columns is not None and width != expected_columns:
         raise ValueError(
-            f"{name}: {count} text column(s) ({_quote(resolved)}) where {expected} are expected "
-            f"({parts[min(expected, 3) - 1]}). Name them with --columns (columns=[...]); the columns are "
-            f"{_quote(column_names)}."
+            f"{name}: {width} text column(s) ({_quote(chosen)}) where {expected_columns} are expected. {_ADVICE}; the "
+            f"columns are {_quote(column_names)}."
         )
+    parts = ", ".join(
+        f"{part} {_quote(names)}"
+        for part, names in (("anchor", chosen[:1]), ("positive", chosen[1:2]), ("hard negatives", chosen[2:]))
+        if names
+    )
+    ignored = [column for column in column_names if column not in chosen]
+    message = f"{name}: {parts if len(chosen) > 1 else f'the sentences are in column {chosen[0]!r}'}"
+    message += f"; ignored {_quote(ignored)}." if ignored else "."
+    if len(chosen) > 1 and any(map(_JUDGEMENT.fullmatch, ignored)):
+        logger.warning(
+            f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` "
+            "turns labelled pairs into triplets."
+        )
+    else:
+        logger.info(message)
+    return chosen, width
 
 
 def resolve_text_column(column_names: Sequence[str], name: str, column: str | None = None) -> str:
@@ -150,8 +134,8 @@ def resolve_text_column(column_names: Sequence[str], name: str, column: str | No
         ValueError: If the column is missing, or there are several that may be meant.
     """
     if column is not None:
-        return _check_requested(column_names, [column], name)[0]
-    known = [name for name in column_names if len(column_names) == 1 or name in SENTENCE_NAMES]
+        return _requested(column_names, [column], name)[0]
+    known = [name for name in column_names if len(column_names) == 1 or name in PART_NAMES["text"]]
     if len(known) != 1:
         raise ValueError(f"{name}: which of the columns {_quote(column_names)} holds the texts? Name it.")
     return known[0]
@@ -189,6 +173,81 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
     return [column for column in found.values() if column is not None]
 
 
+def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
+    if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
+        raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
+    if missing := [column for column in columns if column not in column_names]:
+        raise ValueError(f"{name}: no column {_quote(missing)}; the columns are {_quote(column_names)}.")
+    return list(columns)
+
+
+def _by_name(column_names: Sequence[str], sample: Sequence[Sequence[Any]], name: str) -> list[str]:
+    if len(column_names) == 1:  # there is nothing to confuse it with
+        return list(column_names)
+    pairs = []
+    for anchor, positive, pattern in _PAIR_NAMES:
+        if anchor in column_names:
+            matches = [match for column in column_names if (match := re.fullmatch(pattern, column))]
+            negatives = {int(match[1] or -1): match[0] for match in matches}
+            if len(negatives) < len(matches):
+                raise ValueError(
+                    f"{name}: two of {_quote(match[0] for match in matches)} have the same number. {_ADVICE}."
+                )
+            if positive in column_names:
+                pairs.append([anchor, positive, *(negatives[number] for number in sorted(negatives))])
+            elif negatives and not any(p in column_names for a, p, _ in _PAIR_NAMES if a == anchor):
+                raise ValueError(
+                    f"{name}: there are {anchor!r} and {_quote(negatives.values())}, but no {positive!r}. {_ADVICE}."
+                )
+    if len(pairs) == 1:
+        return pairs[0]
+    texts = [column for i, column in enumerate(column_names) if not _is_not_text(column, [row[i] for row in sample])]
+    named = [column for column in texts if column in PART_NAMES["text"]]
+    if not pairs and len(texts) == 1:
+        return texts
+    if not pairs and len(named) == 1 and not any(map(_ROLE_NAME.fullmatch, texts)):
+        return named
+    excluded = [column for column in column_names if column not in texts]
+    raise ValueError(
+        f"{name}: the column names do not say which columns hold the texts"
+        f"{f' ({_quote(excluded)} cannot be text)' if excluded else ''}. {_ADVICE}; the columns are "
+        f"{_quote(column_names)}."
+    )
+
+
+def _is_not_text(column: str, cells: Iterable[Any]) -> bool:
+    cells = [cell for cell in cells if cell is not None and cell != ""]
+    return bool(_NOT_TEXT.fullmatch(column)) or (bool(cells) and all(map(_is_number, cells)))
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        return not is_list(cell) and (not isinstance(cell, str) or float(cell) is not None)
+    except ValueError:
+        return False
+
+
+def _quote(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+_SHOWN_ROWS = 5
+_resolved: set[str] = set()  # fingerprints of data sets that need not be scanned again
+
+
+def text_features(width: int) -> Features:
+    """Return the features of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives)."""
+    return Features({f"sent{index}": Value("string") for index in range(width)})
+
+
+def mark_resolved(dataset: Dataset) -> Dataset:
+    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty cell, and return it."""
+    _resolved.add(dataset._fingerprint)
+    return dataset
+
+
 def resolve_dataset_columns(
     dataset: Dataset,
     columns: Sequence[str] | None = None,
@@ -207,7 +266,7 @@ def resolve_dataset_columns(
         dataset (`datasets.Dataset`): The dataset.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`resolve_columns`].
         name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
-        expected_columns (`int`, *optional*): How many columns there must be; see [`resolve_columns`].
+        expected_columns (`int`, *optional*): How many texts a row must have; see [`resolve_columns`].
         keep (`str`, *optional*): A further column that stays as it is.
 
     Returns:
@@ -220,47 +279,46 @@ def resolve_dataset_columns(
     column_names = [column for column in dataset.column_names if column != keep]
     if "input_ids" in column_names or {"texts", "relations"} <= set(column_names):
         return dataset
-    if columns is None and dataset._fingerprint in _resolved:
-        check_column_count(len(column_names), expected_columns, column_names, name, column_names)
+    if columns is None and dataset._fingerprint in _resolved and expected_columns in (None, len(column_names)):
         return dataset
     if len(dataset) == 0:
         raise ValueError(f"{name}: there are no rows.")
     dataset = dataset.with_format(None)
     head = dataset[:SAMPLE_ROWS]
     sample = list(zip(*(head[column] for column in column_names), strict=True))
-    resolved = resolve_columns(
+    chosen, width = resolve_columns(
         column_names, name=name, sample=sample, columns=columns, expected_columns=expected_columns
     )
-    features = [dataset.features[column] for column in resolved]
-    for column, feature in zip(resolved, features, strict=True):
-        if feature not in _STRINGS and getattr(feature, "feature", None) not in _STRINGS:
-            raise ValueError(
-                f"{name}: column {column!r} holds {feature}, not strings. Name the text columns with --columns "
-                f"(columns=[...]); the columns are {_quote(column_names)}."
-            )
-    if any(feature not in _STRINGS for feature in features):
-        if keep is not None:
-            raise ValueError(f"{name}: a cell holds a list, but beside the column {keep!r} it must hold one text.")
-        return mark_resolved(_expand_lists(dataset.select_columns(resolved), name, expected_columns))
-    names = output_columns(len(resolved))
-    kept = [] if keep is None else [keep]
-    dataset = dataset.select_columns([*resolved, *kept]).rename_columns(dict(zip(resolved, names, strict=True)))
-    has_text = np.concatenate(
-        [
+    lists = False
+    for column in chosen:
+        feature = dataset.features[column]
+        lists = lists or feature not in _STRINGS
+        if feature not in _STRINGS and (keep is not None or getattr(feature, "feature", None) not in _STRINGS):
+            raise ValueError(f"{name}: column {column!r} holds {feature}, not strings. {_ADVICE}.")
+    cleaner = RowCleaner(name, chosen, width)
+    if lists:
+        batches = dataset.select_columns(chosen).iter(10_000)
+        rows = enumerate((cells for batch in batches for cells in zip(*map(batch.get, chosen), strict=True)), 1)
+        names, cleaned = list(text_features(width)), list(cleaner.clean_all(rows))
+        dataset = Dataset.from_dict(dict(zip(names, map(list, zip(*cleaned, strict=True)), strict=True)))
+    else:
+        kept = [] if keep is None else [keep]
+        dataset = dataset.select_columns([*chosen, *kept]).rename_columns(
+            dict(zip(chosen, text_features(width), strict=True))
+        )
+        masks = [
             np.all(
-                [pc.fill_null(pc.utf8_length(pc.utf8_trim_whitespace(c)), 0).to_numpy() > 0 for c in batch.columns], 0
+                [pc.fill_null(pc.utf8_length(pc.utf8_trim_whitespace(x)), 0).to_numpy() > 0 for x in batch.columns], 0
             )
-            for batch in dataset.select_columns(names).with_format("arrow").iter(10_000)
+            for batch in dataset.select_columns(list(text_features(width))).with_format("arrow").iter(10_000)
         ]
-    )
-    cleaner = RowCleaner(name, names, len(names), kept=int(has_text.sum()))
-    cleaner.note("dropped", *(np.flatnonzero(~has_text) + 1).tolist())
-    cleaner.check_any()
+        has_texts = np.concatenate(masks)
+        cleaner.count(int(has_texts.sum()), np.flatnonzero(~has_texts) + 1)
+        dataset = dataset if has_texts.all() else dataset.select(np.flatnonzero(has_texts))
+        features = Features(dataset.features | text_features(width))
+        dataset = dataset if dataset.features == features else dataset.cast(features)
     cleaner.log()
-    if not has_text.all():
-        dataset = dataset.select(np.flatnonzero(has_text))
-    string_features = Features(dataset.features | {column: Value("string") for column in names})
-    return mark_resolved(dataset if dataset.features == string_features else dataset.cast(string_features))
+    return mark_resolved(dataset)
 
 
 def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
@@ -287,13 +345,12 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
             f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
             f"columns sentence1, sentence2 and score; the columns are {_quote(dataset.column_names)}."
         )
-    advice = "Correct or remove the row"
+    if dataset._fingerprint in _resolved:
+        return dataset
     values = dataset.with_format(None)[SCORE][:]
-    scores = [parse_score(value, f"{name}, row {number}", advice) for number, value in enumerate(values, 1)]
-    scored = dataset.remove_columns(SCORE).add_column(SCORE, scores)
-    return resolve_dataset_columns(scored, name=name, expected_columns=2, keep=SCORE).cast_column(
-        SCORE, Value("float64")
-    )
+    scores = [parse_score(value, f"{name}, row {n}", "Correct or remove the row") for n, value in enumerate(values, 1)]
+    scored = dataset.remove_columns(SCORE).add_column(SCORE, scores, feature=Value("float64"))
+    return resolve_dataset_columns(scored, name=name, expected_columns=2, keep=SCORE)
 
 
 def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it blank to skip the row") -> float:
@@ -311,7 +368,7 @@ def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it b
         ValueError: If it is not a finite number.
     """
     try:
-        score = float(cast(Any, value))
+        score = float(value)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
@@ -319,44 +376,25 @@ def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it b
     return score
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-_SHOWN_ROWS = 5
-_resolved: set[str] = set()  # fingerprints of data sets that need not be scanned again
-
-
-def mark_resolved(dataset: Dataset) -> Dataset:
-    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty cell, and return it."""
-    _resolved.add(dataset._fingerprint)
-    return dataset
-
-
-@dataclass
 class RowCleaner:
     """Turn the cells of a row into rows of texts, and count what is left out.
 
     Args:
         name (`str`): What messages call the source.
         columns (`Sequence[str]`): The columns of the cells: anchor, positive, hard negatives.
-        width (`int`): Texts in each row; see [`row_width`].
+        width (`int`): Texts in each row; see [`resolve_columns`].
         unit (`str`, *optional*, defaults to `"row"`): What numbers count, `"line"` or `"row"`.
-        kept (`int`, *optional*, defaults to `0`): Rows that were kept.
-        longer (`int`, *optional*, defaults to `0`): Rows that list more hard negatives than are taken.
-        counts (`dict[str, int]`, *optional*): How many rows were `dropped` for an empty cell, and how many `empty`
-            texts were left out of the lists of other rows.
-        places (`dict[str, list[int]]`, *optional*): The numbers of the first of these rows.
-        logged (`int`, *optional*, defaults to `0`): What was told by the last call of [`log_so_far`].
+
+    Attributes:
+        counts (`Counter[str]`): Rows that were `kept`, rows that were `dropped` for an empty cell, `empty` texts that
+            were left out of lists, and rows that list `longer` hard negatives than are taken.
+        places (`dict[str, list[int]]`): The numbers of the first rows that were `dropped`, or had `empty` texts.
     """
 
-    name: str
-    columns: Sequence[str]
-    width: int
-    unit: str = "row"
-    kept: int = 0
-    longer: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: {"dropped": 0, "empty": 0})
-    places: dict[str, list[int]] = field(default_factory=lambda: {"dropped": [], "empty": []})
-    logged: int = 0
+    def __init__(self, name: str, columns: Sequence[str], width: int, unit: str = "row"):
+        self.name, self.columns, self.width, self.unit = name, columns, width, unit
+        self.counts: Counter[str] = Counter()
+        self.places: dict[str, list[int]] = {"dropped": [], "empty": []}
 
     def clean(self, number: int, cells: Sequence[Any]) -> list[list[str]]:
         """Return the rows of texts that a row gives: none if a cell is empty, and several if a positive is a list.
@@ -374,78 +412,58 @@ class RowCleaner:
         Raises:
             ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
         """
-        where = partial("{}, {} {}".format, self.name, self.unit, number)
+        where = f"{self.name}, {self.unit} {number}"
         for index, cell in enumerate(cells):
             for text in cell if index and is_list(cell) else (cell,):
-                if isinstance(text, str):
-                    check_encodable(text, where)
-                elif text is not None:
-                    raise ValueError(f"{where()}, column {self.columns[index]!r}: expected a string, got {cell!r}.")
+                if text is not None and not (isinstance(text, str) and text.isascii()):  # most texts are fine
+                    check_text(text, f"{where}, column {self.columns[index]!r}")
         lists = [cell for cell in cells if is_list(cell)]
+        rows = [list(cells)]
         if lists:
-            negatives = [text for text in _flatten(cells[2:]) if _has_text(text)]
-            self.longer += len(negatives) > self.width - 2
+            negatives = list(filter(has_text, _flatten(cells[2:])))
+            self.counts["longer"] += len(negatives) > self.width - 2
             rows = [[cells[0], positive, *negatives[: self.width - 2]] for positive in _flatten(cells[1:2])]
+        rows = [row for row in rows if len(row) == self.width and all(map(has_text, row))]
+        if rows:
+            self._note("empty", [number for text in _flatten(lists) if not has_text(text)])
         else:
-            rows = [list(cells)]
-        rows = [row for row in rows if len(row) == self.width and all(map(_has_text, row))]
-        if not rows:
-            self.note("dropped", number)
-        elif lists:
-            self.note("empty", *(number for text in _flatten(lists) if not _has_text(text)))
-        self.kept += len(rows)
+            self._note("dropped", [number])
+        self.counts["kept"] += len(rows)
         return rows
 
     def clean_all(self, rows: Iterable[tuple[int, Sequence[Any]]]) -> Iterator[list[str]]:
         """Yield the rows of texts that numbered rows give, and refuse a source without any."""
         for number, cells in rows:
             yield from self.clean(number, cells)
-        self.check_any()
+        self.count()
 
-    def check_any(self) -> None:
-        """Raise a `ValueError` if every row has an empty cell."""
-        if not self.kept:
+    def count(self, kept: int = 0, dropped: Sequence[int] = ()) -> None:
+        """Count rows that were kept and rows that were dropped; raise a `ValueError` if none is kept."""
+        self.counts["kept"] += kept
+        self._note("dropped", list(dropped))
+        if not self.counts["kept"]:
             raise ValueError(
                 f"{self.name}: every one of the {self.counts['dropped']} row(s) has an empty cell in "
                 f"{', '.join(self.columns)}."
             )
 
-    def note(self, what: str, *numbers: int) -> None:
-        """Count rows that were `dropped`, or texts that were `empty`, by the numbers of their rows."""
+    def _note(self, what: str, numbers: list[int]) -> None:
         self.counts[what] += len(numbers)
-        places = self.places[what]
-        room = _SHOWN_ROWS + 1 - len(places)  # one more than is shown
-        places += list(dict.fromkeys(numbers))[:room] if room else []
+        room = _SHOWN_ROWS + 1 - len(self.places[what])  # one more than is shown
+        self.places[what] += list(dict.fromkeys(numbers[: 10 * room]))[:room] if numbers and room else []
 
-    def log(self, name: str | None = None) -> None:
-        """Log what was dropped and left out.
-
-        Args:
-            name (`str`, *optional*): What to call the source instead.
-        """
-        shown = {
-            what: f"{self.unit} {', '.join(map(str, places[:_SHOWN_ROWS]))}{', ...' * (len(places) > _SHOWN_ROWS)}"
-            for what, places in self.places.items()
-        }
-        dropped, empty, negatives = *self.counts.values(), self.width - 2
+    def log(self, so_far: str = "") -> None:
+        """Log what was dropped and left out."""
+        kept, dropped, empty, longer = (self.counts[name] for name in ("kept", "dropped", "empty", "longer"))
+        shown = {what: ", ".join(map(str, places[:_SHOWN_ROWS])) for what, places in self.places.items()}
+        shown = {k: f"{self.unit} {v}{', ...' * (len(self.places[k]) > _SHOWN_ROWS)}." for k, v in shown.items()}
         for count, message in (
-            (dropped, f"dropped {dropped} of {self.kept + dropped} rows for an empty cell: {shown['dropped']}."),
-            (empty, f"left {empty} empty text(s) out of lists of positives or hard negatives: {shown['empty']}."),
-            (
-                self.longer,
-                f"{self.longer} rows list more than {negatives} hard negative(s), the fewest that any row lists; only "
-                f"the first {negatives} of each row are used.",
-            ),
+            (dropped, f"dropped {dropped} of {kept + dropped} rows for an empty cell: {shown['dropped']}"),
+            (empty, f"left {empty} empty text(s) out of lists of positives or hard negatives: {shown['empty']}"),
+            (longer, f"{longer} rows list more than {self.width - 2} hard negative(s), and only so many are used."),
         ):
             if count:
-                logger.warning("%s: %s", name or self.name, message)
-
-    def log_so_far(self) -> None:
-        """Log as [`log`] does, for a stream, which may have no end: whenever there is twice as much to tell."""
-        found = sum(self.counts.values()) + self.longer
-        if found >= max(1, 2 * self.logged):
-            self.logged = found
-            self.log(f"{self.name}, so far")
+                logger.warning(f"{self.name}{so_far}: {message}")
 
 
 def is_list(cell: Any) -> bool:
@@ -453,158 +471,24 @@ def is_list(cell: Any) -> bool:
     return isinstance(cell, (list, tuple))
 
 
-def row_width(rows: Iterable[Sequence[Any]]) -> int:
-    """Count the texts of a row, where cells may list several hard negatives.
-
-    Args:
-        rows (`Iterable[Sequence[Any]]`): Rows of an anchor, a positive and cells of hard negatives.
-
-    Returns:
-        `int`: Two more than the fewest hard negatives of any row that has some, or the number of cells if no cell is a
-        list. Empty texts do not count, so a row with one of them is narrower, and not dropped.
-    """
-    width, lists, counts = 0, False, set()
-    for cells in rows:
-        width = len(cells)
-        lists = lists or any(map(is_list, cells))
-        counts.add(sum(not isinstance(text, str | None) or _has_text(text) for text in _flatten(cells[2:])))
-    return 2 + min(counts - {0}, default=0) if lists else width
+def has_text(cell: str | None) -> bool:
+    """Say whether a cell holds more than white space."""
+    return bool(cell) and not cell.isspace()  # type: ignore[union-attr]
 
 
-def check_encodable(text: str, where: Callable[[], str]) -> None:
-    """Refuse a text that UTF-8 cannot encode, because it holds half of a surrogate pair.
-
-    Args:
-        text (`str`): The text. JSON can hold such a half as an escape.
-        where (`Callable[[], str]`): Says for the message where the text stands.
-
-    Raises:
-        ValueError: If the text holds a half.
-    """
+def check_text(text: Any, where: str) -> str:
+    """Return a text, or raise a `ValueError` if it is no string or UTF-8 cannot encode it (half of a surrogate)."""
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
     try:
-        text.encode()
+        text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{where()}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, which is no "
+            f"{where}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, which is no "
             "character. Write the character itself or both halves of the pair."
         ) from None
-
-
-def text_features(width: int) -> Features:
-    """Return the features of rows of `width` texts."""
-    return Features({column: Value("string") for column in output_columns(width)})
-
-
-def _expand_lists(dataset: Dataset, name: str, expected_columns: int | None) -> Dataset:
-    columns = dataset.column_names
-
-    def rows() -> Iterator[Sequence[Any]]:
-        return (cells for batch in dataset.iter(10_000) for cells in zip(*map(batch.get, columns), strict=True))
-
-    width = row_width(rows())
-    check_column_count(width, expected_columns, columns, name, columns)
-    cleaner = RowCleaner(name, columns, width)
-    cleaned = list(cleaner.clean_all(enumerate(rows(), 1)))
-    cleaner.log()
-    return Dataset.from_dict(dict(zip(output_columns(width), map(list, zip(*cleaned, strict=True)), strict=True)))
+    return text
 
 
 def _flatten(cells: Iterable[Any]) -> list[Any]:
     return [text for cell in cells for text in (cell if is_list(cell) else [cell])]
-
-
-def _has_text(cell: str | None) -> bool:
-    return bool(cell) and not cell.isspace()
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
-def _check_requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
-    if isinstance(columns, str) or not columns:
-        raise ValueError(f"columns must be a non-empty list of column names, got {columns!r}.")
-    missing = [column for column in columns if column not in column_names]
-    if missing:
-        raise ValueError(f"{name}: no column {_quote(missing)}; the columns are {_quote(column_names)}.")
-    if len(set(columns)) < len(columns):
-        raise ValueError(f"columns={list(columns)!r} names a column twice.")
-    return list(columns)
-
-
-def _resolve_by_name(column_names: Sequence[str], sample: Sequence[Sequence[Any]], name: str) -> list[str]:
-    if len(column_names) == 1:  # there is nothing to confuse it with
-        return list(column_names)
-    pairs = []
-    for anchor, positive, pattern in _PAIR_NAMES:
-        if anchor in column_names:
-            negatives = _find_negatives(column_names, pattern, name)
-            if positive in column_names:
-                pairs.append([anchor, positive, *negatives])
-            elif negatives and not any(p in column_names for a, p, _ in _PAIR_NAMES if a == anchor):
-                raise ValueError(
-                    f"{name}: there are {anchor!r} and {_quote(negatives)}, but no {positive!r}. Rename its "
-                    "column, or name the columns with --columns (columns=[...])."
-                )
-    if len(pairs) == 1:
-        return pairs[0]
-    texts = [column for i, column in enumerate(column_names) if not _is_not_text(column, [row[i] for row in sample])]
-    named = [column for column in texts if column in SENTENCE_NAMES]
-    if not pairs and len(texts) == 1:
-        return texts
-    if not pairs and len(named) == 1 and not any(map(_ROLE_NAME.fullmatch, texts)):
-        return named
-    excluded = [column for column in column_names if column not in texts]
-    raise ValueError(
-        f"{name}: the column names do not say which columns hold the anchor, the positive and the hard negatives"
-        f"{f' ({_quote(excluded)} cannot be text)' if excluded else ''}. Name them with --columns (columns=[...]), in "
-        f"the order anchor, positive, hard negatives; the columns are {_quote(column_names)}."
-    )
-
-
-def _is_not_text(column: str, cells: Sequence[Any]) -> bool:
-    cells = [cell for cell in cells if cell is not None and cell != ""]
-    return bool(_NOT_TEXT.fullmatch(column)) or (bool(cells) and all(map(_is_number, cells)))
-
-
-def _is_number(cell: Any) -> bool:
-    if not isinstance(cell, str):
-        return not is_list(cell)
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _find_negatives(column_names: Sequence[str], pattern: str, name: str) -> list[str]:
-    matches = [match for column in column_names if (match := re.fullmatch(pattern, column))]
-    numbered = sorted((int(match[1] or -1), match[0]) for match in matches)
-    for (first, a), (second, b) in zip(numbered, numbered[1:], strict=False):
-        if first == second:
-            raise ValueError(
-                f"{name}: columns {a!r} and {b!r} have the same number. Name the columns to take with --columns "
-                "(columns=[...])."
-            )
-    return [column for _, column in numbered]
-
-
-def _log_roles(column_names: Sequence[str], resolved: Sequence[str], name: str) -> None:
-    if len(resolved) == 1:
-        message = f"{name}: the sentences are in column {resolved[0]!r}"
-    else:
-        message = f"{name}: anchor {resolved[0]!r}, positive {resolved[1]!r}"
-        message += f", hard negatives {_quote(resolved[2:])}" if len(resolved) > 2 else ""
-    ignored = [column for column in column_names if column not in resolved]
-    message += f"; ignored {_quote(ignored)}." if ignored else "."
-    if len(resolved) > 1 and any(map(_JUDGEMENT.fullmatch, ignored)):
-        logger.warning(
-            "%s Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` turns "
-            "labelled pairs into triplets.",
-            message,
-        )
-    else:
-        logger.info(message)
-
-
-def _quote(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))

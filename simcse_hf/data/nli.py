@@ -5,14 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
-from .columns import check_encodable, find_parts
+from .columns import check_text, find_parts
 from .read import open_table
 
 logger = logging.get_logger(__name__)
@@ -244,11 +243,8 @@ def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) ->
             raise ValueError(
                 f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
             )
-        for text in (premise, hypothesis):
-            if text is not None and not isinstance(text, str):
-                raise ValueError(f"{where}: premise and hypothesis must be strings, got {text!r}.")
-            check_encodable(text or "", partial(str, where))
-        if not (premise and premise.strip() and hypothesis and hypothesis.strip()):
+        premise, hypothesis = ("" if text is None else check_text(text, where) for text in (premise, hypothesis))
+        if not (premise.strip() and hypothesis.strip()):
             skipped["pairs with an empty text"] += 1
             continue
         key = re.sub(r"\W+", " ", premise.casefold()).strip() or premise

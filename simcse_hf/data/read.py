@@ -11,12 +11,12 @@ import json
 import os
 import re
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,13 +28,11 @@ from ..ops.files import digest, read_json_object, write_atomically, write_json
 from .columns import (
     SAMPLE_ROWS,
     RowCleaner,
-    check_column_count,
-    check_encodable,
+    check_text,
     mark_resolved,
     resolve_columns,
     resolve_dataset_columns,
     resolve_text_column,
-    row_width,
     text_features,
 )
 
@@ -46,21 +44,17 @@ logger = logging.get_logger(__name__)
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 
-_COUNTS = ("kept", "longer", "counts", "places")  # what the cache keeps of a `RowCleaner`
-_LAYOUT = 3  # a part of the cache key: increase it when the same file gives other rows than before
+_LAYOUT = 4  # a part of the cache key: increase it when the same file gives other rows than before
 _BATCH_ROWS = 10_000
-_SHOWN_ITEMS = 5
 _CELL_LIMIT = 2**27  # characters; the csv module's own limit of 131072 is below one long document
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:[\w.-]+)?")
 
 Row = tuple[int, Sequence[Any]]
+Rows = Callable[[Sequence[str]], Iterator[Row]]
 
 
 class DataFileNotFoundError(FileNotFoundError, ValueError):
     """A data file does not exist."""
-
-
-# --- lines -----------------------------------------------------------------------------------------------------------
 
 
 def open_binary(path: Path) -> BinaryIO:
@@ -89,34 +83,29 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             for number, line in enumerate(io.TextIOWrapper(stream, encoding=encoding, newline=newline), 1):
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
-            wrong = error
+            _explain_bytes(path, encoding)
+            raise ValueError(f"{path}: not {encoding} ({error}).") from None
         except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download the file again.") from None
-        else:
-            return
-    for number, offset, raw in raw_lines(path):  # once more, to say where it is wrong
-        try:
-            raw.decode(encoding)
-        except UnicodeDecodeError as error:
-            guess = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-            raise ValueError(
-                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at byte offset {offset + error.start} is not "
-                f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8` and use "
-                "the result."
-            ) from None
-    raise ValueError(f"{path}: not {encoding} ({wrong}).")
+            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
 
 
-def raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number, from 1, the offset in bytes and the bytes of each line of a file, unpacked."""
-    offset = 0
-    with open_binary(path) as stream:
-        try:
-            for number, line in enumerate(chain.from_iterable(line.splitlines(True) for line in stream), 1):
-                yield number, offset, line
+def _explain_bytes(path: Path, encoding: str) -> None:
+    """Read a file once more, and raise a `ValueError` that says where it is not in its encoding."""
+    number, offset = 0, 0
+    try:
+        with open_binary(path) as stream:
+            for line in chain.from_iterable(block.splitlines(keepends=True) for block in stream):
+                number += 1
+                line.decode(encoding)
                 offset += len(line)
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download the file again.") from None
+    except UnicodeDecodeError as error:
+        guess = "UTF-16" if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+        raise ValueError(
+            f"{path}, line {number}: byte 0x{line[error.start]:02x} at byte offset {offset + error.start} is not "
+            f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
+        ) from None
+    except (EOFError, OSError, zlib.error):  # a block of a damaged gzip stream
+        return
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -128,36 +117,32 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-class Table(ABC):
+@dataclass
+class Table:
     """Rows of cells in named columns.
 
     Args:
-        name (`str` or `Path`): What messages call the table: the file's path, or a description of an object in memory.
-
-    Attributes:
-        format (`str`): `"txt"`, `"csv"` (also for tsv), `"json"` (also for jsonl), `"parquet"` or `"memory"`.
-        unit (`str`): What numbers of rows count, from 1: `"line"` of the file or `"row"` of the table.
+        name (`str`): What messages call the table: the file's path, or a description of an object in memory.
         columns (`list[str]`): The names of the columns, in the table's own order.
-        positional (`bool`): Whether columns have no names of their own, so that their position says what they hold.
-        refuse_late_keys (`bool`): Whether `rows` refuses a key of a json file that first appears after the rows that
-            name the columns. Where columns are chosen by their names, it would be lost without a word.
+        rows (`Callable`): Yields the line or row number, from 1, and the cells of the given columns for every row.
+        format (`str`): `"txt"`, `"csv"` (also for tsv), `"json"` (also for jsonl), `"parquet"` or `"memory"`.
+        unit (`str`, *optional*, defaults to `"line"`): What numbers of rows count, a `"line"` or a `"row"`.
+        positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
+        refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether a key of a json file is refused that comes
+            after the rows that name the columns. Where columns are chosen by name, it would be lost without a word.
     """
 
+    name: str
+    columns: list[str]
+    rows: Rows
     format: str
-    unit = "line"
-    positional = False
-    refuse_late_keys = False
-    can_seek = False
+    unit: str = "line"
+    positional: bool = False
+    refuse_late_keys: bool = False
 
-    def __init__(self, name: str | Path, columns: Sequence[str]):
-        self.name, self.columns = str(name), list(columns)
-        repeated = sorted({column for column in self.columns if self.columns.count(column) > 1})
-        if repeated:
-            raise ValueError(f"{name}: column name(s) {', '.join(map(repr, repeated))} occur more than once.")
-
-    @abstractmethod
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the line or row number, from 1, and the cells of some columns for every row."""
+    def __post_init__(self) -> None:
+        if repeated := [name for name, count in Counter(self.columns).items() if count > 1]:
+            raise ValueError(f"{self.name}: column name(s) {', '.join(map(repr, repeated))} occur more than once.")
 
     def sample(self) -> list[Sequence[Any]]:
         """Return the cells of the first rows, in all columns."""
@@ -168,76 +153,96 @@ class Table(ABC):
         return f"{self.name}, {self.unit} {number}"
 
 
-class LinesFile(Table):
-    """A txt file with one sentence on each line. Blank lines are skipped; white space within a line is kept."""
+def open_table(path: str | os.PathLike[str]) -> Table:
+    """Open a file by its extension and read the names of its columns.
 
-    format = "txt"
+    A txt file has the one column `text`; blank lines are skipped, and white space within a line is kept. The first row
+    of a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects or of
+    arrays, or has one of these on each line; the keys of its first 100 objects are its columns.
 
-    def __init__(self, path: Path):
-        super().__init__(path, ["text"])
+    Args:
+        path (`str` or `os.PathLike`): A file whose name ends in .txt, .csv, .tsv, .json, .jsonl or .parquet, or in one
+            of these followed by .gz.
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the line number and the line of every row."""
-        for number, line in decoded_lines(Path(self.name)):
-            if line.strip():
-                yield number, (line.removesuffix("\n").removesuffix("\r"),)
+    Returns:
+        [`Table`]: The table.
 
-
-class DelimitedFile(Table):
-    """A csv or tsv file with a header, quoted as RFC 4180 says. Blank lines are skipped.
-
-    The first quoted cell that spans lines is reported by a warning: a text may have line breaks, but an opening quote
-    that belongs to a text swallows the lines up to the next quote.
+    Raises:
+        DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
+        ValueError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
+            its header or first row is malformed. Reading its rows raises the same for later rows.
     """
+    path = Path(path).expanduser()
+    suffix = SUFFIX.search(path.name)
+    if not path.exists():
+        raise DataFileNotFoundError(f"{path}: no such file.")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
+    if suffix is None:
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    extension = suffix[1].lower()
+    if extension == "txt":
+        return Table(str(path), ["text"], lambda _: _text_rows(path), "txt")
+    if extension in ("csv", "tsv"):
+        return _open_csv(path, "\t" if extension == "tsv" else ",")
+    return _open_parquet(path) if extension == "parquet" else _open_json(path)
 
-    format = "csv"
 
-    def __init__(self, path: Path, delimiter: str):
-        if len(delimiter) != 1:
-            raise ValueError(f"{path}: delimiter must be one character, got {delimiter!r}.")
-        self.delimiter = delimiter
-        header = next(csv_records(path, delimiter), None)
-        if header is None:
-            raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
-        super().__init__(path, [cell.strip() for cell in header[1]])
-        for other in {"\t", ",", ";", "|"} - {delimiter} if len(self.columns) == 1 else ():
-            names = self.columns[0].split(other)
-            if len(names) > 1 and all(re.fullmatch(r"\w+", cell) for cell in names):
+def _text_rows(path: Path) -> Iterator[Row]:
+    for number, line in decoded_lines(path):
+        if line.strip():
+            yield number, (line.removesuffix("\n").removesuffix("\r"),)
+
+
+def _open_csv(path: Path, delimiter: str) -> Table:
+    header = next(csv_records(path, delimiter), None)
+    if header is None:
+        raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+    names = [cell.strip() for cell in header[1]]
+    if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
+        raise ValueError(
+            f"{path}: the header is the one column {names[0]!r}. Separate the cells of a .csv file by commas and "
+            "those of a .tsv file by tabs, or rename the column if it is one."
+        )
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        indices = [names.index(column) for column in columns]
+        for number, cells in islice(csv_records(path, delimiter), 1, None):
+            if len(cells) != len(names):
                 raise ValueError(
-                    f"{path}: with the delimiter {delimiter!r} the header is the one column {self.columns[0]!r}. Pass "
-                    f"delimiter={other!r}, or rename the column if it is one."
-                )
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the line number and the cells of some columns for every row."""
-        indices = [self.columns.index(column) for column in columns]
-        width = len(self.columns)
-        for number, cells in islice(csv_records(Path(self.name), self.delimiter), 1, None):
-            if len(cells) != width:
-                raise ValueError(
-                    f"{self.at(number)}: {len(cells)} cells where the header has {width} ({', '.join(self.columns)}). "
-                    f"Put double quotes around a cell that contains the delimiter {self.delimiter!r}."
+                    f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
+                    f"({', '.join(names)}). Put double quotes around a cell that contains the delimiter {delimiter!r}."
                 )
             yield number, [cells[index] for index in indices]
+
+    return Table(str(path), names, rows, "csv")
+
+
+_long_rows: set[Path] = set()  # files whose first row of several lines was reported
 
 
 def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line, and the cells, of each record of a csv or tsv file, the header included.
+
+    Blank lines are skipped. The first quoted cell that spans lines is reported by a warning: a text may have line
+    breaks, but an opening quote that belongs to a text swallows the lines up to the next quote.
 
     Args:
         path (`Path`): The file.
         delimiter (`str`): The character between cells.
 
     Yields:
-        `tuple[int, list[str]]`: The line number, from 1, and the cells. Blank lines are skipped.
+        `tuple[int, list[str]]`: The line number, from 1, and the cells.
 
     Raises:
         ValueError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
     """
+    csv.field_size_limit(max(_CELL_LIMIT, csv.field_size_limit()))
     reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
-        limit = csv.field_size_limit(_CELL_LIMIT)  # the limit is global, so it is restored after each record
         try:
             cells = next(reader)
         except StopIteration:
@@ -247,203 +252,113 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 f"{path}, line {number}: not valid csv: {error}. A double quote inside a quoted cell must be doubled, "
                 "a line break inside a cell needs quotes around the cell; .jsonl has neither rule."
             ) from None
-        finally:
-            csv.field_size_limit(limit)
-        last = reader.line_num
+        quoted = f"{path}, line {number}: a cell that opens with a double quote runs on to line {reader.line_num}"
         # An unescaped quote at the start of a tsv cell swallows the lines up to the next quote without an error.
         if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
-            raise ValueError(
-                f"{path}, line {number}: a cell that opens with a double quote runs on to line {last}. Write such a "
-                "quote as a quoted cell with the quote doubled, or use .jsonl."
-            )
-        if last > number and path not in _long_rows:
+            raise ValueError(f"{quoted}. Write such a quote as a quoted cell with the quote doubled, or use .jsonl.")
+        if reader.line_num > number and path not in _long_rows:
             _long_rows.add(path)
             logger.warning(
-                f"{path}, line {number}: a quoted cell runs on to line {last}, so these lines are one row, and other "
-                "rows may be longer than a line too. If the texts have no line breaks, a double quote is not closed: "
-                "double a quote that belongs to a text, and put quotes around its cell."
+                f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the texts "
+                "have no line breaks, a quote is not closed: double one that belongs to a text, and quote its cell."
             )
         if cells:
             yield number, cells
 
 
-_long_rows: set[Path] = set()  # files whose first row of several lines was reported
-
-
-class JsonFile(Table):
-    """A json file: an array of rows, or one row on each line (JSON Lines). A row is an object or an array of texts."""
-
-    format = "json"
-
-    def __init__(self, path: Path):
-        self._array = _read_array(path)
-        self.unit = "line" if self._array is None else "row"
-        self.name = str(path)
-        self.positional = isinstance(next((value for _, value in self._values()), None), list)
-        columns = list(dict.fromkeys(key for _, record in islice(self._objects(), SAMPLE_ROWS) for key in record))
-        if not columns:
-            raise ValueError(f"{path}: the file holds no rows.")
-        super().__init__(path, columns)
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the line or row number and the cells of some columns for every row; a missing key gives `None`."""
-        known = set(self.columns)
-        for number, record in self._objects():
-            if self.refuse_late_keys and not record.keys() <= known:
-                raise ValueError(
-                    f"{self.at(number)}: the key {min(record.keys() - known)!r} does not occur in the first "
-                    f"{SAMPLE_ROWS} rows, from whose keys the columns are chosen. Add the key to the first row (null "
-                    "stands for no text), or name the columns to take with --columns (columns=[...])."
-                )
-            yield number, [record.get(column) for column in columns]
-
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, record in self._values():
-            if self.positional and isinstance(record, list):
-                record = {str(index): cell for index, cell in enumerate(record)}
-            if not isinstance(record, dict):
-                kind = type(record).__name__
-                raise ValueError(f'{self.at(number)}: expected an object such as {{"sent0": "..."}}, got {kind}.')
-            yield number, record
-
-    def _values(self) -> Iterator[tuple[int, Any]]:
-        if self._array is not None:
-            yield from enumerate(self._array, 1)
-            return
-        for number, line in decoded_lines(Path(self.name)):
-            if line.strip():
-                try:
-                    yield number, json.loads(line)
-                except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
-                    raise ValueError(
-                        f"{self.at(number)}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
-                        "object per line, or one array of objects."
-                    ) from None
-
-
-def _read_array(path: Path) -> list[Any] | None:
-    """Return the rows of a file that is one json array, or `None` if it has one row on each line."""
+def _open_json(path: Path) -> Table:
+    """Open a json file that is one array of rows, or has one row on each line (JSON Lines)."""
     lines = (line for _, line in decoded_lines(path) if line.strip())
     first = next(lines, "").lstrip()
     # An array that closes on the first line is a row of a JSON Lines file if another line follows.
-    if not first.startswith("[") or (first.rstrip().endswith("]") and any(lines)):
-        return None
-    text = "".join(line for _, line in decoded_lines(path))
+    if first.startswith("[") and not (first.rstrip().endswith("]") and any(lines)):
+        array = _parse(f"{path}, line {{}}", "".join(line for _, line in decoded_lines(path)))
+        return _open_records(str(path), lambda: enumerate(array, 1), "json", "row")
+
+    def values() -> Iterator[tuple[int, Any]]:
+        for number, line in decoded_lines(path):
+            if line.strip():
+                yield number, _parse(f"{path}, line {number}", line)
+
+    return _open_records(str(path), values, "json", "line")
+
+
+def _parse(where: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line, reason = getattr(error, "lineno", 1), getattr(error, "msg", error)
-        raise ValueError(f"{path}, line {line}: not valid JSON: {reason}.") from None
+    except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
+        where = where.format(getattr(error, "lineno", 1))
+        raise ValueError(
+            f"{where}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one object per line, or one "
+            "array of objects."
+        ) from None
 
 
-class ParquetFile(Table):
-    """A parquet file, read in batches. Only the requested columns are read."""
+def _open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
+    """Open rows that are objects, arrays of equal length or, in memory, texts."""
+    first = next((value for _, value in values()), None)
+    kind: Any = list if isinstance(first, tuple) else type(first)
+    if not first:
+        raise ValueError(f"{name}: the {'list of rows is empty' if format == 'memory' else 'file holds no rows'}.")
 
-    format, unit = "parquet", "row"
+    def records() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, value in values():
+            if isinstance(value, dict) and kind is dict:
+                yield number, value
+            elif isinstance(value, (list, tuple)) and kind is list and len(value) == len(first):
+                yield number, {str(index): cell for index, cell in enumerate(value)}
+            elif kind is str and format == "memory":
+                yield number, {"text": value}
+            else:
+                raise ValueError(
+                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array'
+                    f"{'' if kind is not list else f' of {len(first)} cells as before'}, or in a list a text; got "
+                    f"{value!r:.100}."
+                )
 
-    def __init__(self, path: Path):
-        source: Any = path
-        try:
-            if path.suffix.lower() == ".gz":  # parquet is read from its end, so it is unpacked into memory
-                with open_binary(path) as stream:
-                    source = pa.BufferReader(stream.read())
-            self._file = pq.ParquetFile(source)
-            columns = self._file.schema_arrow.names
-        except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
-            raise ValueError(f"{path}: not a readable parquet file: {error}. Write or download it again.") from None
-        super().__init__(path, columns)
+    columns = list(dict.fromkeys(key for _, record in islice(records(), SAMPLE_ROWS) for key in record))
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the row number and the cells of some columns for every row."""
-        number, advice = 0, "Write or download it again."
-        batches = self._file.iter_batches(_BATCH_ROWS, columns=list(columns))
+    def rows(chosen: Sequence[str]) -> Iterator[Row]:
+        known = set(columns)
+        for number, record in records():
+            if table.refuse_late_keys and not record.keys() <= known:
+                raise ValueError(
+                    f"{name}, {unit} {number}: the key {min(record.keys() - known)!r} does not occur in the first "
+                    f"{SAMPLE_ROWS} rows, whose keys are the columns. Add it to the first row (null is no text), or "
+                    "name the columns to take with --columns (columns=[...])."
+                )
+            yield number, [record.get(column) for column in chosen]
+
+    table = Table(name, columns, rows, format, unit, kind is list)
+    return table
+
+
+def _open_parquet(path: Path) -> Table:
+    advice = "Write or download it again."
+    try:
+        # Parquet is read from its end, so it is unpacked into memory.
+        source: Any = pa.BufferReader(gzip.decompress(path.read_bytes())) if path.suffix.lower() == ".gz" else path
+        file = pq.ParquetFile(source)
+        names = file.schema_arrow.names
+    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
+        raise ValueError(f"{path}: not a readable parquet file: {error}. {advice}") from None
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        batches, number = file.iter_batches(_BATCH_ROWS, columns=list(columns)), 0
         while True:
             try:
                 batch = next(batches, None)
                 cells = [] if batch is None else [batch.column(column).to_pylist() for column in columns]
-            except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # of damaged pages or odd dates
-                raise ValueError(f"{self.name}: cannot be read to its end: {error}. {advice}") from None
+            except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
+                raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
             if batch is None:
                 break
             yield from enumerate(zip(*cells, strict=True), number + 1)
             number += len(batch)
-        if number != self._file.metadata.num_rows:
-            raise ValueError(
-                f"{self.name}: holds {number} rows where its metadata says {self._file.metadata.num_rows}. {advice}"
-            )
+        if number != (expected := file.metadata.num_rows):
+            raise ValueError(f"{path}: holds {number} rows where its metadata says {expected}. {advice}")
 
-
-class MemoryTable(Table):
-    """A list of sentences, of tuples or of dicts."""
-
-    format, unit = "memory", "row"
-
-    def __init__(self, rows: Sequence[Any]):
-        if not rows:
-            raise ValueError("the list of rows is empty.")
-        self._rows, first, name = rows, rows[0], f"list of {len(rows)} rows"
-        if not isinstance(first, (str, dict, tuple, list)) or not first:
-            raise ValueError(f"{name}, row 1: expected a string, tuple or dict, got {first!r}.")
-        self.positional = isinstance(first, (tuple, list))
-        if isinstance(first, dict):
-            columns = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
-        else:
-            columns = ["text"] if isinstance(first, str) else [str(index) for index in range(len(first))]
-        super().__init__(name, columns)
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the row number and the cells of some columns for every row."""
-        first = self._rows[0]
-        indices = [self.columns.index(column) for column in columns]
-        for number, row in enumerate(self._rows, 1):
-            if isinstance(first, str):
-                yield number, (row,)
-            elif isinstance(row, dict) and isinstance(first, dict):
-                yield number, [row.get(column) for column in columns]
-            elif isinstance(row, (tuple, list)) and len(row) == len(self.columns):
-                yield number, [row[index] for index in indices]
-            else:
-                raise ValueError(f"{self.at(number)}: {row!r} does not have the {len(self.columns)} cells of row 1.")
-
-
-def open_table(path: str | os.PathLike[str], delimiter: str | None = None) -> Table:
-    """Open a file by its extension and read the names of its columns.
-
-    A txt file has the one column `text`. The first row of a csv or tsv file is its header. A json file is an array of
-    objects, or has one object on each line; the keys of its first 100 objects are its columns.
-
-    Args:
-        path (`str` or `os.PathLike`): A file whose name ends in .txt, .csv, .tsv, .json, .jsonl or .parquet, or in one
-            of these followed by .gz.
-        delimiter (`str`, *optional*): Cell separator of a csv or tsv file. Defaults to a comma or a tab.
-
-    Returns:
-        [`Table`]: The table.
-
-    Raises:
-        DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
-        ValueError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
-            its header or first row is malformed.
-    """
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise DataFileNotFoundError(f"{path}: no such file.")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
-    suffix = SUFFIX.search(path.name)
-    if suffix is None:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty.")
-    extension = suffix[1].lower()
-    if extension in ("csv", "tsv"):
-        return DelimitedFile(path, delimiter or {"csv": ",", "tsv": "\t"}[extension])
-    if delimiter is not None:
-        raise ValueError(f"{path}: a delimiter ({delimiter!r}) applies to csv and tsv files only.")
-    return {"txt": LinesFile, "parquet": ParquetFile}.get(extension, JsonFile)(path)
-
-
-# --- texts -----------------------------------------------------------------------------------------------------------
+    return Table(str(path), names, rows, "parquet", "row")
 
 
 def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[Table, str]:
@@ -481,8 +396,8 @@ def stream_rows(
     """Yield the texts of a file with the cells of other columns, as [`stream_texts`] yields the texts alone.
 
     Args:
-        path (`str | os.PathLike`): The file; see [`open_table`].
-        column (`str`, *optional*): The column of texts; see [`stream_texts`].
+        path (`str | os.PathLike`): The file.
+        column (`str`, *optional*): The column of texts.
         keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
             missing value is an empty text.
 
@@ -490,58 +405,25 @@ def stream_rows(
         `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
 
     Raises:
-        ValueError: If the file cannot be read, has no such columns, or a cell holds no text. The message names the
-            line or row.
+        ValueError: As for [`stream_texts`], or if a column to keep is not there.
     """
     table, column = text_column(path, column)
-    if wrong := [name for name in keep if name not in table.columns or name == column]:
-        others = ", ".join(repr(name) for name in table.columns if name != column) or "none"
+    others = [name for name in table.columns if name != column]
+    if wrong := [name for name in keep if name not in others]:
         raise ValueError(
-            f"{table.name}: no column {wrong[0]!r} to keep beside {column!r}; the other columns: {others}."
+            f"{table.name}: no column {wrong[0]!r} to keep beside {column!r}; the other columns: "
+            f"{', '.join(map(repr, others)) or 'none'}."
         )
     for number, (text, *cells) in table.rows([column, *keep]):
-        if not isinstance(text, str):
-            raise ValueError(
-                f"{table.at(number)}, column {column!r}: expected a text, got {text!r}. Fill or drop such rows first."
-            )
-        row = [text, *("" if cell is None else str(cell) for cell in cells)]
-        for cell in row:
-            check_encodable(cell, partial(table.at, number))
-        yield number, row
+        where = f"{table.name}, {table.unit} {number}"
+        kept = (check_text("" if cell is None else str(cell), where) for cell in cells)
+        yield number, [check_text(text, f"{where}, column {column!r}"), *kept]
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:
-    """Return one text or several as a list.
-
-    Args:
-        texts (`str` or `Sequence[str]`): The texts.
-
-    Returns:
-        `list[str]`: The texts.
-
-    Raises:
-        ValueError: If an item is not a text, or holds half of a surrogate pair. The message names its position.
-    """
+    """Return one text or several as a list, or raise a `ValueError` that names the position of what is no text."""
     items = [texts] if isinstance(texts, str) else list(texts)
-    for position, text in enumerate(items):
-        if not isinstance(text, str):
-            raise ValueError(f"sentence {position} is not a text but {type(text).__name__}: {text!r}")
-        check_encodable(text, partial("sentence {}".format, position))
-    return items
-
-
-class Place(NamedTuple):
-    """The number of a row and, for what was recorded earlier, its offset in bytes."""
-
-    number: int
-    offset: int = 0
-
-
-def placed_texts(table: Table, column: str, start: Place | None = None) -> Generator[tuple[Place, str]]:
-    """Yield the texts of a column with their places, from some place on."""
-    for number, (text,) in stream_rows(table.name, column):
-        if start is None or number >= start.number:
-            yield Place(number), text
+    return [check_text(text, f"sentence {position}") for position, text in enumerate(items)]
 
 
 # --- data sets -------------------------------------------------------------------------------------------------------
@@ -553,7 +435,6 @@ def load_text_dataset(
     split: str = "train",
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
-    delimiter: str | None = None,
     max_rows: int | None = None,
     cache_dir: str | Path | None = None,
 ) -> Dataset:
@@ -582,7 +463,6 @@ def load_text_dataset(
             are chosen by their names, see [`~data.columns.resolve_columns`]; the cells of a tuple by their position.
         expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
             pairs with k hard negatives.
-        delimiter (`str`, *optional*): Cell separator of csv and tsv files. Defaults to a comma or a tab.
         max_rows (`int`, *optional*): Stop after so many rows.
         cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
             (`HF_DATASETS_CACHE`).
@@ -616,13 +496,27 @@ def load_text_dataset(
     if isinstance(source, Dataset):
         dataset = resolve_dataset_columns(source, columns, name=name, expected_columns=expected_columns)
         return dataset if max_rows is None else mark_resolved(dataset.select(range(min(max_rows, len(dataset)))))
-    tables = [open_table(path, delimiter) for path in paths] if paths else [MemoryTable(cast(Sequence[Any], source))]
-    resolved, width = resolve_tables(tables, columns, expected_columns)
-    cleaners = [RowCleaner(t.name, c, width, t.unit) for t, c in zip(tables, resolved, strict=True)]
-    batches = _arrow_batches(tables, cleaners, max_rows)
+    items = cast(Sequence[Any], source)
+    memory = f"list of {len(items)} rows" if paths is None else ""
+    tables = (
+        [open_table(path) for path in paths]
+        if paths
+        else [_open_records(memory, lambda: enumerate(items, 1), "memory", "row")]
+    )
+    cleaners = table_cleaners(tables, columns, expected_columns)
+    rows = (r for table, c in zip(tables, cleaners, strict=True) for r in c.clean_all(table.rows(c.columns)))
+    batches = _arrow_batches(islice(rows, max_rows), cleaners[0].width)
     if paths:
-        formats = [SUFFIX.search(path.name)[0].lower() for path in paths]  # type: ignore[index]  # open_table did it
-        key = Hasher.hash([_LAYOUT, formats, [*map(digest, paths)], resolved, width, delimiter, max_rows])
+        key = Hasher.hash(
+            [
+                _LAYOUT,
+                [SUFFIX.findall(p.name.lower()) for p in paths],
+                [*map(digest, paths)],
+                cleaners[0].width,
+                max_rows,
+            ]
+            + [cleaner.columns for cleaner in cleaners]
+        )
         dataset = _cached(batches, cleaners, Path(cache_dir or config.HF_DATASETS_CACHE).expanduser(), key)
     else:
         dataset = Dataset(pa.Table.from_batches(list(batches)), split=NamedSplit("train"))
@@ -632,28 +526,16 @@ def load_text_dataset(
 
 
 def find_paths(source: str | Path | Sequence[Any]) -> list[Path] | None:
-    """Find the files that a source of text names.
-
-    Args:
-        source (`str | Path | Sequence`): What `load_text_dataset` takes.
-
-    Returns:
-        `list[Path]`, *optional*: The files, or `None` if the source is a hub id or a list of rows.
-
-    Raises:
-        ValueError: If a list holds files among other things.
-    """
+    """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
         is_id = isinstance(source, str) and _HUB_ID.fullmatch(source) and not SUFFIX.search(source)
         return None if is_id and not path.exists() else [path]
     if source and all(isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item)) for item in source):
         return [Path(item).expanduser() for item in source]
-    for item in source[:_SHOWN_ITEMS]:
+    for item in source[:5]:
         if isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) and Path(item).exists()):
-            raise ValueError(
-                f"the list holds the file {item} among other things; the paths in it must end in {SUFFIXES}."
-            )
+            raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
     return None
 
 
@@ -669,69 +551,42 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
         ) from error
 
 
-def resolve_tables(
+def table_cleaners(
     tables: Sequence[Table], columns: Sequence[str] | None, expected_columns: int | None
-) -> tuple[list[list[str]], int]:
-    """Resolve the columns of each table and count the texts of a row, which must be the same in all of them.
-
-    Args:
-        tables (`Sequence[Table]`): The tables.
-        columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
-        expected_columns (`int`, *optional*): How many columns there must be.
-
-    Returns:
-        `tuple[list[list[str]], int]`: The columns of each table, and the number of texts in a row.
+) -> list[RowCleaner]:
+    """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width.
 
     Raises:
         ValueError: If a table has no rows, its columns are unclear, or two tables differ in width.
     """
-    resolved: list[list[str]] = []
-    widths: list[int] = []
+    cleaners: list[RowCleaner] = []
     for table in tables:
-        _warn_of_missing_header(table)
+        sentences = [name for name in table.columns if len(name.split()) > 4 or re.search(r"\w[.!?]\W*$", name)]
+        if table.format == "csv" and sentences:
+            logger.warning(
+                f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If "
+                "the file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
+            )
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
-            rest = "only the header" if table.format == "csv" else "only blank lines, if any"
-            raise ValueError(f"{table.name}: there are no rows, {rest}.")
+            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
         requested = table.columns if table.positional and columns is None else columns
-        names = resolve_columns(
+        chosen, width = resolve_columns(
             table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
         )
-        width = row_width([row[table.columns.index(name)] for name in names] for row in sample)
-        check_column_count(width, expected_columns, names, table.name, table.columns)
-        if widths and width != widths[0]:
+        if cleaners and width != cleaners[0].width:
+            first = cleaners[0]
             raise ValueError(
-                f"{tables[0].name} has {widths[0]} text column(s) ({', '.join(resolved[0])}), but {table.name} has "
-                f"{width} ({', '.join(names)}). Files loaded together must have the same number."
+                f"{first.name} has {first.width} text column(s) ({', '.join(first.columns)}), but {table.name} has "
+                f"{width} ({', '.join(chosen)}). Files loaded together must have the same number."
             )
-        resolved.append(names)
-        widths.append(width)
-    return resolved, widths[0]
+        cleaners.append(RowCleaner(table.name, chosen, width, table.unit))
+    return cleaners
 
 
-def _warn_of_missing_header(table: Table) -> None:
-    sentences = [name for name in table.columns if len(name.split()) > 4 or re.search(r"\w[.!?]\W*$", name)]
-    if table.format == "csv" and sentences:
-        logger.warning(
-            "%s: the first line is taken as the header, but %r looks like a sentence. If the file has no header, add "
-            "one (such as sent0,sent1,hard_neg), or its first row is lost.",
-            table.name,
-            sentences[0],
-        )
-
-
-def _arrow_batches(
-    tables: Sequence[Table], cleaners: Sequence[RowCleaner], max_rows: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all tables in batches."""
-    schema = text_features(cleaners[0].width).arrow_schema
-
-    def all_rows() -> Iterator[list[str]]:
-        for table, cleaner in zip(tables, cleaners, strict=True):
-            yield from cleaner.clean_all(table.rows(cleaner.columns))
-
-    rows = islice(all_rows(), max_rows)
+def _arrow_batches(rows: Iterator[list[str]], width: int) -> Iterator[pa.RecordBatch]:
+    schema = text_features(width).arrow_schema
     while batch := list(islice(rows, _BATCH_ROWS)):
         yield pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*batch, strict=True)], schema=schema)
 
@@ -739,21 +594,20 @@ def _arrow_batches(
 def _cached(batches: Iterable[pa.RecordBatch], cleaners: Sequence[RowCleaner], cache_dir: Path, key: str) -> Dataset:
     """Write a dataset to the cache, or take it from there. What was left out stands beside it for later loads."""
     file = cache_dir / "simcse_hf" / f"{key}.arrow"
-    counts = file.with_suffix(".json")
+    report = file.with_suffix(".json")
     schema = text_features(cleaners[0].width).arrow_schema
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if not (file.exists() and counts.exists()):
+        if not (file.exists() and report.exists()):
             with write_atomically(file) as temporary:
                 with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
                     for batch in batches:
                         stream.write_batch(batch)
-                saved = [{name: getattr(cleaner, name) for name in _COUNTS} for cleaner in cleaners]
-                write_json(counts, {"files": saved})
+                write_json(report, {"files": [[cleaner.counts, cleaner.places] for cleaner in cleaners]})
         dataset = Dataset.from_file(str(file), split=NamedSplit("train"))
     except OSError as error:
         raise ValueError(f"cannot write to the cache {cache_dir}: {error}. Pass another cache_dir.") from error
-    for cleaner, saved_counts in zip(cleaners, read_json_object(counts, "files")["files"], strict=True):
-        vars(cleaner).update(saved_counts)
+    for cleaner, (counts, places) in zip(cleaners, read_json_object(report, "files")["files"], strict=True):
+        cleaner.counts, cleaner.places = Counter(counts), places
     dataset._fingerprint = key  # the default depends on the time of the file
     return dataset

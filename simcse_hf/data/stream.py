@@ -11,16 +11,8 @@ import torch
 from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import (
-    SAMPLE_ROWS,
-    RowCleaner,
-    check_column_count,
-    output_columns,
-    resolve_columns,
-    row_width,
-    text_features,
-)
-from .read import find_paths, load_from_hub, open_table, resolve_tables
+from .columns import SAMPLE_ROWS, RowCleaner, resolve_columns, text_features
+from .read import find_paths, load_from_hub, open_table, table_cleaners
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
@@ -61,19 +53,23 @@ def load_text_stream(
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         stream = load_from_hub(source, split, streaming=True)
         return resolve_stream_columns(stream, columns, name=source, expected_columns=expected_columns)
-    tables = [open_table(path) for path in paths]
-    resolved, width = resolve_tables(tables, columns, expected_columns)
+    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
+    width = cleaners[0].width
     # Lists are the shards of the stream: each file has its path and its columns.
-    files = {"paths": [str(path) for path in paths], "columns": resolved, "width": width}
-    return IterableDataset.from_generator(_rows_of_files, features=text_features(width), gen_kwargs=files)
+    files = {"paths": [*map(str, paths)], "columns": [cleaner.columns for cleaner in cleaners]}
+    options = {"width": width, "by_name": columns is None}
+    return IterableDataset.from_generator(_rows_of_files, features=text_features(width), gen_kwargs=files | options)
 
 
-def _rows_of_files(paths: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> Iterator[dict[str, str]]:
-    names = output_columns(width)
-    for path, resolved in zip(paths, columns, strict=True):
+def _rows_of_files(
+    paths: Sequence[str], columns: Sequence[Sequence[str]], width: int, by_name: bool
+) -> Iterator[dict[str, str]]:
+    names = list(text_features(width))
+    for path, chosen in zip(paths, columns, strict=True):
         table = open_table(path)
-        cleaner = RowCleaner(table.name, resolved, width, table.unit)
-        for row in cleaner.clean_all(table.rows(resolved)):
+        table.refuse_late_keys = by_name
+        cleaner = RowCleaner(table.name, chosen, width, table.unit)
+        for row in cleaner.clean_all(table.rows(chosen)):
             yield dict(zip(names, row, strict=True))
         cleaner.log()
 
@@ -105,32 +101,32 @@ def resolve_stream_columns(
     if not head:
         raise ValueError(f"{name}: there are no rows.")
     names = list(head[0])
-    if stream.features is not None and stream.features == text_features(len(names)):
-        check_column_count(len(names), expected_columns, names, name, names)
+    if stream.features == text_features(len(names)) and expected_columns in (None, len(names)):
         return stream
     sample = [[row.get(column) for column in names] for row in head]
-    resolved = resolve_columns(names, name=name, sample=sample, columns=columns, expected_columns=expected_columns)
-    width = row_width([row[column] for column in resolved] for row in head)
-    check_column_count(width, expected_columns, resolved, name, names)
-    cleaner = RowCleaner(name, resolved, width)
+    chosen, width = resolve_columns(
+        names, name=name, sample=sample, columns=columns, expected_columns=expected_columns
+    )
+    cleaner, told = RowCleaner(name, chosen, width), 0
 
     def clean(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
-        nonlocal cleaner
+        nonlocal cleaner, told
         if numbers[0] == 0:  # another pass over the stream begins
-            cleaner = RowCleaner(name, resolved, width, logged=cleaner.logged)
-        cells = zip(*(batch[column] for column in resolved), strict=True)
-        rows = [row for number, c in zip(numbers, cells, strict=True) for row in cleaner.clean(number + 1, c)]
-        cleaner.log_so_far()
-        return {column: [row[i] for row in rows] for i, column in enumerate(output_columns(width))}
+            cleaner = RowCleaner(name, chosen, width)
+        cells = zip(*(batch[column] for column in chosen), strict=True)
+        rows = [
+            row
+            for number, row_cells in zip(numbers, cells, strict=True)
+            for row in cleaner.clean(number + 1, row_cells)
+        ]
+        left_out = cleaner.counts.total() - cleaner.counts["kept"]
+        if left_out >= max(1, 2 * told):  # a stream may have no end
+            told = left_out
+            cleaner.log(", so far")
+        return {column: [row[i] for row in rows] for i, column in enumerate(text_features(width))}
 
-    return stream.select_columns(resolved).map(
-        clean,
-        batched=True,
-        batch_size=_BATCH_ROWS,
-        with_indices=True,
-        remove_columns=resolved,
-        features=text_features(width),
-    )
+    options = {"with_indices": True, "remove_columns": chosen, "features": text_features(width)}
+    return stream.select_columns(chosen).map(clean, batched=True, batch_size=_BATCH_ROWS, **options)
 
 
 class StreamedRows(torch.utils.data.IterableDataset):

@@ -5,16 +5,11 @@ import logging
 import pytest
 from datasets import Dataset, Features, Value
 
-from simcse_hf.data.columns import output_columns, resolve_columns, resolve_dataset_columns
+from simcse_hf.data.columns import resolve_columns, resolve_dataset_columns
 
 
 def resolve(column_names, **options):
-    return resolve_columns(column_names.split(), name="data.csv", **options)
-
-
-def test_output_columns_are_numbered():
-    assert output_columns(1) == ["sent0"]
-    assert output_columns(4) == ["sent0", "sent1", "sent2", "sent3"]
+    return resolve_columns(column_names.split(), name="data.csv", **options)[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,7 @@ def test_requested_columns_must_be_a_list(columns):
 
 
 def test_refuses_a_column_that_is_requested_twice():
-    with pytest.raises(ValueError, match="names a column twice"):
+    with pytest.raises(ValueError, match="list of different column names"):
         resolve("a b", columns=["a", "a"])
 
 
@@ -129,7 +124,7 @@ def test_refuses_negatives_without_a_positive(column_names, missing):
 
 
 def test_refuses_two_negatives_with_the_same_number():
-    with pytest.raises(ValueError, match="'hard_neg1' and 'hard_neg_1' have the same number"):
+    with pytest.raises(ValueError, match="two of 'hard_neg1', 'hard_neg_1' have the same number"):
         resolve("sent0 sent1 hard_neg1 hard_neg_1")
 
 
@@ -138,7 +133,6 @@ def test_refuses_another_number_of_columns_than_expected():
     with pytest.raises(ValueError) as caught:
         resolve("text label", expected_columns=3)
     assert "data.csv: 1 text column(s) ('text') where 3 are expected" in str(caught.value)
-    assert "anchor, positive and 1 hard negative(s)" in str(caught.value)
     assert "'text', 'label'" in str(caught.value)
 
 

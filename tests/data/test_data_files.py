@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from simcse_hf.data.read import DataFileNotFoundError, MemoryTable, open_table
+from simcse_hf.data.read import DataFileNotFoundError, open_table
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 
@@ -79,10 +79,8 @@ def test_csv_line_numbers_count_blank_lines_and_line_breaks_in_cells(tmp_path):
 
 
 def test_reads_csv_cells_longer_than_the_limit_of_the_csv_module(tmp_path):
-    limit = csv.field_size_limit()
-    long = "word " * (limit // 4)
+    long = "word " * 40_000
     assert open_table(write(tmp_path / "x.csv", f"a,b\n{long},x\n")).sample() == [[long, "x"]]
-    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize(("line", "count"), [("only one", 1), ("one,two,three", 3)])
@@ -104,18 +102,10 @@ def test_refuses_unescaped_tsv_quotes_that_would_swallow_lines(tmp_path):
         list(table.rows(["a"]))
 
 
-def test_names_the_delimiter_that_a_csv_file_seems_to_use(tmp_path):
-    path = write(tmp_path / "x.csv", "sent0\tsent1\nx\ty\n")
-    with pytest.raises(ValueError, match=r"x\.csv: .* Pass delimiter='\\t'"):
-        open_table(path)
-    assert open_table(path, delimiter="\t").sample() == [["x", "y"]]
-    with pytest.raises(ValueError, match="delimiter must be one character"):
-        open_table(path, delimiter="::")
-
-
-def test_refuses_a_delimiter_for_a_txt_file(tmp_path):
-    with pytest.raises(ValueError, match=r"x\.txt: a delimiter"):
-        open_table(write(tmp_path / "x.txt", "One.\n"), delimiter="\t")
+@pytest.mark.parametrize("header", ["sent0\tsent1", "sent0;sent1", "a|b|c"])
+def test_refuses_a_csv_file_with_another_delimiter(tmp_path, header):
+    with pytest.raises(ValueError, match=r"x\.csv: the header is the one column .* by commas"):
+        open_table(write(tmp_path / "x.csv", f"{header}\nx\ty\n"))
 
 
 def test_refuses_a_repeated_column_name(tmp_path):
@@ -188,7 +178,7 @@ def test_names_the_line_of_malformed_json(tmp_path):
         list(table.rows(["a"]))
     with pytest.raises(ValueError, match=r"x\.json, line 2: not valid JSON"):
         open_table(write(tmp_path / "x.json", '[{"a": "b"},\n{"a" "c"}]'))
-    with pytest.raises(ValueError, match=r"x\.jsonl, line 1: expected an object .* got str"):
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 1: expected an object .* got 'a'"):
         open_table(write(tmp_path / "x.jsonl", '"a"\n'))
 
 
@@ -201,18 +191,6 @@ def test_a_json_key_may_be_missing_in_the_first_row(tmp_path):
 def test_refuses_a_file_that_is_not_parquet(tmp_path):
     with pytest.raises(ValueError, match=r"x\.parquet: not a readable parquet file"):
         open_table(write(tmp_path / "x.parquet", "PAR1 but not really"))
-
-
-def test_reads_lists_of_strings_tuples_and_dicts():
-    assert list(MemoryTable(["a", "b"]).rows(["text"])) == [(1, ("a",)), (2, ("b",))]
-    assert list(MemoryTable([("a", "b")]).rows(["1", "0"])) == [(1, ["b", "a"])]
-    assert list(MemoryTable([{"x": "a"}, {"y": "b"}]).rows(["x", "y"])) == [(1, ["a", None]), (2, [None, "b"])]
-    with pytest.raises(ValueError, match="row 2: .* does not have the 2 cells of row 1"):
-        list(MemoryTable([("a", "b"), ("c",)]).rows(["0"]))
-    with pytest.raises(ValueError, match="row 1: expected a string, tuple or dict, got 3"):
-        MemoryTable([3])
-    with pytest.raises(ValueError, match="list of rows is empty"):
-        MemoryTable([])
 
 
 @pytest.mark.parametrize("ends", ["\r", "\r\n", "\n"])
@@ -271,7 +249,7 @@ def test_a_quoted_cell_over_several_lines_is_reported_once(tmp_path, caplog):
     path.write_text("\n".join(["text", *lines]) + "\n")
     table = open_table(path)
     assert len(list(table.rows(["text"]))) == 30 == len(list(table.rows(["text"])))
-    assert caplog.text.count("t.csv, line 12: a quoted cell runs on to line 82") == 1
+    assert caplog.text.count("t.csv, line 12: a cell that opens with a double quote runs on to line 82") == 1
 
 
 def test_a_csv_file_with_a_row_on_each_line_gets_no_warning(tmp_path, caplog):

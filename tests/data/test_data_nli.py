@@ -185,7 +185,7 @@ def test_invalid_input_is_refused_with_file_and_line(tmp_path):
         build_nli_triplets(path)
     with pytest.raises(ValueError, match="row 2: unknown label 3"):
         build_nli_triplets([ROWS[0], ROWS[0] | {"label": 3}])
-    with pytest.raises(ValueError, match="row 1: premise and hypothesis must be strings, got 7"):
+    with pytest.raises(ValueError, match="row 1: expected a text, got 7"):
         build_nli_triplets([ROWS[0] | {"premise": 7}])
     with pytest.raises(ValueError, match="row 1: expected a dict"):
         build_nli_triplets([3])

@@ -39,7 +39,7 @@ def test_a_missing_column_of_scores_is_refused():
 
 def test_a_list_of_texts_is_refused():
     lists = {"sentence1": ["a"], "sentence2": [["b", "c"]], "score": [1.0]}
-    with pytest.raises(ValueError, match="a cell holds a list, but beside the column 'score' it must hold one text"):
+    with pytest.raises(ValueError, match="column 'sentence2' holds List.*, not strings"):
         resolve_scored_pairs(Dataset.from_dict(lists))
 
 

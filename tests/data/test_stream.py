@@ -69,7 +69,7 @@ def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
         ["a", "b", "x", "y"], ["a", "c", "x", "y"], ["e", "f", "z", "w"],
     ]  # fmt: skip
     rows[2]["query"] = 5
-    with pytest.raises(ValueError, match="row 3, column 'query': expected a string, got 5"):
+    with pytest.raises(ValueError, match="row 3, column 'query': expected a text, got 5"):
         list(resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))))
 
 

@@ -74,7 +74,7 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
         write(path, json.dumps(records) if suffix == "json" else "\n".join(map(json.dumps, records)))
     cleaner = RowCleaner("a", ["sent0", "sent1"], 2)
     assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == rows
-    assert cleaner.kept == len(rows) and not cleaner.counts["dropped"]
+    assert cleaner.counts["kept"] == len(rows) and not cleaner.counts["dropped"]
 
 
 @examples
@@ -88,7 +88,7 @@ def test_a_row_is_kept_or_counted_as_dropped(tmp_path, rows):
             list(cleaner.clean_all(open_table(path).rows(cleaner.columns)))
     else:
         assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == kept
-    assert (cleaner.kept, cleaner.counts["dropped"]) == (len(kept), len(rows) - len(kept))
+    assert (cleaner.counts["kept"], cleaner.counts["dropped"]) == (len(kept), len(rows) - len(kept))
 
 
 @examples
