@@ -554,11 +554,7 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
 def table_cleaners(
     tables: Sequence[Table], columns: Sequence[str] | None, expected_columns: int | None
 ) -> list[RowCleaner]:
-    """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width.
-
-    Raises:
-        ValueError: If a table has no rows, its columns are unclear, or two tables differ in width.
-    """
+    """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width."""
     cleaners: list[RowCleaner] = []
     for table in tables:
         sentences = [name for name in table.columns if len(name.split()) > 4 or re.search(r"\w[.!?]\W*$", name)]
