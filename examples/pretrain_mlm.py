@@ -13,7 +13,7 @@ and the masked-LM head runs at masked positions only. The result is a stock mask
 
 import sys
 
-from simcse_hf.cli.errors import exit_status
+from simcse_hf.cli.main import exit_status
 from simcse_hf.training.pretraining import train_mlm
 
 if __name__ == "__main__":

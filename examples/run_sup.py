@@ -13,7 +13,7 @@ import sys
 from transformers import AutoTokenizer, set_seed
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.cli.errors import exit_status
+from simcse_hf.cli.main import exit_status
 from simcse_hf.training.loading import load_training_texts
 from simcse_hf.training.results import write_results
 from simcse_hf.training.run import prepare_runs

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simcse_hf.cli.common import add_general_options, positive_int, report
-from simcse_hf.cli.messages import messages_of
+from simcse_hf.cli.common import add_general_options, messages_of, positive_int, report
 
 from .report import format_dry_run, format_markdown
 from .reproduce import Options, dry_run, reproduce, write_document

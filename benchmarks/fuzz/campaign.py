@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import simcse_hf
-from simcse_hf.cli.errors import _status_of
+from simcse_hf.cli.main import _status_of
 
 from ..harness import prepare_forked_process
 from .mutation import Files, mutate

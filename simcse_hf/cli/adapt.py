@@ -11,10 +11,10 @@ from .common import (
     add_output_options,
     add_task_option,
     command_parser,
+    messages_of,
     positive_int,
     report,
 )
-from .messages import messages_of
 
 
 def _minutes(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that each has one name, one help text and one default.
+"""What several commands share: options with one name, one help text and one default, models, and what is printed.
 
 `simcse-hf COMMAND --help` must answer at once, so nothing that a parser needs may import torch. The modules of the
 commands therefore import the rest of the package inside functions, and the choices below repeat names that the package
@@ -8,21 +8,15 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import argparse
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..inference.simcse import SimCSE
 
-POOLER_TYPES = (
-    "cls",
-    "cls_before_pooler",
-    "avg",
-    "avg_no_cls",
-    "avg_top2",
-    "avg_first_last",
-    "avg_embeddings_last",
-    "max",
-)
+POOLER_TYPES = tuple("cls cls_before_pooler avg avg_no_cls avg_top2 avg_first_last avg_embeddings_last max".split())
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -110,7 +104,6 @@ def add_model_options(
         group.add_argument(model, required=required, help=help if required else f"{help}; default: {default}")
     group.add_argument(
         "--pooler_type",
-        "--pooler",
         choices=POOLER_TYPES,
         metavar="POOLER",
         help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
@@ -126,16 +119,15 @@ def add_model_options(
         )
 
 
-def add_text_options(parser: argparse.ArgumentParser, *aliases: str, several_columns: bool = False) -> None:
+def add_text_options(parser: argparse.ArgumentParser, *, several_columns: bool = False) -> None:
     """Add `--input` and `--column`.
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
-        aliases (`str`): Further spellings of `--input`.
         several_columns (`bool`, *optional*, defaults to `False`): Whether several columns may be named.
     """
     group = parser.add_argument_group("texts")
-    group.add_argument("--input", *aliases, required=True, metavar="FILE", help=TEXT_FILE_HELP)
+    group.add_argument("--input", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     if several_columns:
         group.add_argument(
             "--column", "--columns", nargs="+", metavar="NAME", help="columns of texts, if the file has several"
@@ -310,3 +302,36 @@ def report(arguments: argparse.Namespace, document: Any, text: str) -> None:
         text (`str`): The result in words, printed otherwise.
     """
     print(json.dumps(document, ensure_ascii=False, default=os.fspath) if arguments.json else text, flush=True)
+
+
+@contextmanager
+def messages_of(package: str, quiet: bool, levels: Mapping[str, int] = {}) -> Iterator[None]:
+    """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
+
+    Args:
+        package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
+        quiet (`bool`): Show only its warnings.
+        levels (`Mapping[str, int]`, *optional*): Levels of further parts by their name.
+    """
+    import datasets
+    from transformers.utils import logging
+
+    from ..training.run import set_up_logging
+
+    set_up_logging()
+    shown = {"simcse_hf": ERROR, package: WARNING if quiet else INFO, **levels}
+    before = {name: getLogger(name).level for name in shown}
+    verbosity = logging.get_verbosity()
+    for name, level in shown.items():
+        getLogger(name).setLevel(level)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            getLogger(name).setLevel(level)
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+        datasets.enable_progress_bars()

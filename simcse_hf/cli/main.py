@@ -1,27 +1,41 @@
-"""The console script `simcse-hf`: find the command that the first word names, and run it."""
+"""The console script `simcse-hf`: run the command that the first word names, and end with a status and one line.
+
+Each command has its own parser, in a module that is imported only when the command is run.
+"""
 
 import argparse
+import errno
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .. import __version__
-from .errors import exit_status
 
-#: Each command has its own parser, in a module that is imported only when the command is run.
+PACKAGE = str(Path(__file__).parents[1])
+
+#: Errors of the file system, which name the file and need no traceback.
+_FILE_ERRORS = {
+    getattr(errno, name) for name in "EACCES EPERM EROFS ENOSPC EDQUOT ENOENT EEXIST EISDIR ENOTDIR".split()
+}
+
+OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+
 COMMANDS = {
     "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt_main", "adapt a model to unlabelled text and say whether it helped"),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
-    "analyze": ("analyze", "analyze_main", "draw pictures of models and runs, and write a report"),
+    "analyze": ("analyze", "analyze_main", "draw pictures of models and runs"),
     "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),
     "index": ("search", "index_main", "build a search index over the texts of a file"),
     "search": ("search", "search_main", "find the texts of an index that are nearest to a query"),
     "demo": ("demo", "demo_main", "serve a web page to search an index and compare sentences"),
     "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
     "mine": ("mine", "mine_main", "mine hard negatives: turn pairs into triplets"),
-    "build-nli": ("build_nli", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
+    "build-nli": ("mine", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
     "export": ("publish", "export_main", "write a model for sentence-transformers or ONNX Runtime"),
     "card": ("publish", "card_main", "write the model card from result files"),
     "push": ("publish", "push_main", "upload a model to the Hugging Face hub"),
@@ -62,6 +76,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         return getattr(importlib.import_module(f"{__package__}.{module}"), function)(argv[1:])
 
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
+
+
+def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: bool = False) -> int:
+    """Run a program and turn its errors into an exit status.
+
+    A `ValueError`, `FileNotFoundError` or `ImportError` that this package raised itself is about the input and says
+    what to do. It becomes one line on standard error. An error of the file system, such as a full disk, becomes one
+    line too. Any other exception is a defect and keeps its traceback.
+
+    Args:
+        run (`Callable`): The program. `None` counts as status 0.
+        name (`str`): Name of the program, printed before the message.
+        show_traceback (`bool`, *optional*, defaults to `False`): Whether to print the traceback of every error.
+
+    Returns:
+        `int`: 0 for success, 1 for a failed run, 2 for wrong usage or input, 130 if the user interrupted the program.
+            A training run that SIGTERM stopped exits with 143 by itself.
+    """
+    try:
+        return run() or OK
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has ended, as in `simcse-hf search ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        status = _status_of(error)
+        if status is None:
+            raise
+        if show_traceback:
+            traceback.print_exc()
+        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return status
+
+
+def _status_of(error: Exception) -> int | None:
+    """Return the exit status of an error that one line can say, and None for a defect."""
+    is_ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE)
+    if is_ours and hasattr(error, "exit_status"):
+        return int(error.exit_status)
+    if is_ours and isinstance(error, FloatingPointError):  # the weights of a training run are not finite
+        return FAILED
+    if is_ours and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
+        return WRONG_USAGE
+    if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
+        return FAILED
+    if "No space left on device" in str(error):  # safetensors and Arrow have error classes of their own for it
+        return FAILED
+    return None
 
 
 if __name__ == "__main__":

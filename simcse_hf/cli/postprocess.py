@@ -3,6 +3,7 @@
 import argparse
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from .common import (
     add_batch_options,
@@ -18,38 +19,38 @@ from .common import (
 from .outputs import output_folder
 
 METHODS = ("whitening", "flow")
-
-_OPTIONS = {
-    "whitening": ("dim",),
-    "flow": ("blocks", "width", "epochs", "batch_size", "learning_rate", "seed"),
+#: The arguments of `fit_whitening` and `fit_flow` as options of the command.
+_OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
+    "whitening": {"dim": (positive_int, "number of leading directions to keep; default: all")},
+    "flow": {
+        "blocks": (positive_int, "number of blocks; default: 3"),
+        "width": (positive_int, "hidden units of a coupling network; default: 256"),
+        "epochs": (positive_int, "default: 5"),
+        "batch_size": (positive_int, "default: 256"),
+        "learning_rate": (float, "learning rate at the first step; default: 1e-3"),
+        "seed": (int, "default: 42"),
+    },
 }
 _TRANSFORM_FILE = "postprocessing/postprocessing.json"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("postprocess", "Fit a transform of a model's sentence embeddings on unlabelled texts.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="fit")
-    fit = actions.add_parser(
-        "fit",
-        help="fit a transform and save it beside the model",
-        description="Fit a transform of a model's sentence embeddings on unlabelled texts, and save it beside the "
-        "model. A transform that the model already has is not applied while fitting.",
+    parser = command_parser(
+        "postprocess",
+        "Fit a transform of a model's sentence embeddings on unlabelled texts, and save it beside the model. A "
+        "transform that the model already has is not applied while fitting.",
     )
-    fit.add_argument("--method", required=True, choices=METHODS, help="kind of transform")
-    add_model_options(fit, postprocess=False)
-    add_text_options(fit, "--sentences", several_columns=True)
-    add_batch_options(fit)
-    group = fit.add_argument_group("whitening")
-    group.add_argument("--dim", type=positive_int, help="number of leading directions to keep; default: all")
-    group = fit.add_argument_group("flow")
-    group.add_argument("--blocks", type=positive_int, help="number of blocks; default: 3")
-    group.add_argument("--width", type=positive_int, help="hidden units of a coupling network; default: 256")
-    group.add_argument("--epochs", type=positive_int, help="default: 5")
-    group.add_argument("--batch_size", type=positive_int, help="default: 256")
-    group.add_argument("--learning_rate", type=float, help="learning rate at the first step; default: 1e-3")
-    group.add_argument("--seed", type=int, help="default: 42")
-    add_output_options(fit, "folder for the model with its transform; that of --model to add the transform there")
-    add_general_options(fit)
+    parser.add_argument("action", choices=("fit",), help="fit a transform")
+    parser.add_argument("--method", required=True, choices=METHODS, help="kind of transform")
+    add_model_options(parser, postprocess=False)
+    add_text_options(parser, several_columns=True)
+    add_batch_options(parser)
+    for method, options in _OPTIONS.items():
+        group = parser.add_argument_group(method)
+        for name, (kind, help) in options.items():
+            group.add_argument(f"--{name}", type=kind, help=help)
+    add_output_options(parser, "folder for the model with its transform; that of --model to add the transform there")
+    add_general_options(parser)
     return parser
 
 
@@ -108,21 +109,14 @@ def postprocess_main(argv: list[str]) -> int:
             save_transform(folder, transform, fit)
         else:
             model.save_pretrained(folder)
-    lines = [
+    text = (
         f"{output}: {transform.method} of pooler {fit.pooler!r}, {transform.input_dim} to {transform.output_dim} "
         f"dimensions, fitted on {fit.sentences} sentences"
-    ]
+    )
     if fit.log_likelihood is not None:
         values = " ".join(f"{value:.3f}" for value in fit.log_likelihood)
-        lines.append(f"log-likelihood per dimension after each epoch, in nats: {values}")
-    document = {
-        "output": output,
-        "method": transform.method,
-        "pooler_type": fit.pooler,
-        "input_dim": transform.input_dim,
-        "output_dim": transform.output_dim,
-        "sentences": fit.sentences,
-        "log_likelihood": fit.log_likelihood,
-    }
-    report(arguments, document, "\n".join(lines))
+        text += f"\nlog-likelihood per dimension after each epoch, in nats: {values}"
+    sizes = {"input_dim": transform.input_dim, "output_dim": transform.output_dim, "sentences": fit.sentences}
+    document = {"output": output, "method": transform.method, "pooler_type": fit.pooler, **sizes}
+    report(arguments, document | {"log_likelihood": fit.log_likelihood}, text)
     return 0

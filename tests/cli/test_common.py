@@ -28,21 +28,19 @@ def test_choices_are_those_of_the_package():
 
 
 def _parsers():
-    from simcse_hf.cli import adapt, analyze, build_nli, demo, mine
+    from simcse_hf.cli import adapt, demo, mine
 
-    actions = postprocess._parser()._subparsers._group_actions[0].choices
     return {
         "adapt": adapt._parser(),
-        "analyze": analyze._parser(),
-        "build-nli": build_nli._parser(),
+        "build-nli": mine._nli_parser(),
         "compare": evaluate._compare_parser(),
         "demo": demo._parser(),
         "encode": encode._parser(),
         "evaluate": evaluate._evaluate_parser(),
         "export": publish._export_parser(),
-        "fit": actions["fit"],
+        "fit": postprocess._parser(),
         "index": search._index_parser(),
-        "mine": mine._parser(),
+        "mine": mine._mine_parser(),
         "search": search._search_parser(),
     }
 
@@ -68,22 +66,17 @@ def test_every_option_has_help_in_every_command():
             assert action.help, f"{name}: {action.option_strings or action.dest}"
 
 
-def test_every_command_that_loads_a_model_takes_both_spellings_of_the_pooler():
-    for name, parser in _parsers().items():
-        if name != "build-nli":
-            assert {"--pooler", "--pooler_type"} <= set(parser._option_string_actions), name
-
-
-@pytest.mark.parametrize("text", ["0", "-3", "1.5", "many"])
-def test_a_count_is_at_least_1(text):
-    with pytest.raises(argparse.ArgumentTypeError, match=f"whole number of at least 1, got {text}"):
-        common.positive_int(text)
-
-
-@pytest.mark.parametrize("text", ["5", "-1.1", "nan", "high"])
-def test_a_cosine_is_between_minus_1_and_1(text):
-    with pytest.raises(argparse.ArgumentTypeError, match=f"between -1 and 1, got {text}"):
-        common.cosine(text)
+@pytest.mark.parametrize(
+    "read, texts, message",
+    [
+        (common.positive_int, ["0", "-3", "1.5", "many"], "whole number of at least 1"),
+        (common.cosine, ["5", "-1.1", "nan", "high"], "between -1 and 1"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(read, texts, message):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{message}, got {text}"):
+            read(text)
 
 
 # --- folders that are written ----------------------------------------------------------------------------------------
@@ -108,19 +101,23 @@ def test_a_folder_is_replaced_only_on_request(tmp_path):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_folder_of_something_else_is_never_replaced(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(ValueError, match="holds something else"):
-        _write(tmp_path, overwrite=True)
-    assert (tmp_path / "thesis.tex").read_text() == "precious"
-
-
-def test_the_folder_that_is_read_is_never_replaced(tmp_path):
-    model = tmp_path / "output" / "model"
-    _write(tmp_path / "output", overwrite=False)
-    model.mkdir()
-    with pytest.raises(ValueError, match="holds the model that is read"):
-        _write(tmp_path / "output", overwrite=True, sources=[str(model)])
+@pytest.mark.parametrize(
+    "name, sources, message",
+    [
+        ("thesis.tex", [], "holds something else"),
+        ("done", ["model"], "holds the model that is read"),
+        *((name, [], rf"holds more than an earlier output \({name}\)")
+          for name in ("checkpoint-500", "trainer_state.json", "results.json", ".git")),
+    ],
+)  # fmt: skip
+def test_a_folder_of_something_else_is_never_replaced(name, sources, message, tmp_path):
+    folder = tmp_path / "output"
+    (folder / "model").mkdir(parents=True)
+    for file in {name, "done" if name != "thesis.tex" else name}:
+        (folder / file).write_text("precious")
+    with pytest.raises(ValueError, match=message):
+        _write(folder, overwrite=True, sources=[str(folder / source) for source in sources])
+    assert (folder / name).read_text() == "precious"
 
 
 def test_a_failure_leaves_the_old_folder(tmp_path):
@@ -132,7 +129,7 @@ def test_a_failure_leaves_the_old_folder(tmp_path):
     assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps", "meta", "toaster", "cuda:x", ""])
+@pytest.mark.parametrize("name", ["cuda", "meta", "toaster", ""])
 def test_a_device_that_this_machine_does_not_have_is_one_message(name):
     if name.startswith("cuda") and torch.cuda.is_available() or name == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has it")
@@ -148,17 +145,3 @@ def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
         outputs.output_folder(".", overwrite=True, marker="x"),
     ):
         raise AssertionError("the block must not run")
-
-
-@pytest.mark.parametrize("name", ["checkpoint-500", "trainer_state.json", "results.json", ".git"])
-def test_a_folder_that_holds_a_training_run_is_not_replaced(name, tmp_path):
-    """The marker of `export`, config.json, is in every model folder."""
-    folder = tmp_path / "run"
-    (folder / name).mkdir(parents=True)
-    (folder / "config.json").touch()
-    with (
-        pytest.raises(ValueError, match=rf"holds more than an earlier output \({name}\): name another --output"),
-        outputs.output_folder(folder, overwrite=True, marker="config.json"),
-    ):
-        raise AssertionError("the block must not run")
-    assert (folder / name).exists()

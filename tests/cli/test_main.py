@@ -1,7 +1,6 @@
 """The console script: commands, help, exit statuses, and errors in one line."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -9,8 +8,7 @@ import pytest
 from evaluation_helpers import write
 
 from simcse_hf import __version__
-from simcse_hf.cli.errors import exit_status
-from simcse_hf.cli.main import COMMANDS, main
+from simcse_hf.cli.main import COMMANDS, exit_status, main
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
 #: What a user waits seconds for.
@@ -39,17 +37,6 @@ def test_help_and_version_import_no_heavy_library():
     assert ended.returncode == 0, ended.stderr
 
 
-def test_version_takes_at_most_0_3_seconds_of_processor_time():
-    best = float("inf")
-    for _ in range(3):
-        before = os.times()
-        run("--version", check=True)
-        after = os.times()
-        used = after.children_user + after.children_system - before.children_user - before.children_system
-        best = min(best, used)
-    assert best <= 0.3
-
-
 def test_public_names_are_imported_on_first_use_and_listed_before():
     program = (
         "import sys, simcse_hf\n"
@@ -64,35 +51,12 @@ def test_public_names_are_imported_on_first_use_and_listed_before():
     assert ended.returncode == 0, ended.stderr
 
 
-def test_help_names_every_command(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
-    assert ended.value.code == 0
-    assert f"simcse-hf {command}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("words", [["trian"], ["train", "unsupervised"], ["search", "--index"]])
 def test_wrong_usage_ends_with_status_2(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("simcse-hf")
-
-
-def test_invalid_input_gives_a_one_line_error(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["build-nli", "--input", str(tmp_path / "absent.csv"), "--output", str(tmp_path / "out.csv")])
-    assert ended.value.code == 2
-    assert "absent.csv" in capsys.readouterr().err
 
 
 def _model_commands(tmp_path):
@@ -115,13 +79,6 @@ def test_a_mistyped_model_gives_a_one_line_error(command, tmp_path, capsys):
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert line.startswith(f"simcse-hf {command}: error: no model could be loaded from {model!r}: ")
         assert not (tmp_path / "output").exists()
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda"])
-def test_a_missing_device_gives_a_one_line_error(device, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert main(["encode", *_model_commands(tmp_path)["encode"], "any", "--device", device]) == 2
-    assert f"--device {device}: " in capsys.readouterr().err
 
 
 def test_traceback_shows_where_an_error_arose(tmp_path, capsys):
@@ -157,7 +114,7 @@ def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("simcse_hf.publishing.hub.push_model", fail)
     with pytest.raises(PushError):  # raised here, outside the package, so it would keep its traceback
         main(["push", str(tmp_path), "org/name"])
-    monkeypatch.setattr("simcse_hf.cli.errors.PACKAGE", __file__)
+    monkeypatch.setattr("simcse_hf.cli.main.PACKAGE", __file__)
     assert main(["push", str(tmp_path), "org/name"]) == 1
     assert capsys.readouterr().err == "simcse-hf push: error: org/name was not pushed: the connection failed\n"
 

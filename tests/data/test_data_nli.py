@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from simcse_hf.cli.build_nli import build_nli_main
+from simcse_hf.cli.mine import build_nli_main
 from simcse_hf.data.nli import build_nli_triplets
 from simcse_hf.data.read import load_text_dataset
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
-from simcse_hf.cli.errors import exit_status
+from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
 from simcse_hf.training.callbacks import CollapseError, CollapseWatch, LossTracker
 from simcse_hf.training.checkpoints import checkpoints
