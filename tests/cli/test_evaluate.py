@@ -116,7 +116,6 @@ def test_refuses_to_compare_results_of_another_mode(folder):
     "words, message",
     [
         (["evaluate", "--model", "x:y"], "nothing to evaluate"),
-        (["evaluate", "--model", "x:y", "--data_dir", "d", "--mode", "train"], "invalid choice: 'train'"),
         (["evaluate", "--model", "x:y", "--data_dir", "d", "--task_set", "sts", "--tasks", "MR"], "not allowed with"),
         (["compare", "a", "a"], "at least two different"),
         (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
@@ -132,6 +131,7 @@ def test_wrong_usage_ends_with_status_2(words, message, capsys):
     "words, message",
     [
         (["--model", "none", "--data_dir", "."], "no model could be loaded from 'none'"),
+        (["--model", "wide", "--data_dir", ".", "--mode", "train"], "mode 'train' is unknown. Use one of test, dev"),
         (["--model", "wide", "--data_dir", "absent"], "data_dir absent does not exist"),
         (["--model", "wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
     ],
