@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
+from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import world
-from ..ops.memory import keep_freed_memory
 
 T = TypeVar("T")
 # A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.

@@ -20,9 +20,9 @@ from ..objectives.base import Encoder, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.matryoshka import Matryoshka
 from ..objectives.promptbert import embed_templates
+from ..ops.attention import avoid_cudnn_attention
+from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.dropout import use_fast_dropout
-from ..ops.flash import avoid_cudnn_attention
 from ..ops.packing import send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import (

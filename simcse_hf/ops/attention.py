@@ -1,15 +1,25 @@
-"""Attention within each sentence of a packed row."""
+"""Attention within each sentence of a packed row: in blocks on a CPU, in one call of torch's kernels elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.utils import logging
 
-from .dropout import keep_mask
-from .flash import flash_attention, supports_flash
+from .cpu import keep_mask
 from .packing import Block, Packing
 
+logger = logging.get_logger(__name__)
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+_LARGEST_HEAD = 256
+_TOLERANCE = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
 
 
@@ -161,9 +171,8 @@ class _AttendInBlocks(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True: these gradients will be differentiated in turn
-            return *_AttendInBlocks._differentiable_gradients(ctx, gradient), None, None, None
         query, key, value, masks, *weights = ctx.saved_tensors
         gradient = gradient.to(query.dtype)
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
@@ -180,24 +189,6 @@ class _AttendInBlocks(torch.autograd.Function):
             _product(d_scores, k, ctx.scaling, dq)
             _product(d_scores.mT, q, ctx.scaling, dk)
         return d_query, d_key, d_value, None, None, None
-
-    @staticmethod
-    def _differentiable_gradients(ctx: Any, gradient: torch.Tensor) -> list[torch.Tensor | None]:
-        """Compute the gradients with the same dropout masks from operations that autograd can differentiate again."""
-        query, key, value, masks, *_ = ctx.saved_tensors
-        outputs = []
-        for span in ctx.spans:
-            q, k, v = (
-                span.split(x, part) for x, part in ((query, span.queries), (key, span.keys), (value, span.keys))
-            )
-            weight = _softmax(q @ k.mT * ctx.scaling, span.block)
-            weight = _fill_padding(weight.clone(), span.block, 0.0, queries=True) * ctx.keep_scale
-            if masks is not None:
-                weight = weight * masks[span.weights].view_as(weight)
-            outputs.append((weight.to(v.dtype) @ v).flatten(0, 1))
-        inputs = [x for x in (query, key, value) if x.requires_grad]
-        gradients = iter(torch.autograd.grad(torch.cat(outputs), inputs, gradient.to(query.dtype), create_graph=True))
-        return [next(gradients) if x.requires_grad else None for x in (query, key, value)]
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, scale: float, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -224,3 +215,134 @@ def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: boo
     padding = block.padding[:, None, :, None] if queries else block.padding[:, None, None]
     scores.view(block.count, -1, *scores.shape[1:]).masked_fill_(padding, value)
     return scores
+
+
+# --- torch's flash kernel, on NVIDIA GPUs in half precision ---
+
+
+def flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: tuple[torch.Tensor, torch.Tensor],
+    longest: tuple[int, int],
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Compute softmax(query key^T scaling) value within each sentence, with dropout and a backward pass.
+
+    `torch.nn.attention.varlen` offers the same kernel without dropout, which SimCSE learns from. This function
+    therefore calls the operator below it, which torch's nested tensors call as well. With sentences of 3 and 2 tokens
+    the bounds are 0, 3, 5. If only first tokens are queries, those of the queries are 0, 1, 2.
+
+    Args:
+        query (`torch.Tensor`): Queries of shape `(Q, heads, size)`.
+        key (`torch.Tensor`): Keys of shape `(T, heads, size)`.
+        value (`torch.Tensor`): Values of shape `(T, heads, size)`.
+        bounds (`tuple[torch.Tensor, torch.Tensor]`): Where the sentences begin and end in the queries and in the keys,
+            each of shape `(sentences + 1,)` and type int32.
+        longest (`tuple[int, int]`): The most queries and the most keys of a sentence.
+        scaling (`float`): Factor of the scores.
+        dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
+        window (`int`, *optional*): How far a token sees to either side; `None` for the whole sentence.
+
+    Returns:
+        `torch.Tensor`: Of the shape of `query`.
+    """
+    return torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        *bounds,
+        *longest,
+        dropout,
+        False,  # is_causal
+        False,  # return_debug_mask
+        scale=scaling,
+        window_size_left=window,
+        window_size_right=window,
+    )[0]
+
+
+def supports_flash(query: torch.Tensor) -> bool:
+    """Return whether [`flash_attention`] can be used for these queries.
+
+    Args:
+        query (`torch.Tensor`): Queries of shape `(Q, heads, size)`.
+
+    Returns:
+        `bool`: True for half precision on an NVIDIA GPU, head sizes that the kernel knows, and a kernel that
+        reproduced the formula on a small example; false if flash attention is switched off
+        (`torch.nn.attention.sdpa_kernel`).
+    """
+    size = query.shape[-1]
+    if query.device.type != "cuda" or query.dtype not in HALF_PRECISION or size % 8 or size > _LARGEST_HEAD:
+        return False
+    return _kernel_works(query.device.index or 0, query.dtype, size)
+
+
+@torch.compiler.assume_constant_result  # torch.compile cannot trace what is asked here
+def _kernel_works(device: int, dtype: torch.dtype, size: int) -> bool:
+    return torch.backends.cuda.flash_sdp_enabled() and _probe(torch.device("cuda", device), dtype, size)
+
+
+@lru_cache
+def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    # The operator is not part of torch's stable interface, and not every build or GPU has it. So its values and
+    # gradients of sentences of 5 and 3 tokens are compared with the formula, once for each dtype and head size.
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(8, 2, size, generator=generator).to(device, dtype) for _ in range(3)]
+    bounds, results = torch.tensor([0, 5, 8], dtype=torch.int32, device=device), []
+    try:
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            for exact in (False, True):
+                leaves = [(x.double() if exact else x.clone()).requires_grad_() for x in drawn]
+                if exact:
+                    sentences = zip(*(x.split([5, 3]) for x in leaves), strict=True)
+                    out = torch.cat([_formula(*sentence, size**-0.5) for sentence in sentences])
+                else:
+                    out = flash_attention(*leaves, (bounds, bounds), (5, 5), scaling=size**-0.5)
+                results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+        pairs = zip(*results, strict=True)
+        works = all((x.double() - y).abs().max() <= _TOLERANCE * y.abs().max().clamp(min=1) for x, y in pairs)
+        problem = "" if works else "its values differ from the formula's"
+    except (RuntimeError, TypeError, AttributeError) as error:
+        problem = " ".join(str(error).split())[:200]
+    if problem:
+        logger.warning(
+            f"torch's flash attention cannot be used for sentences without padding on {device} ({dtype}, heads of "
+            f"{size}): {problem}. Slower attention takes its place."
+        )
+    return not problem
+
+
+def _formula(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
+    weights = torch.einsum("qhd,khd->hqk", query, key).mul(scaling).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+@contextmanager
+def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Keep torch's attention from choosing the kernels of cuDNN, unless they are all that is switched on.
+
+    cuDNN comes first on Hopper GPUs. It makes a plan for every new shape, which takes milliseconds where nearly all
+    batches have a new shape, and some of its kernels round a dropout rate to a multiple of 1/16
+    (https://github.com/pytorch/pytorch/pull/174245).
+
+    Args:
+        device (`torch.device`): The device of the tensors. Nothing changes unless it is a GPU.
+    """
+    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():
+        yield
+        return
+    flags = torch.backends.cuda
+    others = {
+        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: flags.math_sdp_enabled(),
+    }
+    enabled = [backend for backend, is_enabled in others.items() if is_enabled]
+    with sdpa_kernel(enabled or [SDPBackend.CUDNN_ATTENTION]):
+        yield

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather, all_reduce
 
 T = TypeVar("T")
 
@@ -45,24 +46,6 @@ def on_first_process(function: Callable[[], T]) -> T:
     return outcome[0]
 
 
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        # Every process compared its own anchors with the rows of this one, so their gradients add up. Two processes
-        # that hold a row each: rank 0 has the gradient (a, b) of the gathered rows and rank 1 has (c, d). Rank 0
-        # needs a + c for its row and rank 1 needs b + d for its own, which is a reduce-scatter.
-        parts = [part.contiguous() for part in grad.chunk(dist.get_world_size())]
-        total = torch.empty_like(parts[0])
-        dist.reduce_scatter(total, parts)
-        return total
-
-
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
@@ -77,22 +60,8 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
     Returns:
         `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
     """
-    return rows if world()[1] == 1 else _GatherRows.apply(rows)
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        total = value.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        # The losses of all processes depend on the sum, and so on this process's term.
-        total = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+    # Every process compares its own anchors with the rows of this one, and the backward pass adds their gradients up.
+    return rows if world()[1] == 1 else torch.cat(all_gather(rows.contiguous()))
 
 
 def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
@@ -107,7 +76,7 @@ def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
     Returns:
         `torch.Tensor`: The sum; in a single process, `value` itself.
     """
-    return value if world()[1] == 1 else _Sum.apply(value)
+    return value if world()[1] == 1 else all_reduce(value)
 
 
 def sum_over_processes(value: torch.Tensor) -> torch.Tensor:

@@ -131,12 +131,12 @@ class Packing:
 
     def pad_heads(self, x: torch.Tensor) -> torch.Tensor:
         """Unpack heads `(T, heads, size)` into `(batch, heads, length, size)`; some token stands in the padding."""
-        padded = _PadTokens.apply(x, self.padded_index, self.token_index)
+        padded = _Reorder.apply(x, self.padded_index, self.token_index)
         return padded.unflatten(0, self.shape).transpose(1, 2)
 
     def pack_heads(self, x: torch.Tensor) -> torch.Tensor:
         """Pack heads `(batch, heads, length, size)` into `(T, heads, size)`."""
-        return _PackTokens.apply(x.transpose(1, 2).flatten(0, 1), self.token_index)
+        return x.transpose(1, 2).flatten(0, 1).index_select(0, self.token_index)
 
     # --- blocks of sentences of similar length, for attention on a CPU ----------------------------------------------
 
@@ -232,8 +232,8 @@ class Block:
 class _Reorder(torch.autograd.Function):
     """Pick rows by an index; pick the gradient by the inverse index, which is much faster than adding rows up.
 
-    An index with repeated rows has no inverse. Here the repeated rows are a block's padding: attention neither reads
-    them nor gives them a gradient, so what stands there does not matter in either direction.
+    An index with repeated rows has no inverse. Here the repeated rows are padding: attention neither reads them nor
+    gives them a gradient, so what stands there does not matter in either direction.
     """
 
     @staticmethod
@@ -244,33 +244,6 @@ class _Reorder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return _Reorder.apply(gradient, ctx.inverse, ctx.index), None, None
-
-
-class _PadTokens(torch.autograd.Function):
-    """Pick packed tokens by `padded_index`, in one kernel; attention gives the padding no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: torch.Tensor, padded_index: torch.Tensor, token_index: torch.Tensor) -> torch.Tensor:
-        ctx.indices = padded_index, token_index
-        return tokens.index_select(0, padded_index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _PackTokens.apply(gradient, ctx.indices[1]), None, None
-
-
-class _PackTokens(torch.autograd.Function):
-    """Pick tokens by `token_index`. No place is picked twice, so the gradient is copied where autograd would sort."""
-
-    @staticmethod
-    def forward(ctx: Any, places: torch.Tensor, token_index: torch.Tensor) -> torch.Tensor:
-        ctx.token_index, ctx.places = token_index, len(places)
-        return places.index_select(0, token_index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        zeros = gradient.new_zeros(ctx.places, *gradient.shape[1:])
-        return zeros.index_copy(0, ctx.token_index, gradient), None
 
 
 def token_index(mask: torch.Tensor, lengths: np.ndarray | None = None) -> torch.Tensor:

@@ -9,8 +9,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
-from ..ops.secrets import holds_secret
 from . import CARD, name_repository, write_card
+from .secrets import holds_secret
 
 logger = logging.get_logger(__name__)
 

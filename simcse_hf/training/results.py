@@ -14,7 +14,7 @@ import transformers
 from .._version import __version__
 from ..evaluation.compare import describe_difference
 from ..ops.files import write_atomically
-from ..ops.secrets import hide_secrets
+from ..publishing.secrets import hide_secrets
 from .callbacks import dev_change
 from .output_dir import RESULTS
 from .record import describe_run

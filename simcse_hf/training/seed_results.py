@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..evaluation.compare import describe_difference
 from ..ops.files import read_json_object, write_atomically
-from ..ops.secrets import hide_secrets
+from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import STAGING
 from .output_dir import RESULTS

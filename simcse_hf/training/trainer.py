@@ -34,8 +34,8 @@ from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import check_max_length, check_tokenizer
 from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..ops.flash import avoid_cudnn_attention
-from ..ops.memory import keep_freed_memory
+from ..ops.attention import avoid_cudnn_attention
+from ..ops.cpu import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged

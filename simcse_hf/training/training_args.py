@@ -10,7 +10,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import logging
 
 from ..data.views import VIEWS
-from ..ops.processor import lacks_bfloat16
+from ..ops.cpu import lacks_bfloat16
 
 logger = logging.get_logger(__name__)
 

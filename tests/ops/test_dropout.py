@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.ops.dropout import FastDropout, dropout, keep_mask, use_fast_dropout
+from simcse_hf.ops.cpu import FastDropout, dropout, keep_mask, use_fast_dropout
 
 SIZE = 1_000_000
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from simcse_hf.ops import attention, flash
-from simcse_hf.ops.attention import attend
-from simcse_hf.ops.flash import avoid_cudnn_attention, flash_attention, supports_flash
+from simcse_hf.ops import attention
+from simcse_hf.ops.attention import attend, avoid_cudnn_attention, flash_attention, supports_flash
 from simcse_hf.ops.packing import Packing
 
 HEADS, SIZE = 2, 8
@@ -78,7 +77,7 @@ def fake_query(device="cuda", dtype=torch.bfloat16, size=64):
 
 @pytest.fixture
 def working_kernel(monkeypatch):
-    monkeypatch.setattr(flash, "_probe", lambda device, dtype, size: True)
+    monkeypatch.setattr(attention, "_probe", lambda device, dtype, size: True)
 
 
 @pytest.mark.usefixtures("working_kernel")
@@ -108,7 +107,7 @@ def test_flash_attention_can_be_switched_off():
 
 def test_a_kernel_that_does_not_run_is_not_used(caplog):
     with caplog.at_level(logging.WARNING):
-        assert not flash._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE)
+        assert not attention._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE)
     assert "cannot be used for sentences without padding on cpu (torch.bfloat16, heads of 8)" in caplog.text
 
 
@@ -120,9 +119,9 @@ def of_one_sentence(query, key, value, bounds, longest, **options):
 
 @pytest.mark.parametrize(("kernel", "works"), [(reference, True), (of_one_sentence, False)])
 def test_a_kernel_is_used_only_after_it_reproduced_the_formula(monkeypatch, caplog, kernel, works):
-    monkeypatch.setattr(flash, "flash_attention", kernel)
+    monkeypatch.setattr(attention, "flash_attention", kernel)
     with caplog.at_level(logging.WARNING):
-        assert flash._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE) is works
+        assert attention._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE) is works
     assert ("its values differ from the formula's" in caplog.text) is not works
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from simcse_hf.ops.secrets import HIDDEN, hide_secrets, holds_secret
+from simcse_hf.publishing.secrets import HIDDEN, hide_secrets, holds_secret
 
 LETTERS = "".join(random.Random(0).choices(string.ascii_letters + string.digits, k=40))
 
