@@ -1,0 +1,203 @@
+"""The parsers of the package, each with valid files and a simpler way to count their rows."""
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcse_hf import SimCSE
+from simcse_hf.data.documents import read_documents
+from simcse_hf.data.nli import build_nli_groups
+from simcse_hf.data.read import open_table, stream_texts, table_cleaners
+from simcse_hf.evaluation import read_scored_pairs
+from simcse_hf.evaluation.sts import read_sts_task
+from simcse_hf.evaluation.transfer import read_transfer_task
+from simcse_hf.inference.shards import read_manifest, read_shards
+from simcse_hf.training.parser import read_yaml
+from simcse_hf.training.script_arguments import DataArguments, ModelArguments
+from simcse_hf.training.training_args import SimCSETrainingArguments
+
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Parser:
+    """How the package reads a folder, valid folders, and how many rows a folder has, where that can be counted."""
+
+    parse: Callable[[Path], object]
+    seeds: list[Files]
+    count: Callable[[Files], int] | None = None
+    names_file: bool = True
+
+
+def only(folder):
+    return next(folder.iterdir(), folder / "missing.txt")
+
+
+def training_rows(folder):
+    """Return how many rows of a file became rows of training or were reported."""
+    table = open_table(only(folder))
+    [cleaner] = table_cleaners([table], None, None)
+    for _ in cleaner.clean_all(table.rows(cleaner.columns)):
+        pass
+    records = sum(1 for _ in table.rows(cleaner.columns))
+    return min(records, cleaner.counts["kept"] + cleaner.counts["dropped"])  # a list of positives gives several rows
+
+
+def streamed(folder):
+    return sum(1 for _ in stream_texts(only(folder)))
+
+
+def text_of(files):
+    ((name, content),) = files.items()
+    return (gzip.decompress(content) if name.endswith(".gz") else content).removeprefix(b"\xef\xbb\xbf").decode()
+
+
+def count_lines(files):
+    return sum(bool(line.strip()) for line in re.split(r"\r\n|\r|\n", text_of(files)))
+
+
+def count_records(delimiter):
+    def count(files):
+        lines = io.StringIO(re.sub(r"\r\n|\r", "\n", text_of(files)), newline="")
+        return sum(bool(cells) for cells in csv.reader(lines, delimiter=delimiter, strict=True)) - 1
+
+    return count
+
+
+def count_objects(files):
+    try:
+        value = json.loads(text_of(files))
+    except json.JSONDecodeError:
+        return count_lines(files)
+    return len(value) if isinstance(value, list) else count_lines(files)
+
+
+def count_parquet(files):
+    return pq.read_metadata(io.BytesIO(*files.values())).num_rows
+
+
+def count_scored(files):
+    lines = [line.removesuffix("\r") for line in text_of(files).split("\n")]
+    return sum(bool(line.strip() and line.split("\t")[0].strip()) for line in lines)
+
+
+def table_file(delimiter, rows):
+    stream = io.StringIO(newline="")
+    csv.writer(stream, delimiter=delimiter).writerows([("sent0", "sent1", "hard_neg"), *rows])
+    return stream.getvalue().encode()
+
+
+def parquet(rows):
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
+
+
+def json_lines(rows):
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+def array(rows):
+    return json.dumps(rows, indent=1).encode()
+
+
+def zipped(content):
+    return gzip.compress(content, mtime=0)
+
+
+def one(name, *contents):
+    return [{name: content} for content in contents]
+
+
+LINES = 'A man is playing a guitar.\nZwei Hunde spielen.\nShe said "no".\n日本語 \U0001f600\na, b; c\n'.encode()
+TRIPLETS = [("a cat", "a pet", "a dog"), ("one, two", 'a "quoted" cell', "x"), ("line\nbreak", "y", "é")]
+OBJECTS = [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS]
+LISTS = [{"query": "q", "pos": ["p", "r"], "neg": ["n", "m"]}, {"query": "s", "pos": ["t"], "neg": ["u", "v"]}]
+NLI = [
+    {"premise": "A man eats.", "hypothesis": "Someone eats.", "label": "entailment"},
+    {"premise": "A man eats.", "hypothesis": "Nobody eats.", "label": "contradiction"},
+    {"premise": "It rains.", "hypothesis": "It is wet.", "label": 0},
+]
+PAIR = {"sentence1": "a", "sentence2": "b", "score": 1.0}
+SCORED = b"5.0\tA plane takes off.\tAn air plane takes off.\n\tno score\tno score\n3.2\ta\tb\n"
+STSB = b"main-news\tMSRpar\t2012\t0001\t5.000\tA plane.\tAn air plane.\nmain\tx\t2012\t2\t0.5\ta\tb\n"
+STS12 = ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews")
+STS = {f"STS/STS12-en-test/STS.input.{name}.txt": b"a b\tc d\ne\tf\n" for name in STS12}
+STS |= {f"STS/STS12-en-test/STS.gs.{name}.txt": b"4.5\n\n" for name in STS12}
+TRANSFER = {
+    "MR": {"MR/rt-polarity.pos": b"good film .\nnice\n", "MR/rt-polarity.neg": b"bad \xe9 film\n"},
+    "SST2": {f"SST/binary/sentiment-{split}": b"good\t1\nbad\t0\n" for split in ("train", "dev", "test")},
+    "SST5": {f"SST/fine/sentiment-{split}": b"4 very good\n0 bad\n" for split in ("train", "dev", "test")},
+    "TREC": {f"TREC/{name}.label": b"HUM:ind Who is it ?\nNUM:date When ?\n" for name in ("train_5500", "TREC_10")},
+    "MRPC": {
+        f"MRPC/msr_paraphrase_{split}.txt": b"Quality\t#1\t#2\ta\tb\n1\t10\t11\tx y\tz\n0\t1\t2\tq\tr\n"
+        for split in ("train", "test")
+    },
+}
+RECIPE = b"""model_name_or_path: bert-base-uncased
+train_file: texts.txt
+learning_rate: 3e-5
+num_train_epochs: 1
+pooler_type: cls
+objective_options: {temperature: 0.05}
+bf16: false
+"""
+
+
+def _nli(folder):
+    build_nli_groups(only(folder))
+
+
+def _scored(folder):
+    return len(read_scored_pairs(only(folder)))
+
+
+def _recipe(folder):
+    read_yaml(str(only(folder)), (ModelArguments, DataArguments, SimCSETrainingArguments))
+
+
+def _shards(folder):
+    return max(sum(map(len, read_shards(folder))), read_manifest(folder)["input"]["rows"])
+
+
+PARSERS = {
+    "txt": Parser(streamed, one("a.txt", LINES, b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n")), count_lines),
+    "txt.gz": Parser(streamed, one("a.txt.gz", zipped(LINES)), count_lines),
+    "training_txt": Parser(training_rows, one("a.txt", LINES), count_lines),
+    "csv": Parser(training_rows, one("a.csv", table_file(",", TRIPLETS), b"text\na\nb\n"), count_records(",")),
+    "csv.gz": Parser(training_rows, one("a.csv.gz", zipped(table_file(",", TRIPLETS))), count_records(",")),
+    "tsv": Parser(training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")),
+    "json": Parser(training_rows, one("a.json", array(OBJECTS), array(LISTS), array(TRIPLETS)), count_objects),
+    "jsonl": Parser(training_rows, one("a.jsonl", *map(json_lines, (OBJECTS, LISTS, TRIPLETS))), count_objects),
+    "jsonl.gz": Parser(training_rows, one("a.jsonl.gz", zipped(json_lines(OBJECTS))), count_objects),
+    "parquet": Parser(training_rows, one("a.parquet", parquet(OBJECTS), parquet(LISTS)), count_parquet),
+    "parquet_texts": Parser(streamed, one("a.parquet", parquet([{"text": "a"}, {"text": "b"}])), count_parquet),
+    "parquet.gz": Parser(training_rows, one("a.parquet.gz", zipped(parquet(OBJECTS)))),
+    "documents": Parser(
+        lambda folder: sum(map(len, read_documents(only(folder)))), one("a.txt", b"a\nb\n\nc\nd\n\n\ne\n"), count_lines
+    ),
+    "nli_jsonl": Parser(_nli, one("a.jsonl", json_lines(NLI))),
+    "nli_csv": Parser(_nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")),
+    "scored_tsv": Parser(_scored, one("a.tsv", SCORED), count_scored),
+    "scored_tsv.gz": Parser(_scored, one("a.tsv.gz", zipped(SCORED)), count_scored),
+    "scored_stsb": Parser(_scored, one("sts-dev.csv", STSB)),
+    "scored_csv": Parser(_scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')),
+    "scored_jsonl": Parser(_scored, one("a.jsonl", json_lines([PAIR] * 3))),
+    "scored_parquet": Parser(_scored, one("a.parquet", parquet([PAIR] * 3))),
+    "senteval_STS12": Parser(lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]),
+    **{
+        f"senteval_{task}": Parser(lambda folder, task=task: read_transfer_task(task, folder), [files])
+        for task, files in TRANSFER.items()
+    },
+    "recipe": Parser(_recipe, one("recipe.yaml", RECIPE)),
+    "shards": Parser(_shards, []),
+    "checkpoint": Parser(lambda folder: SimCSE(folder, device="cpu").encode(["a"]), [], names_file=False),
+}
