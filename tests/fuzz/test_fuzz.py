@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parsers import PARSERS
 
-from simcse_hf.cli.errors import _status_of
+from simcse_hf.cli.main import _status_of
 
 CORPUS = Path(__file__).parent / "corpus"
 SEEDED = [name for name, parser in PARSERS.items() if parser.seeds]
