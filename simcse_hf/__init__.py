@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.read import load_text_dataset as load_text_dataset
     from .inference.simcse import SimCSE as SimCSE
     from .models.auto import AutoModelForCL as AutoModelForCL
-    from .models.modeling import BertForCL as BertForCL
+    from .models.auto import BertForCL as BertForCL
+    from .models.auto import RobertaForCL as RobertaForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
-    from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
     from .training.callbacks import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
 #: The module of each public name.
 _MODULE_OF = {
     "AutoModelForCL": "models.auto",
-    "BertForCL": "models.modeling",
+    "BertForCL": "models.auto",
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
-    "RobertaForCL": "models.modeling",
+    "RobertaForCL": "models.auto",
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",

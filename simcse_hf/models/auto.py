@@ -1,18 +1,40 @@
-"""Find the contrastive model class for any encoder that `AutoModel` can load."""
+"""The contrastive model classes: BERT's, RoBERTa's, and those of any encoder that `AutoModel` can load."""
 
 import functools
 import os
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertModel,
+    BertPreTrainedModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    RobertaModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
+from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
 from ..ops.files import select_hub_arguments
-from .modeling import BertForCL, ContrastiveModel, RobertaForCL
+from .modeling import ContrastiveModel
+
+
+class BertForCL(ContrastiveModel, BertPreTrainedModel):
+    """BERT as a contrastive model. Its head is `bert.pooler`."""
+
+    base_class = BertModel
+
+
+class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
+    """RoBERTa as a contrastive model. Its head is `roberta.pooler`."""
+
+    base_class = RobertaModel
+
 
 _NAMED_CLASSES: dict[type | None, type[ContrastiveModel]] = {
     cls.config_class: cls for cls in (BertForCL, RobertaForCL)

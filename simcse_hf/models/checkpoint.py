@@ -76,7 +76,7 @@ KINDS = (
     ),
     Kind(
         "reference",  # the training output of the reference implementation, with the head `mlp.*`
-        lambda found: found.has_reference_head,
+        lambda found: "mlp.dense.weight" in found.weight_names,
         lambda found: {"pooling": found.files.pooling},
         lambda found, is_bare: True,
     ),
@@ -155,18 +155,18 @@ class Checkpoint:
         return {n: x for n, x in self.files.pooling.items() if n in ("prompts", "default_prompt_name")}
 
     @cached_property
-    def has_reference_head(self) -> bool:
-        """Whether the weights have the head of the reference implementation, which it saves as `mlp.*`."""
+    def weight_names(self) -> frozenset[str]:
+        """The names of the weights; none if they are in a format that is not ours to read."""
         for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"):
             path = self.find_file(name)
             if path is not None and name.endswith(".json"):
-                return "mlp.dense.weight" in read_json_object(path, "weight_map")["weight_map"]
+                return frozenset(read_json_object(path, "weight_map")["weight_map"])
             if path is not None and name.endswith(".safetensors"):
                 with safe_open(path, "pt") as weights:
-                    return "mlp.dense.weight" in weights.keys()  # noqa: SIM118  (no container)
+                    return frozenset(weights.keys())
             if path is not None:
-                return "mlp.dense.weight" in torch.load(path, map_location="meta", weights_only=True)
-        return False
+                return frozenset(torch.load(path, map_location="meta", weights_only=True))
+        return frozenset()
 
     def find_file(self, name: str) -> str | None:
         """Return the local path of a file of the checkpoint, or `None` if it has no such file."""
@@ -246,7 +246,7 @@ def load_own_layers(model: "ContrastiveModel", found: Checkpoint, head: str, inf
     """
     is_ours = found.section is not None
     if model.has_own_pooler:
-        has_head = not any(".pooler." in f".{key}" for key in info["missing_keys"])
+        has_head = found.kind.name == "reference" or any(".pooler." in f".{name}" for name in found.weight_names)
     else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
         has_head = is_ours and head != "pooler" and _load_head(model, found)
     _load_dense_layers(model, found, found.files.dense_folders)
@@ -260,8 +260,11 @@ def load_own_layers(model: "ContrastiveModel", found: Checkpoint, head: str, inf
     if same_layers:
         _load_pooler_layers(model, found)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-    mlm_names = model.masked_lm_modules
-    is_bare = not unexpected and all(any(key.startswith(f"{n}.") for key in info["missing_keys"]) for n in mlm_names)
+    heads = {name.split(".")[0] for name in found.weight_names} & set(PRETRAINING_HEADS)
+    heads = {name for name in heads if not hasattr(model.base_model, name)}
+    is_bare = not unexpected and not heads
+    if heads and not model.settings.do_mlm:
+        logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
     keeps = head in ("keep", "pooler", "dense") or (
         head == "auto" and has_head and found.kind.has_trained_head(found, is_bare)
     )
@@ -337,6 +340,32 @@ def _load_pooler_layers(model: "ContrastiveModel", found: Checkpoint) -> None:
                 f"{found.source} lacks the weights of its pooler {model.settings.pooler_type!r} "
                 f"({folder}/{WEIGHTS}). Download or save the model again."
             )
+
+
+def check_head_can_learn(model: "ContrastiveModel") -> None:
+    """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
+
+    An adapter file does not hold the head. After reloading, another random head would follow the encoder.
+
+    Args:
+        model (`ContrastiveModel`): The model that is to be trained.
+
+    Raises:
+        ValueError: If the embeddings of inference go through that head.
+    """
+    head = [parameter.requires_grad for parameter in model.contrastive_head.parameters()]
+    encoder = [parameter.requires_grad for parameter in model.base_model.parameters()]
+    if model.settings.pooler_type != "cls" or model.head_source == "kept" or any(head) or not any(encoder):
+        return
+    name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
+    problem = (
+        "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the adapter "
+        f"files of peft do not hold it. Add modules_to_save=[{name.rpartition('.')[2]!r}] to the peft config, or "
+        "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
+    )
+    if model.settings.inference_pooler == "cls":
+        raise ValueError(problem)
+    logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
 
 
 def reload_own_files(model: "ContrastiveModel", directory: str | os.PathLike) -> None:

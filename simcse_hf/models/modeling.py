@@ -5,14 +5,14 @@ import os
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import BertModel, BertPreTrainedModel, PreTrainedConfig, PreTrainedModel, RobertaModel
-from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import EncodedBatch, Objective, make_objective
@@ -23,7 +23,6 @@ from ..objectives.promptbert import embed_templates
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.packing import send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from .checkpoint import (
     HEAD_CHOICES,
@@ -32,9 +31,9 @@ from .checkpoint import (
     PRETRAINING_HEADS,
     SEPARATE_MODULES,
     Checkpoint,
+    check_head_can_learn,
     load_objective_state,
     load_own_layers,
-    reload_own_files,
     save_own_files,
 )
 from .pooling import (
@@ -46,11 +45,12 @@ from .pooling import (
     TemplateHead,
     at_mask,
     check_has_tokens,
+    embed_columns,
+    flatten_rows,
     masked_mean,
     needs_hidden_states,
     pool,
 )
-from .sentence_transformers import NAMES
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
 
 logger = logging.get_logger(__name__)
@@ -66,6 +66,9 @@ _WITHOUT_GRADIENT = {
     "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
     "visual_bert": r"^embeddings\.visual_",
 }
+
+#: Arguments of `save_pretrained` that concern the upload.
+_HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
 
 _TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -116,7 +119,7 @@ class ContrastiveModel(PreTrainedModel):
     """
 
     base_class: type[nn.Module]  # the stock encoder
-    _keys_to_ignore_on_load_missing = [rf"^{name}\." for name in SEPARATE_MODULES]
+    _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in SEPARATE_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
@@ -142,8 +145,12 @@ class ContrastiveModel(PreTrainedModel):
         self.second_encoder: ContrastiveModel | None = None
         # Settings and file of the objective of the checkpoint that the model was loaded from.
         self._saved_objective: tuple[ContrastiveSettings, str] | None = None
-        self._explained_keys: tuple[set[str], set[str]] = (set(), set())
         setattr(self, self.base_model_prefix, self.base_class(config))
+        # `from_pretrained` explains these keys itself: transformers' report names all others.
+        self._keys_to_ignore_on_load_unexpected = [
+            *(self._keys_to_ignore_on_load_unexpected or ()),
+            *(rf"^{name}\." for name in PRETRAINING_HEADS if not hasattr(self.base_model, name)),
+        ]
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
         self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
@@ -382,7 +389,7 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = self.embed(**anchors, lengths=None if counts is None else counts[:, 0])
             return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
         if self.objective is not None and self.objective.needs_hidden_states:
-            flat, flat_counts = _flatten(texts, counts)
+            flat, flat_counts = flatten_rows(texts, counts)
             outputs = self.encode_tokens(
                 **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
             )
@@ -390,9 +397,9 @@ class ContrastiveModel(PreTrainedModel):
             return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
         has_gaps = "relations" in batch
         if self.second_encoder is None:
-            return _embed_columns(self, texts, counts, slice(None), has_gaps), None
+            return embed_columns(self, texts, counts, slice(None), has_gaps), None
         encoders = ((self, slice(0, 1)), (self.second_encoder, slice(1, None)))
-        return torch.cat([_embed_columns(model, texts, counts, part, has_gaps) for model, part in encoders], 1), None
+        return torch.cat([embed_columns(model, texts, counts, part, has_gaps) for model, part in encoders], 1), None
 
     # --- the loss ---------------------------------------------------------------------------------------------------
 
@@ -415,7 +422,7 @@ class ContrastiveModel(PreTrainedModel):
             objective: Objective = Matryoshka(name, self.embedding_dim, self.settings.matryoshka_dims, values, options)
         else:
             objective = make_objective(name, self.embedding_dim, values, options)
-        self._check_head_can_learn()
+        check_head_can_learn(self)
         self.objective = objective
         objective.attach(cast(Encoder, self))
         if max(self.settings.encoders, objective.encoders) == 2:
@@ -439,28 +446,6 @@ class ContrastiveModel(PreTrainedModel):
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
-
-    def _check_head_can_learn(self) -> None:
-        """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
-
-        An adapter file does not hold the head. After reloading, another random head would follow the encoder.
-
-        Raises:
-            ValueError: If the embeddings of inference go through that head.
-        """
-        head = [parameter.requires_grad for parameter in self.contrastive_head.parameters()]
-        encoder = [parameter.requires_grad for parameter in self.base_model.parameters()]
-        if self.settings.pooler_type != "cls" or self.head_source == "kept" or any(head) or not any(encoder):
-            return
-        name = next(name for name, module in self.named_modules() if module is self.contrastive_head)
-        problem = (
-            "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the adapter "
-            f"files of peft do not hold it. Add modules_to_save=[{name.rpartition('.')[2]!r}] to the peft config, or "
-            "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
-        )
-        if self.settings.inference_pooler == "cls":
-            raise ValueError(problem)
-        logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
 
     def forward(
         self,
@@ -530,7 +515,7 @@ class ContrastiveModel(PreTrainedModel):
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
-                flat, counts = _flatten(masked, lengths)
+                flat, counts = flatten_rows(masked, lengths)
                 hidden_states = self.encode_tokens(**flat, lengths=counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
@@ -565,36 +550,18 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-        is_main = kwargs.get("is_main_process", True)
-        if is_main:
-            save_own_files(self, save_directory, state_dict)
         main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in SEPARATE_MODULES}
+        upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
-        if is_main:
-            self._save_stock_architecture(save_directory)
-
-    def _save_stock_architecture(self, directory: str | os.PathLike) -> None:
+        if not kwargs.get("is_main_process", True):
+            return
+        save_own_files(self, save_directory, state_dict)
         # transformers has written the name of our class, which converters and inference servers do not know. Our class
         # is found by the section `simcse`.
         self.config.architectures = [self.base_class.__name__]
-        self.config.save_pretrained(directory)
-
-    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # `save_pretrained(push_to_hub=True)` uploads what is not in this list. Ours were written just before.
-        stamps = super()._get_files_timestamps(working_dir)
-        return {name: stamp for name, stamp in stamps.items() if name not in NAMES}
-
-    def _upload_modified_files(self, working_dir: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
-        self._save_stock_architecture(working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
-
-    def load_own_files(self, directory: str | os.PathLike) -> None:
-        """Load what a checkpoint of this model holds beside the weights: our layers and the objective's state.
-
-        Args:
-            directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
-        """
-        reload_own_files(self, directory)
+        self.config.save_pretrained(save_directory)
+        if upload.pop("push_to_hub", False):
+            self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
@@ -642,30 +609,11 @@ class ContrastiveModel(PreTrainedModel):
         kwargs |= {"resolved": found.resolve(settings), "output_loading_info": True}
         loaded: Any = super().from_pretrained(name_or_path, *args, **kwargs)
         model, info = loaded
-        for name, keys in zip(("missing_keys", "unexpected_keys"), model._explained_keys, strict=True):
-            info[name] = info[name] | keys
         load_own_layers(model, found, head, info)
         model._freeze_unused_parameters()  # loading has replaced the parameters
-        unused = sorted({key.split(".")[0] for key in model._explained_keys[1]})
-        if unused:
-            logger.info(f"{name_or_path}: embeddings do not use its pretraining head ({', '.join(unused)}).")
         if found.section is not None and (path := found.find_file(OBJECTIVE_FILE)) is not None:
             model._saved_objective = (found.saved, path)
         return loaded if wants_info else model
-
-    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """Take the keys that [`from_pretrained`] explains itself out of transformers' report on loading.
-
-        They are the encoder's own pooler, which is drawn anew if it is missing, and the heads of pretraining. All
-        other keys stay in the report.
-        """
-        super()._adjust_missing_and_unexpected_keys(loading_info)
-        missing = {key for key in loading_info.missing_keys if self.has_own_pooler and ".pooler." in f".{key}"}
-        heads = {name for name in PRETRAINING_HEADS if not hasattr(self.base_model, name)}
-        unexpected = {key for key in loading_info.unexpected_keys if key.split(".")[0] in heads}
-        self._explained_keys = (missing, unexpected)
-        loading_info.missing_keys = loading_info.missing_keys - missing
-        loading_info.unexpected_keys = loading_info.unexpected_keys - unexpected
 
 
 def _check_inputs(
@@ -695,50 +643,3 @@ def _check_inputs(
             f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
             f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
         )
-
-
-def _flatten(
-    inputs: dict[str, torch.Tensor], counts: np.ndarray | None
-) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
-    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
-    return flat, None if counts is None else counts.reshape(-1)
-
-
-def _embed_columns(
-    encoder: ContrastiveModel,
-    inputs: dict[str, torch.Tensor],
-    counts: np.ndarray | None,
-    columns: slice,
-    has_gaps: bool,
-) -> torch.Tensor:
-    """Embed some columns in one pass; with `has_gaps`, texts without tokens get embeddings of zeros."""
-    rows = len(inputs["input_ids"])
-    flat, flat_counts = _flatten(
-        {name: tensor[:, columns] for name, tensor in inputs.items()}, None if counts is None else counts[:, columns]
-    )
-    if not has_gaps or (flat_counts is not None and flat_counts.all()):
-        return encoder.embed(**flat, lengths=flat_counts).unflatten(0, (rows, -1))
-    # Rows with fewer sentences than the widest are filled up with padding.
-    mask = flat["attention_mask"]
-    if flat_counts is None:
-        present = mask.any(1).nonzero()[:, 0]
-    else:
-        (places,) = flat_counts.nonzero()
-        flat_counts = flat_counts[places]
-        (present,) = send([torch.from_numpy(places)], mask.device)
-    texts = {name: tensor.index_select(0, present) for name, tensor in flat.items()}
-    embedded = encoder.embed(**texts, lengths=flat_counts)
-    zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
-    return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
-
-
-class BertForCL(ContrastiveModel, BertPreTrainedModel):
-    """BERT as a contrastive model. Its head is `bert.pooler`."""
-
-    base_class = BertModel
-
-
-class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
-    """RoBERTa as a contrastive model. Its head is `roberta.pooler`."""
-
-    base_class = RobertaModel
