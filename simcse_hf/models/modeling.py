@@ -216,11 +216,6 @@ class ContrastiveModel(PreTrainedModel):
             return False
         return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
-    @property
-    def masked_lm_modules(self) -> dict[str, nn.Module]:
-        """The modules of the masked-LM head by their stock names; none without `do_mlm`."""
-        return self._stock_mlm_head.modules if self.settings.do_mlm else {}
-
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
         return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
@@ -274,10 +269,10 @@ class ContrastiveModel(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        outputs = self.encode_tokens(input_ids, attention_mask, token_type_ids, lengths, self.active_pooler)
-        return self.pool(outputs, input_ids, attention_mask, token_type_ids)
+        outputs = self._encode_tokens(input_ids, attention_mask, token_type_ids, lengths, self.active_pooler)
+        return self._pool(outputs, input_ids, attention_mask, token_type_ids)
 
-    def encode_tokens(
+    def _encode_tokens(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
@@ -286,19 +281,7 @@ class ContrastiveModel(PreTrainedModel):
         pooler_type: str | None = None,
         whole_last_layer: bool = False,
     ) -> Any:
-        """Encode tokens, computing only the states that the pooler reads.
-
-        Args:
-            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
-            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding.
-            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
-            lengths (`np.ndarray`, *optional*): See [`forward`]; of shape `(batch,)`.
-            pooler_type (`str`, *optional*): The pooler. Without one, the whole last layer is returned.
-            whole_last_layer (`bool`, *optional*, defaults to `False`): Return it also if the pooler reads a part.
-
-        Returns:
-            `BaseModelOutputWithPooling`: See [`encode_unpadded`].
-        """
+        """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
         if pooler_type is not None:
             check_has_tokens(attention_mask, lengths)
         needs = {
@@ -311,24 +294,14 @@ class ContrastiveModel(PreTrainedModel):
         with nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(input_ids.device):
             return encode(self.base_model, input_ids, attention_mask, token_type_ids, lengths, **needs)
 
-    def pool(
+    def _pool(
         self,
         outputs: Any,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Turn the outputs of [`encode_tokens`] into embeddings.
-
-        Args:
-            outputs (`Any`): The outputs for the pooler of the current mode.
-            input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
-            attention_mask (`torch.Tensor`): Of the same shape.
-            token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
-
-        Returns:
-            `torch.Tensor`: Embeddings of shape `(batch, dim)`.
-        """
+        """Turn the outputs of `_encode_tokens` into embeddings of shape `(batch, dim)`."""
         pooler_type = self.active_pooler
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
@@ -353,7 +326,7 @@ class ContrastiveModel(PreTrainedModel):
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-            outputs = self.encode_tokens(ids, mask, types, pooler_type=TEMPLATE_POOLER)
+            outputs = self._encode_tokens(ids, mask, types, pooler_type=TEMPLATE_POOLER)
             return at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
 
         only = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
@@ -390,10 +363,10 @@ class ContrastiveModel(PreTrainedModel):
             return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
         if self.objective is not None and self.objective.needs_hidden_states:
             flat, flat_counts = flatten_rows(texts, counts)
-            outputs = self.encode_tokens(
+            outputs = self._encode_tokens(
                 **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
             )
-            embeddings = self.pool(outputs, **flat)
+            embeddings = self._pool(outputs, **flat)
             return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
         has_gaps = "relations" in batch
         if self.second_encoder is None:
@@ -465,7 +438,7 @@ class ContrastiveModel(PreTrainedModel):
 
         Args:
             input_ids (`torch.Tensor`): Token ids of shape `(batch, num_sentences, length)`: anchor, positive, then
-                hard negatives. With the shape `(batch, length)`, the output has embeddings and no loss.
+                hard negatives. With the shape `(batch, length)`, the output has the embeddings of [`embed`] alone.
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding, of the same shape. Defaults
                 to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
@@ -495,12 +468,12 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
                 model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
-        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, stock)
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
+        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, stock)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        if input_ids.dim() == 2:
+        if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
             return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
         objective = self.prepare_objective() if return_loss else None
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
@@ -516,7 +489,7 @@ class ContrastiveModel(PreTrainedModel):
             if mlm_input_ids is not None:
                 masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
                 flat, counts = flatten_rows(masked, lengths)
-                hidden_states = self.encode_tokens(**flat, lengths=counts).last_hidden_state
+                hidden_states = self._encode_tokens(**flat, lengths=counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
@@ -638,7 +611,7 @@ def _check_inputs(
         raise ValueError(
             f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
         )
-    if lengths is not None and not torch.compiler.is_compiling() and lengths.shape != input_ids.shape[:-1]:
+    if lengths is not None and lengths.shape != input_ids.shape[:-1]:
         raise ValueError(
             f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
             f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."

