@@ -29,6 +29,7 @@ from ..data.stream import StreamedRows
 from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
 from ..models.auto import AutoModelForCL
+from ..models.checkpoint import reload_own_files
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import check_max_length, check_tokenizer
@@ -412,7 +413,7 @@ class SimCSETrainer(Trainer):
         # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         if checkpoint and not sharded and Path(checkpoint, "model.safetensors").exists():
-            self.model.load_own_files(checkpoint)
+            reload_own_files(self.model, checkpoint)
         own_files = [re.compile(x) for x in getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()]
         tied = getattr(self.model, "all_tied_weights_keys", {})  # which are saved once
         missing = [
