@@ -1,55 +1,39 @@
 r"""Unsupervised SimCSE: a sentence predicts itself under another dropout mask (paper, section 3).
 
-    accelerate launch examples/run_unsup.py                                    # offline, on a generated sample corpus
+    accelerate launch examples/run_unsup.py                                    # offline, on the package's sample
     accelerate launch examples/run_unsup.py examples/recipes/unsup-simcse-bert-base-uncased.yaml
     accelerate launch examples/run_unsup.py --model_name_or_path bert-base-uncased \
         --train_file data/wiki1m_for_simcse.txt --dev_file data/sts-dev.csv --output_dir outputs/my-model
 
-`--help` lists the arguments. `simcse-hf train unsup` runs the same steps without a copy of this file.
+This is the command `simcse-hf train unsup`, and `--help` lists its arguments. `train` is the same in Python, to
+be copied and changed.
 """
 
 import sys
 
-from transformers import AutoTokenizer, set_seed
-
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.cli.main import exit_status
-from simcse_hf.training.loading import load_training_texts
-from simcse_hf.training.results import write_results
-from simcse_hf.training.run import prepare_runs
-from simcse_hf.training.script_arguments import DataArguments, ModelArguments
+from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf.cli.main import main
 
 
-def main() -> None:
-    # Arguments: command line over YAML file over the defaults of the objective's paper. With --seeds there are several
-    # runs, and after the last one the best model is saved in output_dir.
-    for model_args, data_args, training_args in prepare_runs(sys.argv[1:], supervised=False):
-        train(model_args, data_args, training_args)
-
-
-def train(model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments) -> None:
-    # A model: any encoder, with the head and the objective of the settings. The seed decides a fresh head.
-    set_seed(training_args.seed)
-    model = AutoModelForCL.from_pretrained(model_args.model_name_or_path, **model_args.load_options())
-    tokenizer_name = model_args.tokenizer_name or model_args.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, revision=model_args.model_revision)
-
-    # Texts: a Dataset with the column sent0. For a text file, load_text_dataset(path) gives the same.
-    texts = load_training_texts(model_args, data_args, training_args, supervised=False)
-
-    # Training, with the dev set's Spearman correlation at every evaluation.
+def train(start="bert-base-uncased", sentences="data/wiki1m_for_simcse.txt", dev="data/sts-dev.csv", **options):
+    settings = {
+        "learning_rate": 3e-5,
+        "per_device_train_batch_size": 64,
+        "num_train_epochs": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 125,
+        "save_steps": 125,
+        "load_best_model_at_end": True,
+    }
     trainer = SimCSETrainer(
-        model, training_args, train_dataset=texts, dev_set=data_args.dev_file, processing_class=tokenizer
+        BertForCL.from_pretrained(start, mlp_only_train=True),
+        SimCSETrainingArguments(**{"output_dir": "outputs/my-unsup"} | settings | options),
+        train_dataset=load_text_dataset(sentences),  # one sentence on each line
+        dev_set=dev,  # logs eval_stsb_spearman and chooses the best checkpoint by it
     )
-    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
-
-    # The model in output_dir loads with SimCSE(output_dir), AutoModel and SentenceTransformer.
+    trainer.train()
     trainer.save_model()
-    trainer.save_state()
-    write_results(trainer, data_args.train_file or data_args.dataset_name)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main, "run_unsup.py"))
+    sys.exit(main(["train", "unsup", *sys.argv[1:]]))

@@ -31,8 +31,8 @@ from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import mask_tokens
 from ..ops.files import write_json
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
-from .output_dir import RESULTS, prepare_output_dir
 from .parser import fill, given_arguments
+from .run_record import RESULTS, prepare_output_dir
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.

@@ -1,25 +1,40 @@
 """Training runs from a command line to results.json: `simcse-hf train unsup` and `simcse-hf train sup`."""
 
+import itertools
 import logging as python_logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
+from datasets import Dataset, Features, IterableDataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from ..data.columns import SCORE
+from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from ..data.nli import build_nli_groups
+from ..data.read import load_text_dataset
 from ..data.sample import sample_files
+from ..data.stream import load_text_stream
+from ..data.views import DOCUMENT_VIEWS
+from ..evaluation.sts import read_scored_pairs
+from ..models.auto import AutoModelForCL
+from ..models.modeling import ContrastiveModel
+from ..objectives import objective_class
+from ..ops.distributed import on_first_process
 from .callbacks import warn_of_overlap
-from .loading import load_model, load_training_texts
-from .output_dir import SEEDS, prepare_output_dir
-from .results import write_results
+from .run_record import SEEDS, prepare_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
-from .seeds import RunArguments, runs_by_seed
+from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
+
+RunArguments = tuple[ModelArguments, DataArguments, SimCSETrainingArguments]
 
 # Optimizer and schedule are the reference implementation's: AdamW without weight decay, linear decay without warm-up,
 # gradients clipped at 1. The batch is that of all processes together.
@@ -106,9 +121,83 @@ def train_sup(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(argv: Sequence[str] | None, supervised: bool) -> int:
-    for arguments in prepare_runs(argv, supervised):
-        _train_once(*arguments, supervised)
+    set_up_logging()
+    words = sys.argv[1:] if argv is None else argv
+    defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
+
+    def arguments(**fixed: Any) -> RunArguments:
+        return _with_evaluation(*parse_arguments(words, defaults, sample, **fixed))
+
+    model_args, data_args, args = arguments()
+    directory = Path(str(args.output_dir))
+    if data_args.train_file == sample["train_file"]:
+        logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
+        # The default output directory of the sample belongs to it: nothing else is lost there.
+        continues = data_args.seeds is not None and (directory / SEEDS).exists()
+        data_args.overwrite_output_dir |= args.output_dir == sample["output_dir"] and not continues
+
+    if data_args.seeds is None:
+        prepare_output_dir(args, data_args.overwrite_output_dir)
+        trainer = _train_once(model_args, data_args, args, supervised)
+        if args.push_to_hub:
+            trainer.push_to_hub()
+        return 0
+
+    seeds = seed_list(data_args.seeds, args.seed)
+    states = on_first_process(lambda: prepare_seeds(seeds, model_args, data_args, args))
+    for number, seed in enumerate(seeds, start=1):
+        folder = seed_folder(directory, seed)
+        if states[seed] == "finished":
+            logger.info(f"{folder} is finished and not repeated.")
+            continue
+        logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
+        own = {"seed": seed, "output_dir": str(folder), "seeds": None, "push_to_hub": False}
+        own["resume_from_checkpoint"] = "true" if states[seed] == "interrupted" else None
+        own["run_name"] = None if args.run_name is None else f"{args.run_name}-seed-{seed}"
+        run = arguments(**own)
+        _train_once(*run, supervised)
+        release(run[-1])
+    on_first_process(lambda: publish_best(directory, seeds))
+    if args.push_to_hub and args.process_index == 0:
+        _push(directory, args)
     return 0
+
+
+def _with_evaluation(
+    model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments
+) -> RunArguments:
+    """Evaluate the start as well, or nothing if there is no dev set."""
+    if data_args.dev_file is None and not data_args.dev_task:
+        logger.warning(
+            "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are saved."
+        )
+        args.eval_strategy = IntervalStrategy.NO
+    else:
+        args.eval_on_start = True
+    return model_args, data_args, args
+
+
+def _train_once(
+    model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments, supervised: bool
+) -> SimCSETrainer:
+    """Train one model, and save it with its results."""
+    trainer = make_trainer(model_args, data_args, args, supervised)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    write_results(trainer, data_args.train_file or data_args.dataset_name)
+    return trainer
+
+
+def _push(directory: Path, args: SimCSETrainingArguments) -> None:
+    """Push the published model of several seeds with its card."""
+    from ..publishing import CARD, is_written_by_hand, write_card
+    from ..publishing.hub import push_model
+
+    if not is_written_by_hand(directory / CARD):
+        write_card(directory, repo_id=args.hub_model_id)
+    name = args.hub_model_id or directory.resolve().name
+    push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
 
 
 def make_trainer(
@@ -142,56 +231,145 @@ def make_trainer(
     return trainer
 
 
-def _train_once(
-    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments, supervised: bool
-) -> None:
-    trainer = make_trainer(model_args, data_args, training_args, supervised)
-    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
-    trainer.save_model()
-    trainer.save_state()
-    write_results(trainer, data_args.train_file or data_args.dataset_name)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
-
-
-def prepare_runs(argv: Sequence[str] | None, supervised: bool) -> Iterator[RunArguments]:
-    """Parse the arguments, check the output directory, and yield the runs.
-
-    There is one run, or with `--seeds` one for each seed that is not finished. The caller trains a run before it takes
-    the next one; after the last, the best of several seeds is published (see [`runs_by_seed`]).
+def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel, PreTrainedTokenizerBase]:
+    """Load the contrastive model and its tokenizer.
 
     Args:
-        argv (`Sequence[str]`, *optional*): Command line without the program's name.
-        supervised (`bool`): Whether the defaults are those of supervised training.
+        model_args (`ModelArguments`): Names the model and its settings.
+        seed (`int`): Seed of a fresh head.
 
-    Yields:
-        `RunArguments`: The arguments of a run.
+    Returns:
+        `tuple[ContrastiveModel, PreTrainedTokenizerBase]`: The model and its tokenizer.
 
     Raises:
-        ValueError: If arguments contradict each other, or `output_dir` holds another run.
+        ValueError: If no model is named, there is none under that name, or a setting is invalid.
     """
-    set_up_logging()
-    defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
-    argv = sys.argv[1:] if argv is None else argv
-    model_args, data_args, training_args = parse_arguments(argv, defaults, sample)
-    if model_args.model_name_or_path == sample["model_name_or_path"]:
-        logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
-        # The default output directory of the sample belongs to it: nothing else is lost there.
-        continues = data_args.seeds is not None and Path(str(training_args.output_dir), SEEDS).exists()
-        data_args.overwrite_output_dir |= training_args.output_dir == sample["output_dir"] and not continues
-    if data_args.dev_file is None and not data_args.dev_task:
-        logger.warning(
-            "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are saved."
+    options = model_args.load_options()
+    set_seed(seed)
+    model = AutoModelForCL.from_pretrained(cast(str, model_args.model_name_or_path), **options)
+    return model, load_tokenizer(model_args)
+
+
+def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name, or else the model's own."""
+    name = model_args.tokenizer_name or model_args.model_name_or_path
+    return AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
+
+
+def load_training_texts(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    training_args: SimCSETrainingArguments,
+    supervised: bool,
+) -> Dataset | SpanDataset | IterableDataset:
+    """Load the training texts in the form that the objective and the view read.
+
+    Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, pairs
+    with a score, or spans or neighbouring sentences of documents.
+
+    Args:
+        model_args (`ModelArguments`): Names the objective.
+        data_args (`DataArguments`): Names the texts.
+        training_args (`SimCSETrainingArguments`): Names the view.
+        supervised (`bool`): Whether a row holds an anchor, a positive and any number of hard negatives, instead of a
+            single sentence.
+
+    Returns:
+        `Dataset`, `SpanDataset` or `IterableDataset`: The training rows, a stream with `--streaming`.
+
+    Raises:
+        ValueError: If not exactly one source of texts is named, or its rows do not fit.
+    """
+    if (data_args.train_file is None) == (data_args.dataset_name is None):
+        raise ValueError("name the training texts with either --train_file or --dataset_name")
+    if data_args.streaming:
+        return _open_stream(model_args, data_args, training_args, supervised)
+    if objective_class(model_args.objective).rows != "texts" or training_args.view in DOCUMENT_VIEWS:
+        if data_args.train_file is None:
+            raise ValueError(
+                f"--objective {model_args.objective} and --view {training_args.view} read a file: name it with "
+                "--train_file instead of --dataset_name"
+            )
+        return _load_structured_rows(model_args, data_args, training_args)
+    source = data_args.train_file or data_args.dataset_name
+    texts = load_text_dataset(
+        source,
+        split=data_args.dataset_split,
+        columns=data_args.columns,
+        max_rows=data_args.max_train_samples,
+        expected_columns=None if supervised else 1,
+    )
+    _check_width(texts.column_names, source, supervised)
+    return texts
+
+
+def _check_width(columns: list[str], source: str | None, supervised: bool) -> None:
+    if supervised and len(columns) == 1:
+        raise ValueError(
+            f"{source} holds one text in a row, and supervised training needs an anchor, a positive and any number "
+            "of hard negatives. Add the columns, or train without labels (simcse-hf train unsup)."
         )
-        training_args.eval_strategy = IntervalStrategy.NO
-        training_args.load_best_model_at_end = False
+
+
+def _open_stream(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    training_args: SimCSETrainingArguments,
+    supervised: bool,
+) -> IterableDataset:
+    """Open the training texts as a stream, for objectives and views that take one row at a time."""
+    for reason, needs_all_rows in (
+        (f"--objective {model_args.objective}", objective_class(model_args.objective).rows != "texts"),
+        (f"--view {training_args.view}", training_args.view in DOCUMENT_VIEWS),
+        ("--max_train_samples", data_args.max_train_samples is not None),
+    ):
+        if needs_all_rows:
+            raise ValueError(f"--streaming does not work with {reason}: leave one of the two out")
+    if training_args.max_steps < 1:
+        raise ValueError("--streaming needs --max_steps, because the length of a stream is not known: add it")
+    source = data_args.train_file or data_args.dataset_name
+    texts = load_text_stream(
+        cast(str, source),
+        split=data_args.dataset_split,
+        columns=data_args.columns,
+        expected_columns=None if supervised else 1,
+    )
+    _check_width(list(cast(Features, texts.features)), source, supervised)
+    return texts
+
+
+def _load_structured_rows(
+    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
+) -> Dataset | SpanDataset:
+    """Load labelled NLI pairs grouped by premise, pairs with a score, or spans or sentences of documents."""
+    path, limit = str(data_args.train_file), data_args.max_train_samples
+    row_type = objective_class(model_args.objective).rows
+    if row_type == "spans":
+        options = model_args.objective_options
+        names = getattr(objective_class(model_args.objective), "span_options", ())
+        span_options = SpanOptions(**{name: options[name] for name in names if name in options})
+        documents = itertools.islice(read_documents(path), limit)
+        return SpanDataset(
+            documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, span_options
+        )
+    if row_type == "scored_pairs":
+        rows = _load_scored_pairs(path, data_args)
+    elif row_type == "nli":
+        rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")
     else:
-        training_args.eval_on_start = True
-    if data_args.seeds is not None:
-        yield from runs_by_seed(model_args, data_args, training_args)
-        return
-    prepare_output_dir(training_args, data_args.overwrite_output_dir)
-    yield model_args, data_args, training_args
+        rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
+    return rows if limit is None else rows.select(range(min(limit, len(rows))))
+
+
+def _load_scored_pairs(path: str, data_args: DataArguments) -> Dataset:
+    """Load pairs with a score, from the formats of a dev set."""
+    if data_args.columns is not None:
+        raise ValueError(
+            "--columns does not apply to pairs with a score: leave it out, and name the columns of "
+            f"{path} sentence1, sentence2 and score"
+        )
+    pairs = read_scored_pairs(path)
+    return Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
 
 
 def set_up_logging() -> None:

@@ -1,30 +1,27 @@
-"""Train one recipe with several seeds, each in a folder of its own, and continue where an earlier call stopped."""
+"""Several seeds of one recipe: what each run still needs, and the best one published with the results of all."""
 
-import copy
 import gc
 import json
 import os
 import shutil
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process
-from ..ops.files import read_json_object, write_atomically
-from .checkpoints import newest_whole_checkpoint
-from .output_dir import RESULTS, SEEDS, prepare_output_dir
-from .record import hyperparameter_values
+from ..ops.files import read_json_object, write_json
+from ..ops.secrets import hide_secrets
+from .callbacks import DEV_SCORES, dev_change
+from .checkpoints import STAGING, newest_whole_checkpoint
+from .run_record import RESULTS, SEEDS, describe_change, hyperparameter_values, prepare_output_dir
 from .script_arguments import DataArguments, ModelArguments
-from .seed_results import publish_best, seed_folder
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
-
-RunArguments = tuple[ModelArguments, DataArguments, SimCSETrainingArguments]
 
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
@@ -32,46 +29,14 @@ _MOST_RUNS = 20
 _PLACES = ("overwrite_output_dir", "seeds")
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
+#: Files and folders of a run that do not belong to its model.
+_NOT_PUBLISHED = ("checkpoint-*", "runs", STAGING, DEV_SCORES, "README.md", ".eval_results", RESULTS, "evaluation*")
+#: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
+_EVALUATIONS = ("initial", "saved", "best", "final")
+_NOT_METRICS = ("step", "runtime", "samples_per_second", "steps_per_second")
 
 
-def runs_by_seed(
-    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
-) -> Iterator[RunArguments]:
-    """Yield the arguments of each seed's run that is not finished, and publish the best model after the last.
-
-    The caller trains a run before it takes the next one. Every run is in `output_dir/seed-N`. A run that was
-    interrupted is resumed from its newest whole checkpoint, and a run with a `results.json` is not repeated. The model
-    of the best run, chosen on the dev set, is copied into `output_dir` itself.
-
-    Args:
-        model_args (`ModelArguments`): The model and its settings.
-        data_args (`DataArguments`): The texts, the dev set and `seeds`.
-        training_args (`SimCSETrainingArguments`): The arguments of training.
-
-    Yields:
-        `RunArguments`: Arguments of one run, which the caller may change.
-
-    Raises:
-        ValueError: If the seeds are invalid, or `output_dir` holds an earlier run that cannot be continued.
-    """
-    seeds = seed_list(data_args.seeds, training_args.seed)
-    directory = Path(str(training_args.output_dir))
-    settings = _settings(model_args, data_args, training_args)
-    states = on_first_process(lambda: _prepare(directory, seeds, settings, data_args, training_args))
-    for seed in seeds:
-        if states[seed] == "finished":
-            logger.info(f"{seed_folder(directory, seed)} is finished and not repeated.")
-            continue
-        logger.info(f"Seed {seed} ({seeds.index(seed) + 1} of {len(seeds)}) in {seed_folder(directory, seed)}")
-        run = _arguments_of_seed(training_args, seed, resume=states[seed] == "interrupted")
-        yield copy.deepcopy(model_args), copy.deepcopy(data_args), run
-        _release(run)
-    on_first_process(lambda: publish_best(directory, seeds))
-    if training_args.push_to_hub and training_args.process_index == 0:
-        _push(directory, training_args)
-
-
-def seed_list(seeds: int | Sequence[int] | None, first: int) -> list[int]:
+def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
     """Return the seeds that `--seeds` asks for.
 
     Args:
@@ -84,7 +49,7 @@ def seed_list(seeds: int | Sequence[int] | None, first: int) -> list[int]:
     Raises:
         ValueError: If there are no seeds, a seed occurs twice or is negative, or the number of runs is that of a seed.
     """
-    values = [seeds] if isinstance(seeds, int) else list(seeds or ())
+    values = [seeds] if isinstance(seeds, int) else list(seeds)
     if len(values) == 1 and values[0] > _MOST_RUNS:
         raise ValueError(
             f"--seeds {values[0]} asks for {values[0]} runs. For one run with this seed, write --seed {values[0]}; a "
@@ -99,86 +64,82 @@ def seed_list(seeds: int | Sequence[int] | None, first: int) -> list[int]:
     return values
 
 
-def _settings(
-    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
-) -> dict[str, Any]:
-    """Return what all runs of an output directory have in common, in types that JSON can hold."""
-    values = {k: v for k, v in (vars(model_args) | vars(data_args)).items() if k not in _PLACES}
-    values |= {name: value for name, value in hyperparameter_values(training_args).items() if name != "seed"}
-    for name in ("train_file", "dev_file"):
-        if values[name] is not None and Path(values[name]).is_file():
-            values[f"bytes of {name}"] = os.path.getsize(values[name])
-    return json.loads(json.dumps(values | {"processes": training_args.world_size}, default=str))
+def seed_folder(directory: str | Path, seed: int) -> Path:
+    """Return the folder of a seed's run."""
+    return Path(directory, f"seed-{seed}")
 
 
-def _arguments_of_seed(args: SimCSETrainingArguments, seed: int, resume: bool) -> SimCSETrainingArguments:
-    """Return the training arguments of one run. Only the chosen model is pushed, after the last run."""
-    run = args.copy()
-    run.seed = seed
-    run.output_dir = str(seed_folder(Path(str(args.output_dir)), seed))
-    run.resume_from_checkpoint = "true" if resume else None
-    run.push_to_hub = False
-    if args.run_name is not None:
-        run.run_name = f"{args.run_name}-seed-{seed}"
-    return run
-
-
-def _prepare(
-    directory: Path,
-    seeds: Sequence[int],
-    settings: dict[str, Any],
-    data_args: DataArguments,
-    args: SimCSETrainingArguments,
+def prepare_seeds(
+    seeds: Sequence[int], model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments
 ) -> dict[int, str]:
-    """Check and clear the output directory; return the state of each seed: finished, interrupted or new."""
-    record, resume = directory / SEEDS, args.resume_from_checkpoint
+    """Check and clear the output directory, and say what the run of each seed still needs.
+
+    A run with a `results.json` is finished. One with a whole checkpoint was interrupted and will be resumed.
+
+    Args:
+        seeds (`Sequence[int]`): The seeds.
+        model_args (`ModelArguments`): The model and its settings.
+        data_args (`DataArguments`): The texts and the dev set.
+        args (`SimCSETrainingArguments`): The arguments of training.
+
+    Returns:
+        `dict[int, str]`: `"finished"`, `"interrupted"` or `"new"` for each seed.
+
+    Raises:
+        ValueError: If `output_dir` holds an earlier run that cannot be continued.
+    """
+    directory, resume = Path(str(args.output_dir)), args.resume_from_checkpoint
+    record = directory / SEEDS
     if resume is not None and str(resume).lower() != "true":
         raise ValueError(
             f"--resume_from_checkpoint {resume} names the checkpoint of one run, but --seeds trains several. Leave it "
             "out: each seed continues from its own newest checkpoint."
         )
-    is_new = data_args.overwrite_output_dir or not record.exists()
-    if is_new:
-        if resume is None:
-            prepare_output_dir(args, data_args.overwrite_output_dir)
-        elif not record.exists():
-            raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
+    if resume is not None and not record.exists():
+        raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
+    settings = _settings(model_args, data_args, args)
+    if data_args.overwrite_output_dir or not record.exists():
+        prepare_output_dir(args, data_args.overwrite_output_dir)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
-        earlier = read_json_object(record, "settings", advice="Start the runs again with --overwrite_output_dir.")
-        _check_settings(directory, earlier["settings"], settings)
-    states = {seed: _prepare_seed(args, seed) for seed in seeds}
+        advice = "Start the runs again with --overwrite_output_dir."
+        earlier = read_json_object(record, "settings", advice=advice)["settings"]
+        changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
+        if changed:
+            listed = "; ".join(f"{name}: {earlier.get(name)} there, {settings.get(name)} here" for name in changed)
+            raise ValueError(
+                f"{directory} holds seeds that were trained with other settings ({listed}). Repeat their settings, "
+                "choose another --output_dir, or start again with --overwrite_output_dir."
+            )
     directory.mkdir(parents=True, exist_ok=True)
-    with write_atomically(record) as path:
-        path.write_text(json.dumps({"settings": settings}, indent=2) + "\n", encoding="utf-8")
-    return states
+    write_json(record, {"settings": settings})
+    return {seed: _state(seed_folder(directory, seed)) for seed in seeds}
 
 
-def _check_settings(directory: Path, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
-    changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
-    if changed:
-        listed = "; ".join(f"{name}: {earlier.get(name)} there, {settings.get(name)} here" for name in changed)
-        raise ValueError(
-            f"{directory} holds seeds that were trained with other settings ({listed}). Repeat their settings, choose "
-            "another --output_dir, or start again with --overwrite_output_dir."
-        )
+def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict[str, Any]:
+    """Return what all runs of an output directory have in common, in types that JSON can hold."""
+    values = {name: value for name, value in (vars(model_args) | vars(data_args)).items() if name not in _PLACES}
+    values |= {name: value for name, value in hyperparameter_values(args).items() if name != "seed"}
+    for name in ("train_file", "dev_file"):
+        if values[name] is not None and Path(values[name]).is_file():
+            values[f"bytes of {name}"] = os.path.getsize(values[name])
+    return json.loads(json.dumps(values | {"processes": args.world_size}, default=str))
 
 
-def _prepare_seed(args: SimCSETrainingArguments, seed: int) -> str:
-    folder = seed_folder(Path(str(args.output_dir)), seed)
+def _state(folder: Path) -> str:
     if (folder / RESULTS).exists():
         return "finished"
     try:
         if newest_whole_checkpoint(folder) is not None:
             return "interrupted"
     except ValueError as error:
-        logger.warning(f"Seed {seed} starts again: {error}")
-    prepare_output_dir(_arguments_of_seed(args, seed, resume=False), overwrite=True)
+        logger.warning(f"{folder.name} starts again: {error}")
+    shutil.rmtree(folder, ignore_errors=True)
     return "new"
 
 
-def _release(args: SimCSETrainingArguments) -> None:
+def release(args: SimCSETrainingArguments) -> None:
     """Give back what a finished run leaves in memory: its model, its compiled code and its run in a tracker."""
     gc.collect()
     if torch.cuda.is_available():
@@ -190,11 +151,83 @@ def _release(args: SimCSETrainingArguments) -> None:
             getattr(sys.modules[name], end)()
 
 
-def _push(directory: Path, args: SimCSETrainingArguments) -> None:
-    from ..publishing import CARD, is_written_by_hand, write_card
-    from ..publishing.hub import push_model
+def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """Copy the model of the best run into `directory`, and write `results.json` over all seeds.
 
-    if not is_written_by_hand(directory / CARD):
-        write_card(directory, repo_id=args.hub_model_id)
-    name = args.hub_model_id or directory.resolve().name
-    push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
+    The best run has the highest dev metric with the weights that it saved. Without a dev set, the first seed is
+    published. A call that finds everything in place changes nothing.
+
+    Args:
+        directory (`Path`): The folder that holds the folders of the runs.
+        seeds (`Sequence[int]`): The seeds, whose runs are finished.
+
+    Returns:
+        `dict[str, Any]`: The content of `results.json`: that of the published run, with `seeds` (see
+        [`summarise`]).
+
+    Raises:
+        ValueError: If the results of a run cannot be read.
+    """
+    advice, path = "Delete it and repeat the command.", directory / RESULTS
+    runs = {seed: read_json_object(seed_folder(directory, seed) / RESULTS, advice=advice) for seed in seeds}
+    summary = summarise(runs)
+    results = {
+        **runs[summary["published"]],
+        "model": str(directory.resolve()),
+        "command": hide_secrets(sys.argv),
+        "train_seconds": sum(run["train_seconds"] or 0 for run in runs.values()),
+        "change": dev_change([(seed_folder(directory, seed), run) for seed, run in runs.items()]),
+        "seeds": summary,
+    }
+    if not path.exists() or read_json_object(path, advice=advice).get("seeds") != summary:
+        path.unlink(missing_ok=True)  # It is written last: until then the model is incomplete.
+        ignored = shutil.ignore_patterns(*_NOT_PUBLISHED)
+        shutil.copytree(seed_folder(directory, summary["published"]), directory, ignore=ignored, dirs_exist_ok=True)
+        write_json(path, results)
+    _print_summary(summary, results["change"], directory)
+    return results
+
+
+def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Summarise the results of several seeds.
+
+    Args:
+        runs (`dict[int, dict]`): For each seed the content of its `results.json`.
+
+    Returns:
+        `dict[str, Any]`: `runs` (for each seed, in the order given: `seed`, `train_seconds`, and its evaluations
+        `initial`, `saved`, `best` and `final`), `mean` and `sd` (of each metric in these evaluations; `sd` is the
+        sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
+        `chosen_by` (the dev metric, or `None` without a dev set).
+    """
+    metric = next(iter(runs.values()))["dev_metric"]
+    listed = [
+        {"seed": seed, "train_seconds": run["train_seconds"], **{when: run[when] for when in _EVALUATIONS}}
+        for seed, run in runs.items()
+    ]
+    mean: dict[str, dict[str, float]] = {}
+    sd: dict[str, dict[str, float | None]] = {}
+    for when in _EVALUATIONS if metric is not None else ():
+        names = [n for n in listed[0][when] if n not in _NOT_METRICS and all(n in run[when] for run in listed)]
+        values = {name: [run[when][name] for run in listed] for name in names}
+        mean[when] = {name: statistics.fmean(x) for name, x in values.items()}
+        sd[when] = {name: statistics.stdev(x) if len(x) > 1 else None for name, x in values.items()}
+    best = listed[0] if metric is None else max(listed, key=lambda run: run["saved"][metric])
+    return {"runs": listed, "mean": mean, "sd": sd, "published": best["seed"], "chosen_by": metric}
+
+
+def _print_summary(summary: dict[str, Any], change: dict[str, Any] | None, directory: Path) -> None:
+    metric, runs = summary["chosen_by"], summary["runs"]
+    if metric is None:
+        print(f"Without a dev set nothing says which seed is best, so that of seed {runs[0]['seed']} is published.")
+    else:
+        print(f"\n{metric} on the dev set x 100, mean ± standard deviation over {len(runs)} seeds")
+        for when, label in (("initial", "before training"), ("saved", "saved weights"), ("final", "last step")):
+            sd = summary["sd"][when][metric]
+            spread = "" if sd is None else f" ± {sd:.2f}"
+            each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in runs)
+            print(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
+        if change is not None:
+            print(f"  {'change':<17} {describe_change(change)}")
+        print(f"Seed {summary['published']} is the best one on the dev set.")
+    print(f"The model of seed {summary['published']} is saved in {directory}, with {RESULTS} over all seeds.")

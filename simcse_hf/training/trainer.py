@@ -42,8 +42,8 @@ from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback,
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .checks import check_args_type, check_dev_sets, check_model_type, check_run
 from .gradcache import CachedBatch
-from .record import describe_run
 from .rows import RowMaker, Rows, make_masked_lm_view
+from .run_record import describe_run
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)

@@ -18,7 +18,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.cli.publish import card_main
 from simcse_hf.publishing import CARD, name_repository, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
-from simcse_hf.training.record import changed_arguments, describe_run
+from simcse_hf.training.run_record import changed_arguments, describe_run
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 #: Of 32 dimensions; the second has neither a bias nor an activation.

@@ -15,7 +15,7 @@ from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import PAPERS, bibtex_of
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
-from simcse_hf.training.record import describe_rows, describe_run
+from simcse_hf.training.run_record import describe_rows, describe_run
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]

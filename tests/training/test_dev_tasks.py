@@ -11,7 +11,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.training.callbacks import TasksEvalCallback, make_dev_sets, warn_of_overlap
-from simcse_hf.training.results import write_results
+from simcse_hf.training.run_record import write_results
 from simcse_hf.training.script_arguments import parse_arguments
 
 VOCABULARY = [word for word in WORDS.split() if word.isalpha()]

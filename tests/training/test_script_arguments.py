@@ -14,8 +14,7 @@ from simcse_hf.cli.main import main
 from simcse_hf.models.settings import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.info_nce import SimCSEObjective
-from simcse_hf.training.loading import load_model
-from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
+from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE, load_model
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
 
 

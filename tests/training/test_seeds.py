@@ -18,10 +18,9 @@ from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
 from simcse_hf.publishing.hub import files_to_push
-from simcse_hf.training import seeds as seeds_module
+from simcse_hf.training import run as run_module
 from simcse_hf.training.run import train_sup, train_unsup
-from simcse_hf.training.seed_results import summarise
-from simcse_hf.training.seeds import seed_list
+from simcse_hf.training.seeds import release, seed_list, summarise
 
 
 def _sentences(count, seed):
@@ -106,7 +105,7 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tmp
 
 def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(tmp_path, words, monkeypatch):
     out, trained = tmp_path / "out", []
-    monkeypatch.setattr(seeds_module, "_release", lambda args: trained.append(args.seed))  # called after each training
+    monkeypatch.setattr(run_module, "release", lambda args: trained.append(args.seed))  # called after each training
     words = [*words, "--max_steps", "2", "--output_dir", str(out), "--seeds"]
     train_unsup([*words, "2"])
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
@@ -231,9 +230,9 @@ def test_a_tracker_begins_a_run_of_its_own_for_each_seed(tmp_path, words, monkey
     ended = []
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True)))
     args = SimpleNamespace(report_to=["wandb"], process_index=0)
-    seeds_module._release(args)
-    seeds_module._release(SimpleNamespace(report_to=[], process_index=0))
-    seeds_module._release(SimpleNamespace(report_to=["wandb"], process_index=1))
+    release(args)
+    release(SimpleNamespace(report_to=[], process_index=0))
+    release(SimpleNamespace(report_to=["wandb"], process_index=1))
     assert ended == [True]
 
 

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.stream import load_text_stream
-from simcse_hf.training.record import describe_run
+from simcse_hf.training.run_record import describe_run
 
 WORDS = VOCABULARY[5:25]
 

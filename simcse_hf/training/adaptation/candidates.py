@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from ...inference.simcse import SimCSE
-from ..loading import load_model
 from ..pretraining import MaskedLMTrainer, tokenize
-from ..run import UNSUP_DEFAULTS
+from ..run import UNSUP_DEFAULTS, load_model
 from ..script_arguments import parse_arguments
 from ..trainer import SimCSETrainer
 from .plan import Candidate, Stage

@@ -18,7 +18,7 @@ from ...ops.files import write_atomically
 from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
 from ...publishing.card_training import public_name
-from ..record import hardware
+from ..run_record import hardware
 from .search import Search
 from .tasks import Tasks
 from .trial import START, Trial

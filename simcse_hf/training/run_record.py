@@ -1,0 +1,277 @@
+"""The record of a training run: protect an earlier one, describe this one, and write results.json."""
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import accelerate
+import datasets
+import torch
+import transformers
+from transformers import TrainingArguments
+
+from .._version import __version__
+from ..data.columns import SCORE
+from ..data.documents import SpanDataset
+from ..data.stream import StreamedRows
+from ..data.view_dataset import ViewDataset
+from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
+from ..evaluation.compare import describe_difference
+from ..models.settings import ContrastiveSettings
+from ..ops.files import write_json
+from ..ops.secrets import hide_secrets
+from .callbacks import DEV_SCORES, dev_change
+from .checkpoints import STAGING, checkpoints
+
+if TYPE_CHECKING:
+    from .trainer import SimCSETrainer
+
+RESULTS = "results.json"
+#: Written beside the folders of the runs with several seeds (`--seeds`).
+SEEDS = "_seeds.json"
+
+# Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
+_NOT_HYPERPARAMETERS = (
+    *("output_dir", "run_name", "project", "report_to", "logging_", "log_", "save_", "hub_", "push_to_hub", "trackio"),
+    *("disable_tqdm", "resume_from_checkpoint", "do_", "dataloader_num_workers", "dataloader_pin_memory", "use_cpu"),
+    *("preprocessing_num_workers", "local_rank", "include_"),
+)
+# Number of rows that are compared to tell single sentences in several templates from pairs.
+_COMPARED_ROWS = 8
+
+
+def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
+    """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
+
+    The Trainer verifies the checkpoint when training begins.
+
+    Args:
+        args (`TrainingArguments`): Names the directory and the checkpoint.
+        overwrite (`bool`): Delete the checkpoints and results of an earlier run.
+
+    Raises:
+        ValueError: If the directory holds another run, or there is nothing to resume from.
+    """
+    directory, resume = Path(str(args.output_dir)), args.resume_from_checkpoint
+    earlier = checkpoints(directory)
+    if str(resume).lower() == "true":
+        if not earlier:
+            raise ValueError(f"{directory} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+    elif resume is not None and not Path(resume).is_dir():
+        raise ValueError(f"--resume_from_checkpoint {resume}: there is no such checkpoint directory")
+    if resume is not None or args.process_index > 0:
+        return
+    if not overwrite and (earlier or any((directory / name).exists() for name in (RESULTS, SEEDS, "config.json"))):
+        raise ValueError(
+            f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
+            "--overwrite_output_dir, or choose another --output_dir."
+        )
+    for folder in (*earlier, directory / STAGING, directory / DEV_SCORES):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in (RESULTS, SEEDS):
+        (directory / name).unlink(missing_ok=True)
+
+
+# --- the description of a run ----------------------------------------------------------------------------------------
+
+
+def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
+    """Describe how a model was trained.
+
+    Args:
+        trainer (`SimCSETrainer`): The trainer, after training.
+
+    Returns:
+        `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold: a name
+        in `methods.ROWS`), `view` (`name`, `rate` and `both`, for single sentences), `arguments` (those that differ
+        from their default), `steps`, `epochs`, `train_loss` (`None` before the end of training), `processes`,
+        `hardware`, `seed`.
+    """
+    rows = trainer.known_rows
+    row_type = describe_rows(trainer)
+    return {
+        "base_model": trainer.model.name_or_path or None,
+        "train_rows": None if rows is None or isinstance(trainer.train_dataset, StreamedRows) else len(rows),
+        "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
+        "rows": row_type,
+        "view": _view(trainer) if row_type == "sentences" else None,
+        "arguments": changed_arguments(trainer.args),
+        "steps": trainer.state.global_step,
+        "epochs": trainer.state.epoch,
+        "train_loss": _last_logged(trainer, "train_loss"),
+        "processes": trainer.args.world_size,
+        "hardware": hardware(trainer.args.device),
+        "seed": trainer.args.seed,
+    }
+
+
+def describe_rows(trainer: "SimCSETrainer") -> str | None:
+    """Return what a training row holds: a name in `methods.ROWS`, or `None` without rows.
+
+    The number of columns does not tell. A single sentence has two if a view of it or a second template is used.
+    """
+    rows, settings = trainer.known_rows, trainer.model.settings
+    if rows is None or len(rows) == 0:
+        return None
+    if isinstance(rows, SpanDataset):
+        return "spans"
+    if isinstance(rows, ViewDataset):
+        return "sentences"
+    if "relations" in rows.column_names:
+        return "nli"
+    if SCORE in rows.column_names:
+        return "scored pairs"
+    if trainer.args.view in DOCUMENT_VIEWS:
+        return "documents"
+    width = len(rows[0]["input_ids"])
+    if width == 1 or (
+        width == len(settings.templates)
+        and all(_is_one_text(rows[i]["input_ids"], settings) for i in range(min(_COMPARED_ROWS, len(rows))))
+    ):
+        return "sentences"
+    return "pairs" if width == 2 else "hard negatives"
+
+
+def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> bool:
+    """Return whether the ids between the templates are those of one text, which a longer template may truncate."""
+    edges = settings.template_edges
+    texts = [ids[before : len(ids) - after] for ids, (before, after) in zip(columns, edges, strict=True)]
+    shortest = min(map(len, texts))
+    return all(text[:shortest] == texts[0][:shortest] for text in texts)
+
+
+def _view(trainer: "SimCSETrainer") -> dict[str, Any] | None:
+    """Describe the positives of single sentences; `None` for an objective without positives."""
+    args, rows = trainer.args, trainer.known_rows
+    if trainer.objective.num_views == 1:
+        return None
+    if not isinstance(rows, ViewDataset):
+        return {"name": args.view, "rate": None, "both": False}
+    name = args.view if args.view in DATASET_VIEWS else type(rows.view).__name__  # The caller made the data set.
+    rate = masked_lm_rate(name, args.view_rate) if name in MASKED_LM_VIEWS else vars(rows.view).get("rate")
+    return {"name": name, "rate": rate, "both": rows.both}
+
+
+def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
+    """Return the arguments that decide what a run learns, in types that JSON can hold."""
+    names = [field.name for field in fields(args) if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS)]
+    return {name: _plain(getattr(args, name)) for name in names}
+
+
+def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
+    """Return the hyper-parameters that differ from their default, in types that JSON can hold."""
+    changed, values = {}, hyperparameter_values(args)
+    for field in fields(args):
+        default = _plain(field.default if field.default_factory is MISSING else field.default_factory())
+        value = values.get(field.name)
+        if default is not MISSING and value is not None and value != default and (value or default):
+            changed[field.name] = value
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, (str, int, float, bool, list, dict, type(MISSING))) else None
+
+
+def hardware(device: torch.device) -> str:
+    """Return the name of the processor that a process runs on."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+# --- results.json ----------------------------------------------------------------------------------------------------
+
+
+def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> dict[str, Any]:
+    """Write `results.json` into `output_dir` after training, and print a summary.
+
+    Args:
+        trainer (`SimCSETrainer`): After `train()`.
+        train_texts (`str`, *optional*): Name of the training texts, for the record.
+
+    Returns:
+        `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
+        those of the saved weights, each with its step; the main metric of the first three under its own name
+        (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is one of a dev set,
+        and otherwise the headline of the first), its name as `dev_metric`, what training changed in it as `change`
+        (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they are `None`.
+    """
+    path = Path(str(trainer.args.output_dir), RESULTS)
+    modules = (torch, transformers, datasets, accelerate)
+    results = {
+        **_dev_results(trainer),
+        "model": str(path.parent.resolve()),
+        **describe_run(trainer),
+        "train_seconds": _last_logged(trainer, "train_runtime"),
+        "train_texts": train_texts,
+        "command": hide_secrets(sys.argv),
+        "settings": trainer.model.settings.to_dict(),
+        "versions": {
+            "simcse_hf": __version__,
+            "python": platform.python_version(),
+            **{module.__name__: module.__version__ for module in modules},
+        },
+    }
+    if trainer.is_world_process_zero():
+        results["change"] = dev_change([(path.parent, results)])
+        write_json(path, results)
+        _print_summary(results, bool(trainer.args.load_best_model_at_end), path)
+    return results
+
+
+def _last_logged(trainer: "SimCSETrainer", name: str) -> float | None:
+    return next((entry[name] for entry in reversed(trainer.state.log_history) if name in entry), None)
+
+
+def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
+    if not trainer.dev_sets:
+        return {"dev_set": None, "dev_metric": None, **dict.fromkeys(("initial", "best", "final", "saved"))}
+    args, state = trainer.args, trainer.state
+    sources = {name: source for callback in trainer.dev_sets for name, source in callback.sources.items()}
+    name = trainer.dev_sets[0].headline
+    selecting = (args.metric_for_best_model or "").removeprefix("eval_")
+    if args.greater_is_better and any(selecting.startswith(f"{dev_set}_") for dev_set in sources):
+        name = selecting
+    # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
+    dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
+    evaluations = [
+        {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
+        for entry in state.log_history
+        if f"eval_{name}" in entry
+    ]
+    initial, later = evaluations[0], evaluations[1:] or evaluations
+    metrics = {"initial": initial, "best": max(later, key=lambda entry: entry[name]), "final": later[-1]}
+    # The weights that are saved at the end are the last ones, or those of the best checkpoint.
+    saved_step = state.best_global_step if args.load_best_model_at_end else None
+    return {
+        "dev_set": sources[dev_set],
+        "dev_metric": name,
+        name: {when: entry[name] for when, entry in metrics.items()},
+        **metrics,
+        "saved": next((entry for entry in later if entry["step"] == saved_step), later[-1]),
+    }
+
+
+def describe_change(change: dict[str, Any]) -> str:
+    """Say in words what [`dev_change`] returned."""
+    return describe_difference(*(change[name] for name in ("difference", "low", "high", "confidence")))
+
+
+def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
+    name = results["dev_metric"]
+    if name is not None:
+        print(f"\nDev set {results['dev_set']}, {'Spearman' if name.endswith('_spearman') else name} x 100")
+        print(f"  before training   {results[name]['initial']:6.2f}")
+        print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
+        print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
+        if results["change"]:
+            print(f"  change           {describe_change(results['change'])}")
+    print(f"The {'best' if best_is_saved else 'last'} model is saved in {path.parent}; its metrics are in {path}.")
