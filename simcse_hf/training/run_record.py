@@ -24,7 +24,7 @@ from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_
 from ..evaluation.compare import describe_difference
 from ..models.settings import ContrastiveSettings
 from ..ops.files import write_json
-from ..ops.secrets import hide_secrets
+from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import STAGING, checkpoints
 

@@ -14,7 +14,7 @@ import torch
 from transformers.utils import logging
 
 from ..ops.files import read_json_object, write_json
-from ..ops.secrets import hide_secrets
+from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import STAGING, newest_whole_checkpoint
 from .run_record import RESULTS, SEEDS, describe_change, hyperparameter_values, prepare_output_dir
