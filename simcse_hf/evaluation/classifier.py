@@ -35,7 +35,7 @@ FAST_CONFIG = ClassifierConfig(optimizer="rmsprop", batch_size=128, tenacity=3, 
 
 
 def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Split examples into shuffled stratified folds, the same ones as scikit-learn's `StratifiedKFold`.
+    """Split examples into shuffled stratified folds, as SentEval does.
 
     Args:
         labels (`numpy.ndarray`): Classes of shape `(n,)`.
@@ -48,22 +48,12 @@ def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[t
     Raises:
         ValueError: If a class has fewer examples than there are folds.
     """
-    labels = np.asarray(labels)
-    _, first_rows, classes = np.unique(labels, return_index=True, return_inverse=True)
-    classes = np.argsort(np.argsort(first_rows))[classes]  # number classes by first occurrence
-    sizes = np.bincount(classes)
-    if sizes.min() < folds:
-        raise ValueError(f"a class has {sizes.min()} examples, which is fewer than the {folds} folds. Add examples.")
-    # Dealing the sorted labels out like cards gives the number of examples of each class in each fold.
-    dealt = np.sort(classes)
-    per_fold = np.stack([np.bincount(dealt[fold::folds], minlength=len(sizes)) for fold in range(folds)])
-    random = np.random.RandomState(seed)
-    fold_of = np.empty(len(labels), dtype=np.int64)
-    for label in range(len(sizes)):
-        order = np.repeat(np.arange(folds), per_fold[:, label])
-        random.shuffle(order)
-        fold_of[classes == label] = order
-    return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(folds)]
+    from sklearn.model_selection import StratifiedKFold  # takes a second to import
+
+    fewest = int(np.unique(labels, return_counts=True)[1].min())
+    if fewest < folds:
+        raise ValueError(f"a class has {fewest} examples, which is fewer than the {folds} folds. Add examples.")
+    return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
 
 
 class LogisticRegressionGrid:

@@ -220,10 +220,9 @@ def score_tasks(
         elif task in data.sts:
             results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol)
         else:
-            results[task], score = score_transfer_task(
-                task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
-            )
-            scores[task] = {task: {"correct": score.correct, "gold": score.labels}}
+            how = (protocol.mode, device, protocol.seed)
+            results[task], answers = score_transfer_task(task, data.transfer[task], embeddings, *how)
+            scores[task] = {task: answers}
     for name, pairs in data.pairs.items():
         predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
         results[name] = correlations(predicted, gold, name)

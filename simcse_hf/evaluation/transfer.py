@@ -1,6 +1,6 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,23 +11,11 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.read import read_lines
-from .classifier import (
-    FAST_CONFIG,
-    L2_GRID,
-    SEED,
-    TEST_CONFIG,
-    ClassifierConfig,
-    LogisticRegressionGrid,
-    stratified_folds,
-)
+from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid, stratified_folds
 from .embeddings import SentenceEmbeddings
 from .sts import HUB, TaskNotFound
 
 logger = logging.get_logger(__name__)
-
-Examples = tuple[np.ndarray, np.ndarray]  # features (n, dim) and classes (n,)
-Folds = Iterable[tuple[np.ndarray, np.ndarray]]  # training rows and held-out rows
-Grid = Callable[..., LogisticRegressionGrid]  # of l2 weights
 
 CLASSIFIER_CONFIGS = {"test": TEST_CONFIG, "dev": FAST_CONFIG, "fasttest": FAST_CONFIG}
 
@@ -164,23 +152,6 @@ def _read_split(path: Path, layout: _Layout) -> LabelledTexts:
     return LabelledTexts(columns[0], labels, columns[1] if len(columns) > 1 else None)
 
 
-@dataclass
-class TransferScore:
-    """The score of a transfer task.
-
-    Args:
-        dev_accuracy (`float`): Accuracy on held-out training examples, or on the dev split, times 100.
-        accuracy (`float`): Accuracy on the test examples, times 100.
-        labels (`numpy.ndarray`): Classes of the test examples, of shape `(n,)`.
-        correct (`numpy.ndarray`): Whether each test example was classified correctly, of shape `(n,)`.
-    """
-
-    dev_accuracy: float
-    accuracy: float
-    labels: np.ndarray
-    correct: np.ndarray
-
-
 def pair_features(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return SentEval's features [|a - b|, a * b] of pairs of embeddings `(n, dim)`, of shape `(n, 2 dim)`."""
     return np.concatenate([np.abs(a - b), a * b], axis=1)
@@ -193,8 +164,11 @@ def score_transfer_task(
     mode: str,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple[dict[str, Any], TransferScore]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Score a transfer task by SentEval's protocol.
+
+    Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
+    (MR, CR, SUBJ, MPQA) have outer folds that give the test accuracy, and inner ones that choose.
 
     Args:
         task (`str`): Name of the task.
@@ -206,8 +180,8 @@ def score_transfer_task(
         seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
 
     Returns:
-        `tuple[dict, TransferScore]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the
-        number of `examples` in each split), and the details.
+        `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
+        `examples` in each split), and the arrays `correct` and `gold` of shape `(n,)` of the test examples.
 
     Raises:
         ValueError: If the examples cannot be divided into folds. The message names the task.
@@ -220,23 +194,47 @@ def score_transfer_task(
     def grid(l2: tuple[float, ...] = L2_GRID) -> LogisticRegressionGrid:
         return LogisticRegressionGrid(classes, config, l2, seed, device)
 
-    try:
-        if "test" not in data:
-            score = _nested_folds(task, *data["train"], grid, config, seed)
-        elif "dev" not in data:
-            score = _folds_and_test(task, data["train"], data["test"], grid, config, seed)
+    def folds(y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        try:
+            return stratified_folds(y, config.folds, seed)
+        except ValueError as error:
+            raise ValueError(f"{task}: {error}") from error
+
+    def choose(x: np.ndarray, y: np.ndarray) -> tuple[float, LogisticRegressionGrid]:
+        """Return the best mean accuracy over folds, and a regression with its l2 weight that is fitted on all rows."""
+        parts = tqdm(folds(y), desc=task, leave=False)
+        held_out = [grid().fit(x[train], y[train], (x[held], y[held])) for train, held in parts]
+        accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
+        best = grid((L2_GRID[accuracies.argmax()],))
+        best.fit(x, y)
+        return float(accuracies.max()), best
+
+    x, y = data["train"]
+    test_x, gold = data.get("test", (x, y))
+    if "test" not in data:
+        correct = np.empty(len(y), dtype=bool)
+        by_fold = []
+        for train, held in folds(y):
+            dev, best = choose(x[train], y[train])
+            correct[held] = best.correct(x[held], y[held])[:, 0]
+            by_fold.append((dev, 100 * correct[held].mean()))
+        dev_accuracy, accuracy = (float(np.mean(each)) for each in zip(*by_fold, strict=True))
+    else:
+        if "dev" not in data:
+            dev_accuracy, fitted = choose(x, y)
+            chosen = 0
         else:
-            score = _fixed_splits(data, grid)
-    except ValueError as error:
-        raise ValueError(f"{task}: {error}") from error
-    result = {
-        "accuracy": score.accuracy,
-        "dev_accuracy": score.dev_accuracy,
-        "examples": {split: len(examples) for split, examples in splits.items()},
-    }
+            # SentEval fits again with the best weight, but the same seed and data give the same fit.
+            fitted = grid()
+            accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
+            dev_accuracy, chosen = float(accuracies.max()), int(accuracies.argmax())
+        correct = fitted.correct(test_x, gold)[:, chosen]
+        accuracy = float(100 * correct.mean())
+    examples = {split: len(each) for split, each in splits.items()}
+    result: dict[str, Any] = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
     if task == "MRPC":
-        result["f1"] = 100 * f1(score.labels, score.correct)
-    return result, score
+        result["f1"] = 100 * f1(gold, correct)
+    return result, {"correct": correct, "gold": gold}
 
 
 def f1(labels: np.ndarray, correct: np.ndarray) -> float:
@@ -245,53 +243,9 @@ def f1(labels: np.ndarray, correct: np.ndarray) -> float:
     return 2 * hits / (2 * hits + int((~correct).sum())) if hits else 0.0
 
 
-def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> Examples:
+def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features `(n, dim)` and the classes `(n,)` of examples."""
     x = embeddings(examples.texts)
     if examples.texts2 is not None:
         x = pair_features(x, embeddings(examples.texts2))
     return x, np.asarray(examples.labels)
-
-
-def _grid_accuracy(x: np.ndarray, y: np.ndarray, grid: Grid, folds: Folds) -> np.ndarray:
-    """Return the accuracy of each l2 weight over the folds, times 100 and rounded to two digits as in SentEval."""
-    accuracies = [grid().fit(x[train], y[train], (x[held], y[held])) for train, held in folds]
-    return np.round(100 * np.mean(accuracies, axis=0), 2)
-
-
-def _nested_folds(
-    task: str, x: np.ndarray, y: np.ndarray, grid: Grid, config: ClassifierConfig, seed: int
-) -> TransferScore:
-    """Score MR, CR, SUBJ or MPQA: outer folds give the test accuracy, and inner folds choose the l2 weight."""
-    dev, test = [], []
-    correct = np.empty(len(y), dtype=bool)
-    for train, held in tqdm(stratified_folds(y, config.folds, seed), desc=task, leave=False):
-        accuracies = _grid_accuracy(x[train], y[train], grid, stratified_folds(y[train], config.folds, seed))
-        dev.append(accuracies.max())
-        best = grid((L2_GRID[accuracies.argmax()],))
-        best.fit(x[train], y[train])
-        correct[held] = best.correct(x[held], y[held])[:, 0]
-        test.append(100 * correct[held].mean())
-    return TransferScore(float(np.mean(dev)), float(np.mean(test)), y, correct)
-
-
-def _folds_and_test(
-    task: str, train: Examples, test: Examples, grid: Grid, config: ClassifierConfig, seed: int
-) -> TransferScore:
-    """Score TREC or MRPC: folds of the training split choose the l2 weight."""
-    (x, y), (test_x, test_y) = train, test
-    folds = tqdm(stratified_folds(y, config.folds, seed), desc=task, leave=False)
-    accuracies = _grid_accuracy(x, y, grid, folds)
-    best = grid((L2_GRID[accuracies.argmax()],))
-    best.fit(x, y)
-    correct = best.correct(test_x, test_y)[:, 0]
-    return TransferScore(float(accuracies.max()), float(100 * correct.mean()), test_y, correct)
-
-
-def _fixed_splits(data: dict[str, Examples], grid: Grid) -> TransferScore:
-    """Score SST2 or SST5: the dev split chooses the l2 weight."""
-    # SentEval fits again with the best weight, but the same seed and data give the same fit.
-    fitted = grid()
-    accuracies = np.round(100 * fitted.fit(*data["train"], data["dev"]), 2)
-    test_x, test_y = data["test"]
-    correct = fitted.correct(test_x, test_y)[:, accuracies.argmax()]
-    return TransferScore(float(accuracies.max()), float(100 * correct.mean()), test_y, correct)

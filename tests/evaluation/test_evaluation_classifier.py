@@ -109,18 +109,6 @@ def test_a_fit_is_repeatable_and_does_not_touch_the_global_generators():
     assert torch.equal(first.weight, second.weight) and len(L2_GRID) == 4
 
 
-@pytest.mark.parametrize("folds", [5, 10])
-@pytest.mark.parametrize("labels", [[0, 1] * 40, [2] * 31 + [0] * 17 + [1] * 11, [1] * 13 + [0] * 50])
-def test_folds_equal_scikit_learns(folds, labels):
-    model_selection = pytest.importorskip("sklearn.model_selection")
-    splitter = model_selection.StratifiedKFold(folds, shuffle=True, random_state=SEED)
-    expected = list(splitter.split(np.zeros(len(labels)), labels))
-    result = stratified_folds(np.array(labels), folds)
-    assert len(result) == folds
-    for (train, held), (expected_train, expected_held) in zip(result, expected, strict=True):
-        assert np.array_equal(train, expected_train) and np.array_equal(held, expected_held)
-
-
 def test_a_class_with_fewer_examples_than_folds_is_an_error():
     with pytest.raises(ValueError, match="a class has 4 examples, which is fewer than the 5 folds"):
         stratified_folds(np.array([0] * 20 + [1] * 4), 5)

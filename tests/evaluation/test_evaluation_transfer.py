@@ -24,11 +24,11 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("task, tested", [("MR", 120), ("SST2", 60), ("TREC", 72), ("MRPC", 60)])
 def test_each_protocol_scores_every_test_example(folder, task, tested):
-    result, details = score(task, folder)
-    assert len(details.labels) == len(details.correct) == tested
+    result, scored = score(task, folder)
+    assert len(scored["gold"]) == len(scored["correct"]) == tested
     # The folds of nested cross-validation are of one size here, so that their mean is the mean over examples.
-    assert result["accuracy"] == pytest.approx(100 * details.correct.mean())
-    assert 100 * np.bincount(details.labels).max() / tested < result["accuracy"] <= 100
+    assert result["accuracy"] == pytest.approx(100 * scored["correct"].mean())
+    assert 100 * np.bincount(scored["gold"]).max() / tested < result["accuracy"] <= 100
     assert ("f1" in result) == (task == "MRPC")
     assert sum(result["examples"].values()) >= tested
 
