@@ -84,9 +84,7 @@ class DevSetCallback(TrainerCallback, ABC):
         self._token_ids: list[list[int]] | None = None
         self.scores = {}
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
@@ -332,16 +330,12 @@ class RowsCallback(TrainerCallback):
     def __init__(self, rows: Any):
         self.rows = rows
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
         if isinstance(self.rows, SeededDataset):
             self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Set the epoch of the run."""
         if isinstance(self.rows, StreamedRows):
             state.epoch = state.global_step / state.max_steps
@@ -365,9 +359,7 @@ class LossTracker(TrainerCallback):
         #: The embeddings of the anchors of the last batch, of shape `(batch, dim)`.
         self.embeddings: torch.Tensor | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Forget the sums of an earlier run, which may have ended with a broken loss."""
         self._sums, self._steps = {}, 0
 
@@ -391,9 +383,7 @@ class LossTracker(TrainerCallback):
         self._sums, self._steps = {}, 0
         return means
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """End the run if a part of the loss is not finite.
 
         Raises:
@@ -433,17 +423,13 @@ class CollapseWatch(TrainerCallback):
         self._first: dict[str, tuple[float, float]] = {}
         self._has_warned = False
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Start anew, or with the first values in the log of a resumed run."""
         self._first, self._has_warned = {}, False
         for entry in state.log_history:
             self._first = _measures(entry) | self._first
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Measure the first batch, before the encoder has changed much."""
         if "batch" not in self._first:
             self._first |= _measures(self.measure_batch())
@@ -466,20 +452,13 @@ class CollapseWatch(TrainerCallback):
         names = ("batch_mean_cosine", "batch_effective_rank", "batch_uniformity")
         return {name: value / sound for name, value in zip(names, sums, strict=True)}
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
         """Compare what is logged with the first values.
 
         Raises:
             CollapseError: If the embeddings have collapsed and `stop_on_collapse` is set.
         """
-        for source, (spread, rank) in _measures(logs or {}).items():
+        for source, (spread, rank) in _measures(event["logs"]).items():
             first_spread, first_rank = self._first.setdefault(source, (spread, rank))
             is_point = spread < LEAST_SPREAD and spread < first_spread / 2
             if self._has_warned or not (is_point or rank - 1 < LEAST_SHARE_OF_RANK * (first_rank - 1)):

@@ -267,23 +267,15 @@ class FiniteWeights(TrainerCallback):
     Put it last, after the callbacks that request evaluations and checkpoints.
     """
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
         """Check the weights if they are about to be used, and those of the last step.
 
         Raises:
             FloatingPointError: In all processes, if a weight of any of them is not finite.
         """
-        assert model is not None
         if not (control.should_evaluate or control.should_save or state.global_step >= state.max_steps):
             return
-        broken = _name_of_broken_weight(model)
+        broken = _name_of_broken_weight(event["model"])
         count = sum_over_processes(torch.tensor(int(broken is not None), device=args.device))
         if count.item():
             raise FloatingPointError(
@@ -291,11 +283,7 @@ class FiniteWeights(TrainerCallback):
                 f"They are not saved, and checkpoints saved earlier are untouched in {args.output_dir}. {ADVICE}"
             )
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Check the weights if the end of the epoch evaluates or saves them."""
-        self.on_step_end(args, state, control, **kwargs)
+    on_epoch_end = on_step_end
 
 
 @torch.no_grad()
@@ -356,17 +344,13 @@ class StopOnSignal(TrainerCallback):
         """Whether a signal stops the run."""
         return self._stopping != 0
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
         self._stopping = self._stopping or self._signal_of_any_process(args.device)
         if self._stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request the checkpoint of an epoch's last step."""
         control.should_save = control.should_save or self.is_stopping
 

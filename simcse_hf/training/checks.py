@@ -32,38 +32,6 @@ DUPLICATE_SHARE = 0.05
 # --- when a trainer is made ------------------------------------------------------------------------------------------
 
 
-def check_args_type(args: Any) -> None:
-    """Refuse arguments of another class, which lack the settings of contrastive training.
-
-    Args:
-        args (`Any`): The caller's arguments.
-
-    Raises:
-        TypeError: If `args` is no `SimCSETrainingArguments`.
-    """
-    if not isinstance(args, SimCSETrainingArguments):
-        raise TypeError(
-            f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with the "
-            "same values, for example SimCSETrainingArguments(output_dir=..., max_seq_length=32)"
-        )
-
-
-def check_model_type(model: Any) -> None:
-    """Refuse a model without a contrastive head and objective.
-
-    Args:
-        model (`Any`): The caller's model; a PEFT wrapper of a contrastive model is accepted.
-
-    Raises:
-        TypeError: If the model is no contrastive model.
-    """
-    if not hasattr(model, "prepare_objective"):
-        raise TypeError(
-            f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
-            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
-        )
-
-
 def check_dev_sets(
     dev_sets: Sequence[DevSetCallback], args: SimCSETrainingArguments, has_eval_dataset: bool = True
 ) -> None:
@@ -104,7 +72,7 @@ def check_run(trainer: "SimCSETrainer") -> None:
     Raises:
         ValueError: If the run cannot train, or could not learn anything.
     """
-    args, rows, objective = trainer.args, trainer.known_rows, trainer.objective
+    args, rows, objective = trainer.args, trainer.known_rows, trainer.contrastive_objective
     streamed = isinstance(trainer.train_dataset, StreamedRows)
     if streamed:
         logger.info(
@@ -217,16 +185,13 @@ def check_length_grouping(args: SimCSETrainingArguments, rows: Any) -> None:
     """
     if sampling_strategy(args) != "group_by_length" or args.length_column_name in rows.column_names:
         return
+    problem, advice = f"train_dataset has {', '.join(rows.column_names)}", "add the column, pass texts in place of ids"
     if isinstance(rows, SeededDataset):
-        raise ValueError(
-            f"train_sampling_strategy='group_by_length' does not work with a {type(rows).__name__}, whose rows are "
-            "drawn anew in every epoch, so their lengths are not known in advance. Use "
-            "train_sampling_strategy='random', or train on texts with view='identity'."
-        )
+        problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
+        advice = "train on texts with view='identity'"
     raise ValueError(
         "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
-        f"{args.length_column_name!r}, and train_dataset has {', '.join(rows.column_names)}. Add the column, pass "
-        "texts in place of token ids, or use train_sampling_strategy='random'."
+        f"{args.length_column_name!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
     )
 
 
@@ -249,7 +214,7 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
     version = getattr(getattr(trainer.accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
     problem = None
     encoder = {id(parameter) for parameter in trainer.model.base_model.parameters()}
-    if any(id(parameter) in encoder for parameter in trainer.objective.parameters()):
+    if any(id(parameter) in encoder for parameter in trainer.contrastive_objective.parameters()):
         problem = (
             f"objective {trainer.model.settings.objective!r} does not work with FSDP, which shards the layers of the "
             "encoder that the objective also uses"

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
@@ -20,7 +20,7 @@ from .callbacks import default_prompt
 from .training_args import SimCSETrainingArguments
 
 #: Rows of token ids, of which a data loader makes batches.
-Rows = Dataset | SeededDataset | StreamedRows
+Rows: TypeAlias = Dataset | SeededDataset | StreamedRows
 
 
 class RowMaker:

@@ -148,7 +148,7 @@ def _is_one_text(columns: list[list[int]], settings: ContrastiveSettings) -> boo
 def _view(trainer: "SimCSETrainer") -> dict[str, Any] | None:
     """Describe the positives of single sentences; `None` for an objective without positives."""
     args, rows = trainer.args, trainer.known_rows
-    if trainer.objective.num_views == 1:
+    if trainer.contrastive_objective.num_views == 1:
         return None
     if not isinstance(rows, ViewDataset):
         return {"name": args.view, "rate": None, "both": False}

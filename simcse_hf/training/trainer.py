@@ -40,7 +40,7 @@ from ..ops.cpu import keep_freed_memory
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
-from .checks import check_args_type, check_dev_sets, check_model_type, check_run
+from .checks import check_dev_sets, check_run
 from .gradcache import CachedBatch
 from .rows import RowMaker, Rows, make_masked_lm_view
 from .run_record import describe_run
@@ -99,16 +99,17 @@ class SimCSETrainer(Trainer):
     ):
         # 1. The model, its tokenizer, and the arguments, of which the caller keeps the original.
         args = SimCSETrainingArguments(output_dir="outputs/simcse") if args is None else args
-        check_args_type(args)
+        if not isinstance(args, SimCSETrainingArguments):
+            raise TypeError(
+                f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
+                "the same values, for example SimCSETrainingArguments(output_dir=..., max_seq_length=32)"
+            )
         args = args.copy()
         model_init = kwargs.get("model_init")
         if (model is None) == (model_init is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        start: Any = _call(model_init, None) if model is None else model
-        if isinstance(start, (str, os.PathLike)):
-            start = AutoModelForCL.from_pretrained(start)
-        check_model_type(start)
+        start = _load(_call(model_init, None) if model is None else model)
         tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
 
         # 2. What the caller left open: the view is the objective's, the best model that of the first dev set.
@@ -146,13 +147,12 @@ class SimCSETrainer(Trainer):
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = _call(self.model_init, trial)
-        check_model_type(model)
+        model = _load(_call(self.model_init, trial))
         _prepare_model(model, self.args, self.make_rows.tokenizer)
         return model
 
     @property
-    def objective(self) -> Objective:
+    def contrastive_objective(self) -> Objective:
         """The objective of the model."""
         return cast(Objective, self.model.objective)
 
@@ -220,10 +220,8 @@ class SimCSETrainer(Trainer):
                 processes.
         """
         if isinstance(self.train_dataset, StreamedRows):
-            pin_memory = self.args.dataloader_pin_memory
-            loader = DataLoader(
-                self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory
-            )
+            options: dict[str, Any] = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
+            loader = DataLoader(self.train_dataset, batch_size=None, **options)
         else:
             loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
@@ -263,12 +261,12 @@ class SimCSETrainer(Trainer):
             ids, mask, seeds = inputs["input_ids"], inputs["attention_mask"], inputs.pop("view_seed")
             first, view = 0 if self.args.view_both else 1, self.masked_lm_view
             assert view is not None
-            columns = [
-                view(ids[:, i], mask[:, i], seeds ^ i) if i >= first else ids[:, i] for i in range(ids.shape[1])
-            ]
-            inputs["input_ids"] = torch.stack(columns, dim=1)
+            views = [view(ids[:, i], mask[:, i], seeds ^ i) if i >= first else ids[:, i] for i in range(ids.shape[1])]
+            inputs["input_ids"] = torch.stack(views, dim=1)
         if self.masker is not None and training:
-            inputs = mask_batch(inputs, self.masker, self.objective.mlm_columns(inputs["input_ids"].shape[1]))
+            inputs = mask_batch(
+                inputs, self.masker, self.contrastive_objective.mlm_columns(inputs["input_ids"].shape[1])
+            )
         return inputs
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
@@ -366,8 +364,7 @@ class SimCSETrainer(Trainer):
         """Evaluate the rows of a data loader, if there are any, and the dev sets."""
         if self.dev_sets and len(cast(Sized, dataloader.dataset)) == 0:
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
-            nothing = cast(Any, None)
-            output = EvalLoopOutput(predictions=nothing, label_ids=None, metrics={}, num_samples=texts)
+            output = EvalLoopOutput(cast(Any, None), label_ids=None, metrics={}, num_samples=texts)
         else:
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
@@ -416,19 +413,15 @@ class SimCSETrainer(Trainer):
             reload_own_files(self.model, checkpoint)
         own_files = [re.compile(x) for x in getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()]
         tied = getattr(self.model, "all_tied_weights_keys", {})  # which are saved once
-        missing = [
-            name
-            for name in load_result.missing_keys
-            if name not in tied and not any(pattern.match(name) for pattern in own_files)
-        ]
+        missing = [x for x in load_result.missing_keys if x not in tied and not any(p.match(x) for p in own_files)]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         # The Trainer pushes output_dir, into which it copies its own list of files from the checkpoint.
         busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy):
-            if self.is_world_process_zero():
-                copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
+        pushes = self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy)
+        if pushes and self.is_world_process_zero():
+            copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
         super()._push_from_checkpoint(checkpoint_folder)
 
     def create_model_card(
@@ -472,6 +465,18 @@ def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
     """Call `model_init` with the trial of a search, if it takes one."""
     assert model_init is not None
     return model_init(trial) if inspect.signature(model_init).parameters else model_init()
+
+
+def _load(model: Any) -> Any:
+    """Load a model from its directory or hub name, and refuse one without a contrastive objective."""
+    if isinstance(model, (str, os.PathLike)):
+        return AutoModelForCL.from_pretrained(model)
+    if not hasattr(model, "prepare_objective"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
+            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
+        )
+    return model
 
 
 def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
