@@ -83,7 +83,7 @@ def postprocess_main(argv: list[str]) -> int:
         else output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=[arguments.model])
     )
     from ..inference.simcse import SimCSE
-    from ..postprocessing.files import MODULES, save_transform
+    from ..postprocessing.transform import MODULES, save_transform
 
     with target as folder:
         model = load_encoder(arguments.model, arguments, postprocess=False)

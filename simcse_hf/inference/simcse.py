@@ -22,8 +22,8 @@ from ..models.settings import SECTION, ContrastiveSettings, check_max_length, ch
 from ..ops.files import HUB_ARGUMENTS, explain_damage
 from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
-from ..postprocessing.files import METHODS, Fit, find_transform, save_transform
 from ..postprocessing.flow import fit_flow
+from ..postprocessing.transform import METHODS, Fit, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import Results

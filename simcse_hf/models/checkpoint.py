@@ -16,8 +16,8 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.files import find_file, read_json_object, select_hub_arguments
-from ..postprocessing.files import DESCRIPTION
-from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.transform import DESCRIPTION
+from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, DenseLayer, SentenceHead, load_layer, save_layer
 from .sentence_transformers import (
     DENSE_FOLDER,

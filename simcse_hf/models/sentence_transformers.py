@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.files import find_file, read_json, read_json_object, write_json
-from ..postprocessing.files import FOLDER as POSTPROCESSING_FOLDER
+from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from .pooling import (
     HEAD_FOLDER,
     NGRAM_POOLER,

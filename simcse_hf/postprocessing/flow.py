@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from .interface import VectorTransform, check_embeddings
+from .transform import NOISE, VectorTransform, check_embeddings
 
-_LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that its inverse stays accurate in float32
-_NOISE = 1e-6  # see whitening.py
+_LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
 _MOST_BLOCKS = 1000  # papers use up to 48; a damaged file may name billions
 
 
@@ -31,10 +30,6 @@ class ActNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return z and log |det dz/dx|."""
         return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum().expand(len(x))
-
-    def inverse(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the x that `forward` maps to `z`."""
-        return z * (-self.log_scale).exp() - self.shift
 
 
 class InvertibleLinear(nn.Module):
@@ -66,13 +61,6 @@ class InvertibleLinear(nn.Module):
         lower, upper = self._factors()
         return x @ (lower[self.permutation] @ upper).T, self.log_diagonal.sum().expand(len(x))
 
-    def inverse(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the x that `forward` maps to `z`, by two triangular systems in float64."""
-        lower, upper = (factor.double() for factor in self._factors())
-        columns = z.double().T[self.permutation.argsort()]
-        columns = torch.linalg.solve_triangular(lower, columns, upper=False, unitriangular=True)
-        return torch.linalg.solve_triangular(upper, columns, upper=True).T.to(z.dtype)
-
 
 class AffineCoupling(nn.Module):
     """Affine coupling: one half of the dimensions scales and shifts the other half (Glow, section 3.3).
@@ -103,12 +91,6 @@ class AffineCoupling(nn.Module):
         log_scale, shift = self._log_scale_and_shift(kept)
         return torch.cat([kept, changed * log_scale.exp() + shift], dim=-1), log_scale.sum(dim=-1)
 
-    def inverse(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the x that `forward` maps to `z`."""
-        kept, changed = z.split([self.kept, self.changed], dim=-1)
-        log_scale, shift = self._log_scale_and_shift(kept)
-        return torch.cat([kept, (changed - shift) * (-log_scale).exp()], dim=-1)
-
 
 class Flow(VectorTransform):
     """An invertible map of embeddings to points of a standard Gaussian (Li et al. 2020).
@@ -129,11 +111,10 @@ class Flow(VectorTransform):
 
     def __init__(self, dim: int, blocks: int = 3, width: int = 256) -> None:
         super().__init__()
-        for name, value, least in (("dim", dim, 2), ("blocks", blocks, 1), ("width", width, 1)):
-            if value < least:
-                raise ValueError(f"{name} of a flow must be at least {least}, got {value}")
-        if blocks > _MOST_BLOCKS:
-            raise ValueError(f"blocks of a flow must be at most {_MOST_BLOCKS}, got {blocks}")
+        limits = {"dim": (dim, 2, math.inf), "blocks": (blocks, 1, _MOST_BLOCKS), "width": (width, 1, math.inf)}
+        for name, (value, least, most) in limits.items():
+            if not least <= value <= most:
+                raise ValueError(f"{name} of a flow must be at least {least} and at most {most}, got {value}")
         self.input_dim = self.output_dim = dim
         self.blocks, self.width = blocks, width
         layers: list[Any] = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]
@@ -155,12 +136,6 @@ class Flow(VectorTransform):
             x, layer_log_det = layer(x)
             log_det = log_det + layer_log_det
         return x, log_det
-
-    def inverse(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the x, of shape `(n, dim)`, that `forward` maps to `z`."""
-        for layer in reversed(self.layers):
-            z = layer.inverse(z)  # type: ignore[operator]  # mypy takes a module's attribute for a tensor
-        return z
 
     def log_likelihood(self, x: torch.Tensor) -> torch.Tensor:
         """Return the log densities of embeddings in nats: log N(z; 0, I) + log |det dz/dx| (Li et al. 2020, eq. 4)."""
@@ -224,7 +199,7 @@ def fit_flow(
             "likelihood of so few has no bound. Give more sentences."
         )
     deviations = vectors.double().std(dim=0)
-    constant = (deviations <= _NOISE * vectors.abs().amax(dim=0)).nonzero()
+    constant = (deviations <= NOISE * vectors.abs().amax(dim=0)).nonzero()
     if len(constant):
         raise ValueError(
             f"dimension {int(constant[0, 0]) + 1} is the same in all {count} embeddings, so their likelihood has no "

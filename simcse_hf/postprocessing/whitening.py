@@ -6,11 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .interface import VectorTransform, check_embeddings
-
-# Embeddings are float32. Rounding alone gives a constant coordinate of size x a standard deviation of about 6e-8 x.
-# A direction that varies less than 16 times that is noise, and dividing by its deviation would blow the noise up.
-_NOISE = 1e-6
+from .transform import NOISE, VectorTransform, check_embeddings
 
 
 class RunningCovariance:
@@ -110,7 +106,7 @@ def fit_whitening(parts: Iterable[torch.Tensor], dim: int | None = None) -> Whit
         raise ValueError(f"dim must be between 1 and the embeddings' {input_dim} dimensions, got {dim}")
     directions, variances, _ = torch.linalg.svd(running.covariance)
     largest = (running.mean.square() + running.covariance.diagonal()).max()
-    rank = min(int((variances > _NOISE**2 * largest).sum()), running.count - 1)
+    rank = min(int((variances > NOISE**2 * largest).sum()), running.count - 1)
     kept = (input_dim - (rank == input_dim - 1 < running.count - 1)) if dim is None else dim
     if kept > rank:
         raise ValueError(

@@ -16,9 +16,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, ContrastiveSettings, max_positions
-from ..postprocessing.files import FOLDER as TRANSFORM_FOLDER
-from ..postprocessing.files import Fit, find_transform
-from ..postprocessing.interface import VectorTransform
+from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from .card_adaptation import adaptation_seeds, adaptation_tables, adaptation_text, read_adaptation
 from .card_results import (
     Measured,

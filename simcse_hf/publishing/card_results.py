@@ -22,7 +22,7 @@ from ..evaluation.report import (
 from ..evaluation.run import Evaluation
 from ..evaluation.sts import HUB_DATASETS, STS_SUBSETS
 from ..ops.files import read_json_object
-from ..postprocessing.files import FOLDER
+from ..postprocessing.transform import FOLDER
 from .card_training import public_name
 
 logger = logging.get_logger(__name__)

@@ -11,7 +11,7 @@ from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
 from simcse_hf.inference import quantization, shards
 from simcse_hf.models.pooling import POOLER_TYPES
-from simcse_hf.postprocessing.files import METHODS
+from simcse_hf.postprocessing.transform import METHODS
 from simcse_hf.publishing.export import EXPORTS
 
 

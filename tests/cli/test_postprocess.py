@@ -261,7 +261,7 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
 
 def test_refuses_invalid_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
     model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
-    with pytest.raises(ValueError, match="method must be one of whitening, flow, got 'zca'"):
+    with pytest.raises(ValueError, match="method must be one of flow, whitening, got 'zca'"):
         model.fit_postprocessing("zca", sentences)
     full = tmp_path / "full"
     full.mkdir()

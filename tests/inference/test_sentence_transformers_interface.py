@@ -14,7 +14,7 @@ from transformers import BertModel
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.inference import simcse as simcse_module
 from simcse_hf.postprocessing import fit_whitening
-from simcse_hf.postprocessing.files import Fit
+from simcse_hf.postprocessing.transform import Fit
 
 TEXTS = ["a cat sat on the mat .", "dog", "the big old man slept in a small red house .", "a bird sang", ""]
 PROMPTS = {"query": "the dog sang : ", "passage": "a small mat : ", "clustering": "old house : "}

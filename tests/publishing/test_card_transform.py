@@ -11,7 +11,7 @@ from conftest import VOCABULARY, tiny_config
 from huggingface_hub import ModelCard
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.postprocessing.files import FOLDER, MODULES
+from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing import write_card
 
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]

@@ -10,7 +10,7 @@ from ...evaluation.user_tasks import TaskResult, UserTask
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...postprocessing import VectorTransform
-from ...postprocessing.files import Fit
+from ...postprocessing.transform import Fit
 from ...postprocessing.whitening import Whitening, fit_whitening
 from .corpus import Corpus
 

@@ -1,0 +1,188 @@
+"""The interface of every transform of embeddings, and its files beside a model, in the folder `postprocessing`."""
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ..ops.files import find_file, read_json, read_json_object, write_atomically, write_json
+from ..ops.finite import check_finite
+
+#: The classes of transforms by their names.
+METHODS: dict[str, type["VectorTransform"]] = {}
+
+FOLDER = "postprocessing"
+DESCRIPTION = "postprocessing.json"
+WEIGHTS = "model.safetensors"
+MODULES = "modules.json"
+
+#: Embeddings are float32. Rounding alone gives a constant coordinate of size x a standard deviation of about 6e-8 x.
+#: A direction that varies less than 16 times that is noise, and dividing by its deviation would blow the noise up.
+NOISE = 1e-6
+
+
+class VectorTransform(nn.Module, ABC):
+    """A map of embeddings that was fitted on unlabelled ones. Its state dict is what is saved.
+
+    Attributes:
+        method (`str`): The name by which it is chosen and saved.
+        input_dim (`int`): Size of the encoder's embeddings.
+        output_dim (`int`): Size of the transformed embeddings.
+    """
+
+    method: str
+    input_dim: int
+    output_dim: int
+
+    def __init_subclass__(cls) -> None:
+        METHODS[cls.method] = cls
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments that create a transform of this shape, ready for its state dict."""
+
+    @abstractmethod
+    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Transform embeddings of shape `(n, input_dim)` that have the transform's own dtype."""
+
+    @torch.no_grad()
+    def transform(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Transform embeddings.
+
+        Args:
+            embeddings (`torch.Tensor`): Pooled embeddings of shape `(n, input_dim)`, not normalized.
+
+        Returns:
+            `torch.Tensor`: Float32 embeddings of shape `(n, output_dim)`, not normalized.
+
+        Raises:
+            ValueError: If the embeddings have another shape.
+        """
+        if embeddings.dim() != 2 or embeddings.shape[1] != self.input_dim:
+            raise ValueError(
+                f"this {self.method} was fitted on embeddings of {self.input_dim} dimensions: "
+                f"give (n, {self.input_dim}), not {tuple(embeddings.shape)}"
+            )
+        weight = next(iter(self.state_dict().values()))
+        return self._apply_to(embeddings.to(weight.device, weight.dtype)).float().to(embeddings.device)
+
+
+def check_embeddings(embeddings: torch.Tensor) -> None:
+    """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
+    if embeddings.dim() != 2 or not len(embeddings):
+        raise ValueError(
+            f"embeddings to fit on must have shape (n, dim) with n of at least 1, got {tuple(embeddings.shape)}"
+        )
+    check_finite(embeddings, "sentence {} of those to fit on", first=1)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The record of what a transform was fitted on; saved with it.
+
+    Args:
+        pooler (`str`): The pooler whose embeddings the transform takes.
+        max_length (`int`, *optional*): Number of tokens that a text was truncated to. `None` for no limit.
+        file (`str`): Name of the file of sentences.
+        columns (`list[str]`): The columns of that file.
+        sentences (`int`): Number of sentences.
+        settings (`dict`): Arguments of the method.
+        log_likelihood (`list[float]`, *optional*): For a flow, the mean log-likelihood of the sentences in nats per
+            dimension, before training and after each epoch.
+    """
+
+    pooler: str
+    max_length: int | None
+    file: str
+    columns: list[str]
+    sentences: int
+    settings: dict[str, Any]
+    log_likelihood: list[float] | None = None
+
+
+def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit: Fit) -> None:
+    """Write a transform into a model directory, replacing an earlier one.
+
+    The folder `postprocessing` holds `postprocessing.json` (method, shape and [`Fit`]) and `model.safetensors`. If the
+    directory has sentence-transformers' `modules.json`, the folder becomes one of its modules, before a `Normalize`. A
+    whitening becomes a `Dense` without activation, which gives the same embeddings. A flow is named by our class:
+    sentence-transformers refuses to load it, and does not silently give the embeddings without the flow.
+
+    Args:
+        directory (`str` or `os.PathLike`): The model directory.
+        transform (`VectorTransform`): The transform.
+        fit (`Fit`): What it was fitted on.
+    """
+    directory = Path(directory)
+    description = {
+        "method": transform.method,
+        "options": transform.options(),
+        "input_dim": transform.input_dim,
+        "output_dim": transform.output_dim,
+        "fit": asdict(fit),
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
+    module_type = f"{type(transform).__module__}.{type(transform).__name__}"
+    with write_atomically(directory / FOLDER) as folder:
+        folder.mkdir()
+        write_json(folder / DESCRIPTION, description)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        if transform.method == "whitening":
+            module_type = "sentence_transformers.models.Dense"
+            dense = {
+                "in_features": transform.input_dim,
+                "out_features": transform.output_dim,
+                "bias": True,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
+            write_json(folder / "config.json", dense)
+    if (directory / MODULES).exists():
+        modules = [module for module in read_json(directory / MODULES) if module["path"] != FOLDER]
+        last = next((i for i, module in enumerate(modules) if module["type"].endswith(".Normalize")), len(modules))
+        modules.insert(last, {"path": FOLDER, "type": module_type})
+        write_json(directory / MODULES, [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)])
+
+
+def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform, Fit] | None:
+    """Load the transform saved beside a model.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
+        hub (`dict[str, Any]`): `revision`, `token`, `cache_dir`, `local_files_only`.
+
+    Returns:
+        `tuple[VectorTransform, Fit]`, *optional*: The transform and what it was fitted on; `None` if there is none.
+
+    Raises:
+        ValueError: If a file is damaged or missing. The message names it.
+    """
+    path = find_file(name_or_path, f"{FOLDER}/{DESCRIPTION}", **hub)
+    if path is None:
+        return None
+    description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
+    method = description["method"]
+    if not isinstance(method, str) or method not in METHODS:
+        raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
+    weights = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **hub)
+    if weights is None:
+        raise ValueError(f"{Path(path).with_name(WEIGHTS)} is missing: fit the transform again.")
+    where = path
+    try:
+        fit = Fit(**description["fit"])
+        with torch.device("meta"):  # without memory, whatever the sizes are: the weights come from the file
+            transform = METHODS[method](**description["options"])
+        where = weights
+        transform.load_state_dict(load_file(weights), assign=True)
+        transform.requires_grad_(False).eval()
+        finite = bool(torch.isfinite(transform.transform(torch.zeros(1, transform.input_dim))).all())
+    except Exception as error:  # its type depends on what is wrong, and on the library that reads the file
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{where}: damaged ({type(error).__name__}: {reason}); fit the transform again.") from error
+    if not finite:
+        raise ValueError(f"{weights}: holds values that are not finite; fit the transform again.")
+    return transform, fit
