@@ -23,7 +23,6 @@ BENCHMARKS = {
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
-    "mining": "mining hard negatives against encoding alone",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
 }
 
