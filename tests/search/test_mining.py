@@ -43,6 +43,7 @@ def slow_mining(dataset, model, options, corpus=()):
     candidates = list({fold_text(text): text for text in reversed([*dataset["sent1"], *corpus])}.values())[::-1]
     candidates = sorted(candidates, key=[*dataset["sent1"], *corpus].index)
     vector = {text: model._encode([text])[0].astype(np.float64) for text in {*dataset["sent0"], *candidates}}
+    bound = {name: np.nan if value is None else value for name, value in vars(options).items()}
     negatives, dropped = [], {}
     for anchor, positive in zip(dataset["sent0"], dataset["sent1"], strict=True):
         own = {fold_text(p) for a, p in zip(*dataset[:].values(), strict=True) if fold_text(a) == fold_text(anchor)}
@@ -52,18 +53,11 @@ def slow_mining(dataset, model, options, corpus=()):
         kept = []
         for candidate in left[options.range_min : options.last_rank]:
             score = vector[candidate] @ vector[anchor]
-            reasons = [
-                ("max_score", options.max_score is not None and score > options.max_score),
-                (
-                    "absolute_margin",
-                    options.absolute_margin is not None and score > reference - options.absolute_margin,
-                ),
-                (
-                    "relative_margin",
-                    options.relative_margin is not None
-                    and score > reference - abs(reference) * options.relative_margin,
-                ),
-                ("min_score", options.min_score is not None and score < options.min_score),
+            reasons = [  # comparisons with NaN are false
+                ("max_score", score > bound["max_score"]),
+                ("absolute_margin", score > reference - bound["absolute_margin"]),
+                ("relative_margin", score > reference - abs(reference) * bound["relative_margin"]),
+                ("min_score", score < bound["min_score"]),
             ]
             reason = next((name for name, fails in reasons if fails), None)
             if reason is None:
@@ -83,7 +77,8 @@ def slow_mining(dataset, model, options, corpus=()):
         MiningOptions(num_negatives=2, absolute_margin=0.1, max_score=0.5, min_score=-0.2),
     ],
 )
-def test_negatives_and_counts_are_those_of_a_slow_search(options):
+def test_negatives_and_counts_are_those_of_a_slow_search(options, monkeypatch):
+    monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 16)  # several blocks
     dataset, model = pairs(), Lookup()
     corpus = ["text 3", "an unrelated sentence", "TEXT  7"]
     rows, report = mine_hard_negatives(dataset, model, corpus=corpus, options=options, output_format="triplet")
@@ -101,9 +96,7 @@ def test_negatives_and_counts_are_those_of_a_slow_search(options):
 
 
 def test_a_negative_is_never_a_positive_of_the_same_anchor_nor_the_anchor_in_other_case_or_spacing():
-    dataset = Dataset.from_dict(
-        {"sent0": ["A  Cat", "a cat", "a dog"], "sent1": ["one", "Two", "a cat"]},
-    )
+    dataset = Dataset.from_dict({"sent0": ["A  Cat", "a cat", "a dog"], "sent1": ["one", "Two", "a cat"]})
     rows, report = mine_hard_negatives(dataset, Lookup(), corpus=["two ", "ONE", "three"])
     assert rows["hard_neg"][:2] == ["three", "three"], "the others are the anchor itself or its positives"
     assert report.anchors == 2 and report.candidates == 4
@@ -138,11 +131,10 @@ def test_several_negatives_become_numbered_columns_that_the_readers_accept(tmp_p
 
 def test_a_pair_with_too_few_negatives_gives_no_row_of_columns_but_is_counted():
     dataset = Dataset.from_dict({"sent0": ["a", "a", "b"], "sent1": ["x", "y", "z"]})
-    rows, report = mine_hard_negatives(dataset, Lookup(), options=MiningOptions(num_negatives=2))
+    options = MiningOptions(num_negatives=2)
+    rows, report = mine_hard_negatives(dataset, Lookup(), options=options)
     assert rows["sent0"] == ["b"] and report.pairs_without_negatives == 2
-    triplets, _ = mine_hard_negatives(
-        dataset, Lookup(), options=MiningOptions(num_negatives=2), output_format="triplet"
-    )
+    triplets, _ = mine_hard_negatives(dataset, Lookup(), options=options, output_format="triplet")
     assert triplets["sent0"] == ["a", "a", "b", "b"]
 
 
@@ -167,21 +159,15 @@ def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
     assert agree == 1 if backend == "Flat" else agree > 0.6
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_cannot_work_is_refused():
+    for options, message in (
         ({"num_negatives": 0}, "num_negatives must be at least 1 and range_min at least 0, got 0 and 0"),
         ({"range_min": -1}, "range_min at least 0, got 1 and -1"),
         ({"num_negatives": 3, "range_min": 4, "range_max": 6}, "raise range_max or lower range_min"),
         ({"relative_margin": float("nan")}, "scores and margins must be finite numbers"),
         ({"sampling_strategy": "best"}, "sampling_strategy must be one of top, random, got 'best'"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        MiningOptions(**options)
-
-
-def test_single_sentences_are_refused():
+    ):
+        with pytest.raises(ValueError, match=message):
+            MiningOptions(**options)
     with pytest.raises(ValueError, match="needs pairs of an anchor and a positive, and the rows hold sent0 only"):
         mine_hard_negatives(Dataset.from_dict({"sent0": ["a", "b"]}), Lookup())
