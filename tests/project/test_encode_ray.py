@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "encode_ray.py"
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # starting Ray twice takes minutes on a busy machine
 def test_a_resumed_run_on_ray_writes_the_missing_rows_once(save_checkpoint, tmp_path):
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    pytest.importorskip("ray", reason="ray is not installed")
     checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
     words = [word for word in WORDS.split() if word.isalpha()]
     generator = np.random.default_rng(0)
