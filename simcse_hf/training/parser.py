@@ -3,7 +3,7 @@
 import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,23 @@ from transformers.hf_argparser import string_to_bool
 
 #: Arguments that are words on a command line, and a table or list in a YAML file.
 _STRUCTURED = ("objective_options", "matryoshka_dims")
+
+
+def option(default: Any, text: str, **metadata: Any) -> Any:
+    """Return the field of an argument.
+
+    Args:
+        default (`Any`): The default, or `list` for an empty list.
+        text (`str`): The text for `--help`.
+        metadata (`Any`): Further keywords of the parser, such as `choices`.
+
+    Returns:
+        `Any`: The field, typed so that any annotation fits it.
+    """
+    content = {"help": text, **metadata}
+    return (
+        field(default_factory=list, metadata=content) if default is list else field(default=default, metadata=content)
+    )
 
 
 def given_arguments(

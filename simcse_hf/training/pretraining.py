@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import mask_tokens
 from ..ops.files import write_json
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
-from .parser import fill, given_arguments
+from .parser import fill, given_arguments, option
 from .run_record import RESULTS, prepare_output_dir
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
@@ -70,33 +70,22 @@ MLM_SAMPLE: dict[str, Any] = {
 class PretrainingArguments:
     """The encoder, its tokenizer and the sentences."""
 
-    train_file: str | None = field(
-        default=None, metadata={"help": "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first rows only."})
-    held_out: int = field(
-        default=1000,
-        metadata={"help": "Number of sentences at the end of the file kept for evaluation (at most 10%%)."},
-    )
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Encoder to continue training; default: a new BERT."}
-    )
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer of a new encoder."})
-    train_tokenizer: bool = field(default=False, metadata={"help": "Train a WordPiece tokenizer on the sentences."})
-    vocab_size: int = field(default=30522, metadata={"help": "Vocabulary size of the tokenizer to train."})
-    cased: bool = field(default=False, metadata={"help": "Train a tokenizer that keeps capitals and accents."})
-    hidden_size: int = field(default=256, metadata={"help": "Width of a new encoder."})
-    num_hidden_layers: int = field(default=4, metadata={"help": "Number of layers of a new encoder."})
-    num_attention_heads: int = field(default=4, metadata={"help": "Number of attention heads of a new encoder."})
-    intermediate_size: int | None = field(
-        default=None, metadata={"help": "Feed-forward width of a new encoder; default: 4 x hidden_size."}
-    )
-    max_position_embeddings: int = field(default=512, metadata={"help": "Number of positions of a new encoder."})
-    max_seq_length: int = field(default=128, metadata={"help": "Longer sentences are truncated to so many tokens."})
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
-    )
+    train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
+    max_train_samples: int | None = option(None, "Train on the first rows only.")
+    held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
+    model_name_or_path: str | None = option(None, "Encoder to continue training; default: a new BERT.")
+    tokenizer_name: str | None = option(None, "Tokenizer of a new encoder.")
+    train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences.")
+    vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
+    cased: bool = option(False, "Train a tokenizer that keeps capitals and accents.")
+    hidden_size: int = option(256, "Width of a new encoder.")
+    num_hidden_layers: int = option(4, "Number of layers of a new encoder.")
+    num_attention_heads: int = option(4, "Number of attention heads of a new encoder.")
+    intermediate_size: int | None = option(None, "Feed-forward width of a new encoder; default: 4 x hidden_size.")
+    max_position_embeddings: int = option(512, "Number of positions of a new encoder.")
+    max_seq_length: int = option(128, "Longer sentences are truncated to so many tokens.")
+    mlm_probability: float = option(0.15, "Share of the tokens to predict.")
+    overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
 
 
 class MaskedLMTrainer(Trainer):

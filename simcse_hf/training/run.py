@@ -280,96 +280,65 @@ def load_training_texts(
     Raises:
         ValueError: If not exactly one source of texts is named, or its rows do not fit.
     """
-    if (data_args.train_file is None) == (data_args.dataset_name is None):
-        raise ValueError("name the training texts with either --train_file or --dataset_name")
-    if data_args.streaming:
-        return _open_stream(model_args, data_args, training_args, supervised)
-    if objective_class(model_args.objective).rows != "texts" or training_args.view in DOCUMENT_VIEWS:
-        if data_args.train_file is None:
-            raise ValueError(
-                f"--objective {model_args.objective} and --view {training_args.view} read a file: name it with "
-                "--train_file instead of --dataset_name"
-            )
-        return _load_structured_rows(model_args, data_args, training_args)
-    source = data_args.train_file or data_args.dataset_name
-    texts = load_text_dataset(
-        source,
-        split=data_args.dataset_split,
-        columns=data_args.columns,
-        max_rows=data_args.max_train_samples,
-        expected_columns=None if supervised else 1,
+    source, limit = data_args.train_file or data_args.dataset_name, data_args.max_train_samples
+    objective, view = objective_class(model_args.objective), training_args.view
+    is_structured = objective.rows != "texts" or view in DOCUMENT_VIEWS
+    streamed = "--streaming does not work with {}: leave one of the two out"
+    conflicts = {
+        "name the training texts with either --train_file or --dataset_name": (
+            (data_args.train_file is None) == (data_args.dataset_name is None)
+        ),
+        streamed.format(f"--objective {model_args.objective}"): data_args.streaming and objective.rows != "texts",
+        streamed.format(f"--view {view}"): data_args.streaming and view in DOCUMENT_VIEWS,
+        streamed.format("--max_train_samples"): data_args.streaming and limit is not None,
+        "--streaming needs --max_steps, because the length of a stream is not known: add it": (
+            data_args.streaming and training_args.max_steps < 1
+        ),
+        f"--objective {model_args.objective} and --view {view} read a file: name it with --train_file instead of "
+        "--dataset_name": is_structured and data_args.train_file is None,
+        "--columns does not apply to pairs with a score: leave it out, and name the columns of "
+        f"{source} sentence1, sentence2 and score": objective.rows == "scored_pairs" and data_args.columns is not None,
+    }
+    for conflict, is_there in conflicts.items():
+        if is_there:
+            raise ValueError(conflict)
+    if is_structured:
+        return _load_structured_rows(str(source), model_args, data_args, training_args)
+    options = {"split": data_args.dataset_split, "columns": data_args.columns}
+    options["expected_columns"] = None if supervised else 1
+    texts = (
+        load_text_stream(str(source), **options)
+        if data_args.streaming
+        else load_text_dataset(source, max_rows=limit, **options)
     )
-    _check_width(texts.column_names, source, supervised)
-    return texts
-
-
-def _check_width(columns: list[str], source: str | None, supervised: bool) -> None:
-    if supervised and len(columns) == 1:
+    if supervised and len(cast(Features, texts.features)) == 1:
         raise ValueError(
             f"{source} holds one text in a row, and supervised training needs an anchor, a positive and any number "
             "of hard negatives. Add the columns, or train without labels (simcse-hf train unsup)."
         )
-
-
-def _open_stream(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    training_args: SimCSETrainingArguments,
-    supervised: bool,
-) -> IterableDataset:
-    """Open the training texts as a stream, for objectives and views that take one row at a time."""
-    for reason, needs_all_rows in (
-        (f"--objective {model_args.objective}", objective_class(model_args.objective).rows != "texts"),
-        (f"--view {training_args.view}", training_args.view in DOCUMENT_VIEWS),
-        ("--max_train_samples", data_args.max_train_samples is not None),
-    ):
-        if needs_all_rows:
-            raise ValueError(f"--streaming does not work with {reason}: leave one of the two out")
-    if training_args.max_steps < 1:
-        raise ValueError("--streaming needs --max_steps, because the length of a stream is not known: add it")
-    source = data_args.train_file or data_args.dataset_name
-    texts = load_text_stream(
-        cast(str, source),
-        split=data_args.dataset_split,
-        columns=data_args.columns,
-        expected_columns=None if supervised else 1,
-    )
-    _check_width(list(cast(Features, texts.features)), source, supervised)
     return texts
 
 
 def _load_structured_rows(
-    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
+    path: str, model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
 ) -> Dataset | SpanDataset:
     """Load labelled NLI pairs grouped by premise, pairs with a score, or spans or sentences of documents."""
-    path, limit = str(data_args.train_file), data_args.max_train_samples
-    row_type = objective_class(model_args.objective).rows
-    if row_type == "spans":
-        options = model_args.objective_options
-        names = getattr(objective_class(model_args.objective), "span_options", ())
-        span_options = SpanOptions(**{name: options[name] for name in names if name in options})
+    limit, objective = data_args.max_train_samples, objective_class(model_args.objective)
+    if objective.rows == "spans":
+        given = model_args.objective_options
+        names = getattr(objective, "span_options", ())
+        options = SpanOptions(**{name: given[name] for name in names if name in given})
         documents = itertools.islice(read_documents(path), limit)
-        return SpanDataset(
-            documents, load_tokenizer(model_args), training_args.max_seq_length, training_args.seed, span_options
-        )
-    if row_type == "scored_pairs":
-        rows = _load_scored_pairs(path, data_args)
-    elif row_type == "nli":
+        tokenizer = load_tokenizer(model_args)
+        return SpanDataset(documents, tokenizer, training_args.max_seq_length, training_args.seed, options)
+    if objective.rows == "scored_pairs":
+        pairs = read_scored_pairs(path)
+        rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
+    elif objective.rows == "nli":
         rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")
     else:
         rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
-
-
-def _load_scored_pairs(path: str, data_args: DataArguments) -> Dataset:
-    """Load pairs with a score, from the formats of a dev set."""
-    if data_args.columns is not None:
-        raise ValueError(
-            "--columns does not apply to pairs with a score: leave it out, and name the columns of "
-            f"{path} sentence1, sentence2 and score"
-        )
-    pairs = read_scored_pairs(path)
-    return Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
 
 
 def set_up_logging() -> None:

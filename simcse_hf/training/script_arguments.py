@@ -1,7 +1,7 @@
 """The arguments of the training commands: command line over YAML file over defaults."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import yaml
@@ -16,7 +16,7 @@ from ..objectives import OBJECTIVES, objective_class
 from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from .parser import fill, given_arguments
+from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -26,83 +26,60 @@ logger = logging.get_logger(__name__)
 class ModelArguments:
     """The model to start from, its pooler and its objective, under the names of the reference implementation."""
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Encoder to start from: a directory or a model id on the hub."}
+    model_name_or_path: str | None = option(None, "Encoder to start from: a directory or a model id on the hub.")
+    tokenizer_name: str | None = option(None, "Tokenizer to use instead of the model's own.")
+    model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
+    head: str = option(
+        "auto",
+        "What happens to a dense + tanh head in the starting checkpoint: keep it, draw a fresh one, or "
+        "decide by whether it was trained on sentences (auto).",
+        choices=HEAD_CHOICES,
     )
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Tokenizer to use instead of the model's own."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the model on the hub."})
-    head: str = field(
-        default="auto",
-        metadata={
-            "help": "What happens to a dense + tanh head in the starting checkpoint: keep it, draw a fresh one, or "
-            "decide by whether it was trained on sentences (auto).",
-            "choices": HEAD_CHOICES,
-        },
+    pooler_type: str | None = option(
+        None,
+        "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's; "
+        "default: the checkpoint's, else the objective's, else cls.",
+        aliases=["--pooler"],
+        choices=(*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
     )
-    pooler_type: str | None = field(
-        default=None,
-        metadata={
-            "aliases": ["--pooler"],
-            "help": "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's; "
-            "default: the checkpoint's, else the objective's, else cls.",
-            "choices": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
-        },
+    templates: list[str] | None = option(
+        None, "Templates with {text} and [MASK] for the pooler mask: one for anchors, one for other texts."
     )
-    templates: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Templates with {text} and [MASK] for the pooler mask: one for anchors, one for other texts."
-        },
+    denoising: str | None = option(
+        None,
+        "Subtract the template's own embedding in training and at inference (pooler mask, one template): "
+        "transform passes both through the layer before BERT's vocabulary, tanh the difference through a new one.",
+        choices=DENOISINGS,
     )
-    denoising: str | None = field(
-        default=None,
-        metadata={
-            "help": "Subtract the template's own embedding in training and at inference (pooler mask, one template): "
-            "transform passes both through the layer before BERT's vocabulary, tanh the difference through a new one.",
-            "choices": DENOISINGS,
-        },
+    mlp_only_train: bool | None = option(None, "Use the dense + tanh head during training only (pooler cls).")
+    temp: float | None = option(
+        None, "Temperature of the contrastive softmax; default: 0.05, or 1 with --similarity dot."
     )
-    mlp_only_train: bool | None = field(
-        default=None, metadata={"help": "Use the dense + tanh head during training only (pooler cls)."}
+    similarity: str | None = option(
+        None,
+        "Similarity of two embeddings: cosine or dot; default: the objective's, else cosine.",
+        choices=SIMILARITIES,
     )
-    temp: float | None = field(
-        default=None,
-        metadata={"help": "Temperature of the contrastive softmax; default: 0.05, or 1 with --similarity dot."},
+    hard_negative_weight: float | None = option(
+        None, "Logarithm of alpha, the weight of an anchor's own hard negatives (SimCSE, Eq. 8)."
     )
-    similarity: str | None = field(
-        default=None,
-        metadata={
-            "help": "Similarity of two embeddings: cosine or dot; default: the objective's, else cosine.",
-            "choices": SIMILARITIES,
-        },
+    do_mlm: bool | None = option(None, "Add the auxiliary masked-LM loss.")
+    mlm_weight: float | None = option(
+        None, "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."
     )
-    hard_negative_weight: float | None = field(
-        default=None,
-        metadata={"help": "Logarithm of alpha, the weight of an anchor's own hard negatives (SimCSE, Eq. 8)."},
+    objective: str = option("simcse", f"Training objective: {', '.join(OBJECTIVES)}.")
+    objective_options: list[str] = option(
+        list, "Options of the objective as name=value pairs; a table in YAML."
+    )  # a table after __post_init__
+    matryoshka_dims: str | None = option(
+        None, "Also apply the objective to these leading dimensions, for example 256,128,64."
     )
-    do_mlm: bool | None = field(default=None, metadata={"help": "Add the auxiliary masked-LM loss."})
-    mlm_weight: float | None = field(
-        default=None, metadata={"help": "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."}
+    encoders: int | None = option(
+        None, "Number of encoders; with 2, one encodes the anchors and one the other texts (Table 2)."
     )
-    objective: str = field(default="simcse", metadata={"help": f"Training objective: {', '.join(OBJECTIVES)}."})
-    objective_options: list[str] = field(  # a table after __post_init__
-        default_factory=list,
-        metadata={"help": "Options of the objective as name=value pairs; a table in YAML."},
-    )
-    matryoshka_dims: str | None = field(
-        default=None,
-        metadata={"help": "Also apply the objective to these leading dimensions, for example 256,128,64."},
-    )
-    encoders: int | None = field(
-        default=None,
-        metadata={"help": "Number of encoders; with 2, one encodes the anchors and one the other texts (Table 2)."},
-    )
-    unpadded: bool = field(
-        default=True, metadata={"help": "Skip padding in the computation where the encoder supports it."}
-    )
-    dropout: float | None = field(
-        default=None,
-        metadata={"help": "Set every dropout rate of the encoder (Table 3); default: its config's rates."},
+    unpadded: bool = option(True, "Skip padding in the computation where the encoder supports it.")
+    dropout: float | None = option(
+        None, "Set every dropout rate of the encoder (Table 3); default: its config's rates."
     )
 
     def __post_init__(self) -> None:
@@ -112,7 +89,7 @@ class ModelArguments:
             ValueError: If the words have another form.
         """
         if not isinstance(self.objective_options, dict):
-            pairs = [option.partition("=") for option in self.objective_options]
+            pairs = [word.partition("=") for word in self.objective_options]
             invalid = [name for name, equals, _ in pairs if not (name and equals)]
             if invalid:
                 raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")
@@ -151,59 +128,39 @@ class ModelArguments:
 class DataArguments:
     """The training texts and the dev set, and what to do with the output directory."""
 
-    train_file: str | None = field(
-        default=None, metadata={"help": "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz."}
+    train_file: str | None = option(None, "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz.")
+    dataset_name: str | None = option(None, "Training texts on the hub: a data set id, or id:config.")
+    dataset_split: str = option("train", "Split of the data set on the hub.")
+    columns: list[str] | None = option(None, "Text columns in the order anchor, positive, hard negatives.")
+    nli_sampling: str | None = option(
+        None,
+        "Rows for objectives that learn from labelled NLI pairs (columns premise, hypothesis, label): "
+        "pairs, or premises with all of their hypotheses; default: pairs.",
+        choices=SAMPLINGS,
     )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Training texts on the hub: a data set id, or id:config."}
+    streaming: bool = option(
+        False,
+        "Read the training texts while training, without caching them; needs --max_steps. For texts that "
+        "are larger than the memory or the disk cache.",
     )
-    dataset_split: str = field(default="train", metadata={"help": "Split of the data set on the hub."})
-    columns: list[str] | None = field(
-        default=None, metadata={"help": "Text columns in the order anchor, positive, hard negatives."}
+    max_train_samples: int | None = option(
+        None, "Train on the first rows only; `simcse-hf build-nli --max_rows` draws a random sample."
     )
-    nli_sampling: str | None = field(
-        default=None,
-        metadata={
-            "help": "Rows for objectives that learn from labelled NLI pairs (columns premise, hypothesis, label): "
-            "pairs, or premises with all of their hypotheses; default: pairs.",
-            "choices": SAMPLINGS,
-        },
+    dev_file: str | None = option(
+        None,
+        "Dev set of scored pairs: SentEval's sts-dev.csv, or a table with the columns sentence1, sentence2, score.",
     )
-    streaming: bool = field(
-        default=False,
-        metadata={
-            "help": "Read the training texts while training, without caching them; needs --max_steps. For texts that "
-            "are larger than the memory or the disk cache."
-        },
+    dev_task: list[str] = option(
+        list,
+        "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, clustering, "
+        "pairs, reranking or retrieval.",
+        action="extend",
     )
-    max_train_samples: int | None = field(
-        default=None,
-        metadata={"help": "Train on the first rows only; `simcse-hf build-nli --max_rows` draws a random sample."},
-    )
-    dev_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "Dev set of scored pairs: SentEval's sts-dev.csv, or a table with the columns sentence1, "
-            "sentence2, score."
-        },
-    )
-    dev_task: list[str] = field(
-        default_factory=list,
-        metadata={
-            "action": "extend",
-            "help": "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, clustering, "
-            "pairs, reranking or retrieval.",
-        },
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Delete the earlier run in --output_dir and start again."}
-    )
-    seeds: list[int] | None = field(
-        default=None,
-        metadata={
-            "help": "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "
-            "seeds. The model of the best one on the dev set is saved in --output_dir."
-        },
+    overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
+    seeds: list[int] | None = option(
+        None,
+        "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "
+        "seeds. The model of the best one on the dev set is saved in --output_dir.",
     )
 
 

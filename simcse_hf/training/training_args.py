@@ -1,7 +1,7 @@
 """The arguments of a contrastive training run."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..data.views import VIEWS
 from ..ops.cpu import lacks_bfloat16
+from .parser import option
 
 logger = logging.get_logger(__name__)
 
@@ -69,60 +70,40 @@ class SimCSETrainingArguments(TrainingArguments):
             so that a step never waits for the collator, and 0 on a CPU and for streams.
     """
 
-    max_seq_length: int = field(default=32, metadata={"help": "Longer texts are truncated to so many tokens."})
-    pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad every batch to max_seq_length instead of its longest text."}
+    max_seq_length: int = option(32, "Longer texts are truncated to so many tokens.")
+    pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
+    view: str | None = option(
+        None,
+        "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
+        "same mask), an augmentation, or a later sentence of the document; default: the objective's.",
+        choices=VIEWS,
     )
-    view: str | None = field(
-        default=None,
-        metadata={
-            "help": "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
-            "same mask), an augmentation, or a later sentence of the document; default: the objective's.",
-            "choices": VIEWS,
-        },
+    view_rate: float | None = option(None, "Share of the words that an augmentation changes; default: the view's.")
+    view_both: bool = option(False, "Augment the anchor too, not only the positive.")
+    view_model: str | None = option(
+        None, "Masked language model of the views mlm and crop+mlm; default: the starting model."
     )
-    view_rate: float | None = field(
-        default=None, metadata={"help": "Share of the words that an augmentation changes; default: the view's."}
+    mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
+    gradcache_chunk_size: int | None = option(
+        None, "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."
     )
-    view_both: bool = field(default=False, metadata={"help": "Augment the anchor too, not only the positive."})
-    view_model: str | None = field(
-        default=None,
-        metadata={"help": "Masked language model of the views mlm and crop+mlm; default: the starting model."},
+    allow_zero_dropout: bool = option(
+        False, "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."
     )
-    mlm_probability: float = field(
-        default=0.15, metadata={"help": "Share of the tokens that the auxiliary masked-LM loss predicts."}
+    stop_on_collapse: bool = option(False, "End the run if the embeddings collapse to a point or to a few directions.")
+    shuffle_buffer: int = option(10_000, "With --streaming: rows that are read and shuffled together.")
+    preprocessing_num_workers: int | None = option(None, "Number of processes that tokenise.")
+    remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
+    logging_nan_inf_filter: bool = option(
+        False, "Leave losses that are not finite out of the log instead of ending the run."
     )
-    gradcache_chunk_size: int | None = field(
-        default=None,
-        metadata={"help": "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."},
-    )
-    allow_zero_dropout: bool = field(
-        default=False,
-        metadata={"help": "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."},
-    )
-    stop_on_collapse: bool = field(
-        default=False,
-        metadata={"help": "End the run if the embeddings collapse to a point or to a few directions."},
-    )
-    shuffle_buffer: int = field(
-        default=10_000, metadata={"help": "With --streaming: rows that are read and shuffled together."}
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes that tokenise."}
-    )
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Remove columns that the model's forward pass does not take."}
-    )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave losses that are not finite out of the log instead of ending the run."}
-    )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Passed to DistributedDataParallel; every trainable parameter is used."}
+    ddp_find_unused_parameters: bool | None = option(
+        False, "Passed to DistributedDataParallel; every trainable parameter is used."
     )
 
-    dataloader_num_workers: int | None = field(  # type: ignore[assignment]  # an integer after __post_init__
-        default=None, metadata={"help": "Processes that make batches; default: up to 4 on a GPU, 0 on a CPU."}
-    )
+    dataloader_num_workers: int | None = option(
+        None, "Processes that make batches; default: up to 4 on a GPU, 0 on a CPU."
+    )  # type: ignore[assignment]  # an integer after __post_init__
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
@@ -149,23 +130,26 @@ class SimCSETrainingArguments(TrainingArguments):
             self.dataloader_num_workers = 0 if self.use_cpu else default_loader_workers()
         self._set_compile_mode(on_gpu=torch.cuda.is_available() and not self.use_cpu)
         super().__post_init__()
-        if self.view is not None and self.view not in VIEWS:
-            raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
-        if self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1:
-            raise ValueError(f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}")
-        if self.shuffle_buffer < 1:
-            raise ValueError(f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}")
-        if self.max_seq_length < 3:
-            raise ValueError(f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}")
-        if self.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive "
-                "objectives have no labels: leave it out"
-            )
-        if self.fp16 and self.device.type == "cpu":
-            raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
+        problems = {
+            f"view must be one of {', '.join(VIEWS)}, got {self.view!r}": self.view not in (None, *VIEWS),
+            f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}": not 0 < self.mlm_probability < 1,
+            f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}": (
+                self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1
+            ),
+            f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
+            f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}": (
+                self.max_seq_length < 3
+            ),
+            f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive objectives "
+            "have no labels: leave it out": self.label_smoothing_factor,
+            "fp16 does nothing on a CPU: use bf16, or neither": self.fp16 and self.device.type == "cpu",
+            f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "
+            f"negatives. Start one process a GPU (accelerate launch --num_processes {self.n_gpu} ...) or show it one "
+            "(CUDA_VISIBLE_DEVICES=0).": self.n_gpu > 1,
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise ValueError(problem)
         if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
             logger.warning_once("bf16 is several times slower than float32 on this processor: leave it out")
         if self.device.type == "cpu":
@@ -173,12 +157,6 @@ class SimCSETrainingArguments(TrainingArguments):
         elif self.dataloader_pin_memory and not has_accelerator_config:
             # Otherwise each batch waits for the previous step.
             cast(AcceleratorConfig, self.accelerator_config).non_blocking = True
-        if self.n_gpu > 1:
-            raise ValueError(
-                f"{self.n_gpu} GPUs are visible to one process: nn.DataParallel would split the batch and with it the "
-                "negatives. Start one process a GPU (accelerate launch --num_processes "
-                f"{self.n_gpu} ...) or show it one (CUDA_VISIBLE_DEVICES=0)."
-            )
 
     def _set_compile_mode(self, on_gpu: bool) -> None:
         """Choose the mode of `torch_compile` that records CUDA graphs, where nothing else was chosen."""
