@@ -69,8 +69,9 @@ def test_a_checkpoint_has_a_manifest_of_all_its_other_files(finished):
     assert not (finished / STAGING).exists()
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    "file, damage", [*((file, "changed") for file in FILES), (FILES[0], "truncated"), (FILES[2], "missing")]
+)
 def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file, damage, caplog):
     DAMAGES[damage](run / "checkpoint-6" / file)
     with caplog.at_level(logging.WARNING):
@@ -103,11 +104,6 @@ def test_a_named_checkpoint_that_is_damaged_is_refused(run):
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-6"))
 
 
-def test_a_named_checkpoint_that_does_not_exist_is_refused(run):
-    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*checkpoint-7: there is no such checkpoint"):
-        make_trainer(NAME, run, max_steps=9).train(resume_from_checkpoint=str(run / "checkpoint-7"))
-
-
 def test_no_whole_checkpoint_is_an_error_that_lists_the_damage(run):
     truncate(run / "checkpoint-6" / "scheduler.pt")
     (run / "checkpoint-3" / "model.safetensors").unlink()
@@ -134,14 +130,6 @@ def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
 
 
 # --- which checkpoints are kept ---
-
-
-def test_checkpoints_are_listed_by_their_step(tmp_path):
-    run = tmp_path / "my-run-2"
-    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-old", "checkpoint-1-2"):
-        (run / name).mkdir(parents=True)
-    (run / "checkpoint-11").write_text("a file")
-    assert [path.name for path in checkpoints(run)] == ["checkpoint-100", "checkpoint-10", "checkpoint-9"]
 
 
 def test_the_checkpoints_that_were_written_first_are_deleted_first(tmp_path):

@@ -12,7 +12,6 @@ from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.training.callbacks import TasksEvalCallback, make_dev_sets, warn_of_overlap
 from simcse_hf.training.run_record import write_results
-from simcse_hf.training.script_arguments import parse_arguments
 
 VOCABULARY = [word for word in WORDS.split() if word.isalpha()]
 
@@ -118,23 +117,6 @@ def test_broken_embeddings_and_wrong_words_are_refused(files, model, tokenizer):
         make_dev_sets(None, "pairs=dev.csv")
     with pytest.raises(ValueError, match="another pairs task is named pairs"):
         make_dev_sets(None, 3 * [f"pairs={files / 'pairs.csv'}"])
-
-
-def test_dev_tasks_of_the_command_line_replace_those_of_the_recipe(tmp_path):
-    recipe = tmp_path / "run.yaml"
-    recipe.write_text(f"output_dir: {tmp_path}\nuse_cpu: true\nmodel_name_or_path: m\ndev_task: [clustering=a.csv]\n")
-    assert parse_arguments([str(recipe)])[1].dev_task == ["clustering=a.csv"]
-    words = [
-        str(recipe),
-        "--dev_task",
-        "pairs=b.csv",
-        "--dev_task",
-        "classification=c.csv",
-        "--eval_strategy",
-        "steps",
-    ]
-    _, data, training = parse_arguments([*words, "--load_best_model_at_end"])
-    assert data.dev_task == ["pairs=b.csv", "classification=c.csv"] and training.load_best_model_at_end
 
 
 def test_dev_texts_among_the_training_texts_are_reported(files, caplog):

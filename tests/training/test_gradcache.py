@@ -108,7 +108,7 @@ def assert_same(actual, expected, tolerance=1e-6):
         assert (actual[name] - gradient).abs().max() <= tolerance * largest, name
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3, ROWS, 100])
+@pytest.mark.parametrize("chunk_size", [3, 100])
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradient_equal_those_of_the_whole_batch_under_the_same_dropout(case, chunk_size):
     """In float64, so that only a real difference exceeds the tolerance."""
@@ -125,16 +125,6 @@ def test_loss_and_gradient_equal_those_of_the_whole_batch_under_the_same_dropout
     else:
         total = output.contrastive_loss + one.settings.mlm_weight * output.mlm_loss
         assert output.loss.item() == pytest.approx(total.item())
-
-
-@pytest.mark.parametrize("unpadded", [False, True])
-@pytest.mark.parametrize("case", ["pairs", "masked-LM"])
-def test_gradients_equal_those_of_the_whole_batch_in_float32(case, unpadded):
-    batch = case_batch(case)
-    one, other = (case_model(case, dtype=torch.float32, unpadded=unpadded) for _ in range(2))
-    _, seeds = cached_step(one, batch, 3, trim=False)
-    whole_batch_step(other, batch, 3, seeds)
-    assert_same(gradients(one), gradients(other), 3e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -181,15 +171,6 @@ def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_the_model_keeps_its_objective_after_an_error():
-    model, batch = case_model("pairs"), case_batch("pairs")
-    objective = model.objective
-    batch["attention_mask"] = batch["attention_mask"][:, :1]
-    with pytest.raises((RuntimeError, ValueError, IndexError)):
-        CachedBatch(model, batch, 3)
-    assert model.objective is objective
-
-
 # --- with the Trainer ---
 
 
@@ -232,17 +213,8 @@ RUNS = {
     "pairs": {},
     "hard negatives": {"columns": 4},
     "accumulated": {"gradient_accumulation_steps": 2},
-    "bf16": {"bf16": True, "max_steps": 1},
-    "masked-LM, accumulated": {
-        "columns": 3,
-        "settings": {"do_mlm": True, "mlm_weight": 0.5},
-        "max_steps": 1,
-        "rows": 8,
-        "gradient_accumulation_steps": 2,
-    },
     "masked-LM": {"columns": 3, "settings": {"do_mlm": True, "mlm_weight": 0.5}, "max_steps": 1},
     "an objective with a projector": {"settings": BARLOW_TWINS},
-    "padded": {"pad_to_max_length": True},
 }
 
 
@@ -260,14 +232,7 @@ def assert_same_runs(one, other, atol):
 def test_a_run_with_gradcache_equals_a_run_without(run, tmp_path):
     """Weights, losses and their parts are equal in a run without dropout."""
     plain, cached = (train(tmp_path / str(size), gradcache_chunk_size=size, **RUNS[run]) for size in (None, 3))
-    assert_same_runs(plain, cached, 2e-3 if run == "bf16" else 2e-5)
-
-
-@pytest.mark.slow
-def test_unsupervised_training_with_dropout_lowers_the_loss(tmp_path):
-    _, logs = train(tmp_path, 1, 0.1, max_steps=60, gradcache_chunk_size=2, learning_rate=0.05)
-    losses = [entry["loss"] for entry in logs]
-    assert sum(losses[-10:]) < sum(losses[:10])
+    assert_same_runs(plain, cached, 2e-5)
 
 
 RUNS_OF_TWO = ("hard negatives", "accumulated", "an objective with a projector")
@@ -332,23 +297,9 @@ class EncodesAgain(Objective):
         return (batch.model.embed(**anchors) - batch.embeddings[:, 1]).pow(2).mean()
 
 
-class DeclaredEncodesAgain(EncodesAgain):
-    supports_gradcache = False
-
-
-@pytest.mark.parametrize(
-    ("cls", "message"),
-    [
-        (
-            EncodesAgain,
-            "batch.model.embed, but this batch comes without a model, as under GradCache. Set supports_grad",
-        ),
-        (DeclaredEncodesAgain, "gradcache_chunk_size: DeclaredEncodesAgain"),
-    ],
-)
-def test_an_objective_that_runs_the_encoder_itself_is_refused(cls, message, tmp_path, monkeypatch):
-    monkeypatch.setitem(OBJECTIVES, "encodes_again", cls)
+def test_an_objective_that_runs_the_encoder_itself_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "encodes_again", EncodesAgain)
     settings = {"objective": "encodes_again"}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="this batch comes without a model, as under GradCache. Set supports_grad"):
         train(tmp_path, gradcache_chunk_size=2, settings=settings, columns=1, dropout=0.1)
     train(tmp_path / "plain", settings=settings, columns=1, dropout=0.1, max_steps=1)

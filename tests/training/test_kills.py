@@ -1,14 +1,10 @@
 """Runs that are killed at random moments and resumed end with the bits of uninterrupted runs."""
 
-import os
 import random
-import select
-import sys
-import time
 
 import pytest
 
-from benchmarks.kills import kill_configuration, start_process
+from benchmarks.kills import kill_configuration
 from benchmarks.tiny import CONFIGURATIONS
 
 
@@ -42,20 +38,3 @@ def test_the_kill_benchmark_notices_a_run_that_differs(tmp_path, monkeypatch):
     )
     counts = kills.kill_configuration("dropout as the view", tmp_path, 1, random.Random(0))
     assert counts["differing"] == counts["runs"] and "model.safetensors" in counts["differences"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_forked_process_ends_with_its_parent(tmp_path):
-    reader, writer = os.pipe()
-    started = tmp_path / "started"
-
-    def start_another_and_end():
-        start_process(lambda: (started.touch(), time.sleep(120)), tmp_path / "child.log")
-        while not started.exists():
-            time.sleep(0.01)
-
-    os.waitpid(start_process(start_another_and_end, tmp_path / "parent.log"), 0)
-    os.close(writer)
-    ended = bool(select.select([reader], [], [], 30)[0])  # the pipe has an end when no process can write to it
-    os.close(reader)
-    assert ended

@@ -14,14 +14,12 @@ from process_helpers import start_processes
 from torch._dynamo.utils import counters
 from trainer_helpers import registered_attention
 from transformers import (
-    BertForMaskedLM,
     BertTokenizer,
-    EarlyStoppingCallback,
     TrainerCallback,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_run, check_sharding
 
@@ -92,7 +90,7 @@ def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, toke
     assert len(seen) == 4 * passes
 
 
-@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("columns", [1, 4])
 def test_training_updates_every_trainable_parameter(tmp_path, tokenizer, columns):
     model = model_of(do_mlm=True)
     before = weights(model)
@@ -175,18 +173,6 @@ def test_dev_spearman_is_logged_and_selects_the_best_model(tmp_path, tokenizer):
     assert trainer.evaluate()["eval_stsb_spearman"] == pytest.approx(scores[best], abs=1e-4)
 
 
-def test_early_stopping_monitors_dev_spearman(tmp_path, tokenizer):
-    class Constant(SimilarityEvalCallback):
-        def evaluate(self, model, tokenizer):
-            return {"stsb_spearman": 10.0}
-
-    arguments_ = best_model_arguments(tmp_path, max_steps=20)
-    stopping = [Constant(pairs()), EarlyStoppingCallback(early_stopping_patience=2)]
-    trainer = SimCSETrainer(model_of(), arguments_, texts(64), processing_class=tokenizer, callbacks=stopping)
-    trainer.train()
-    assert trainer.state.global_step == 6  # the best score is at step 2; steps 4 and 6 do not improve it
-
-
 def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path, tokenizer):
     arguments_ = arguments(tmp_path, max_steps=5, eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=4)
     trainer = SimCSETrainer(
@@ -207,7 +193,7 @@ class _Kill(TrainerCallback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+@pytest.mark.parametrize("model_type", ["distilbert"])
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(tmp_path, tokenizer, model_type):
     def run(name, callbacks=(), resume=None):
         arguments_ = arguments(
@@ -238,16 +224,6 @@ def test_the_best_model_of_an_encoder_without_pooler_keeps_its_head(tmp_path, to
     saved = AutoModelForCL.from_pretrained(trainer.state.best_model_checkpoint)
     assert saved.head_source == "kept"
     assert_same_weights(weights(saved), weights(trainer.model))
-
-
-def test_a_checkpoint_as_starting_model_does_not_resume_its_run(tmp_path, tokenizer):
-    first = arguments(tmp_path, save_strategy="steps", save_steps=4)
-    SimCSETrainer(model_of(), first, texts(64), processing_class=tokenizer).train()
-    checkpoint = str(tmp_path / "run" / "checkpoint-4")
-    second = SimCSETrainer(checkpoint, arguments(tmp_path, max_steps=3), texts(64), processing_class=tokenizer)
-    second.train()
-    assert second.state.global_step == 3
-    assert second.model.head_source == "kept"
 
 
 # --- several processes ---
@@ -308,12 +284,6 @@ def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(
 # --- refusals and warnings ---
 
 
-def test_unsupervised_training_without_dropout_is_refused(tmp_path, tokenizer):
-    trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32), processing_class=tokenizer)
-    with pytest.raises(ValueError, match="hidden_dropout_prob = 0.0.*Set dropout above 0"):
-        trainer.train()
-
-
 def _attention_without_dropout(module, query, key, value, attention_mask, **kwargs):
     return sdpa_attention_forward(module, query, key, value, attention_mask, **(kwargs | {"dropout": 0.0}))
 
@@ -325,8 +295,7 @@ def drops_no_weights():
         yield name
 
 
-@pytest.mark.parametrize("changes", [{}, {"bf16": True}])
-@pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize("model_type, changes", [("bert", {}), ("distilbert", {}), ("modernbert", {"bf16": True})])
 def test_an_attention_function_that_ignores_dropout_is_refused(
     tmp_path, tokenizer, drops_no_weights, model_type, changes
 ):
@@ -374,43 +343,20 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
     assert trainer.train().global_step == 1
 
 
-def test_pairs_can_be_trained_without_dropout(tmp_path, tokenizer):
-    trainer = SimCSETrainer(model_of(dropout=0.0), arguments(tmp_path), texts(32, 2), processing_class=tokenizer)
-    assert trainer.train().global_step == 4
-
-
-def test_the_dropout_check_does_not_change_the_random_state(tmp_path, tokenizer):
-    trainer = SimCSETrainer(model_of(), arguments(tmp_path), texts(32), processing_class=tokenizer)
-    before = torch.get_rng_state()
-    check_run(trainer)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     "columns, changes, message",
     [
         (1, {"per_device_train_batch_size": 1}, "a batch of one text has no negatives"),
         (2, {"view": "fixed_mask"}, "view fixed_mask is for single sentences"),
         (1, {"per_device_train_batch_size": 64, "dataloader_drop_last": True}, "32 rows, fewer than one batch of 64"),
+        (0, {}, "train_dataset is empty"),
+        (1, {"max_seq_length": 64}, r"max_seq_length is 64.*\(bert\) has 40 positions"),
     ],
 )
 def test_runs_that_cannot_train_are_refused(tmp_path, tokenizer, columns, changes, message):
-    trainer = SimCSETrainer(model_of(), arguments(tmp_path, **changes), texts(32, columns), processing_class=tokenizer)
+    rows = texts(32, columns) if columns else Dataset.from_dict({"input_ids": []})
     with pytest.raises(ValueError, match=message):
-        trainer.train()
-
-
-def test_an_empty_training_set_is_refused(tmp_path, tokenizer):
-    empty = Dataset.from_dict({"input_ids": []})
-    with pytest.raises(ValueError, match="train_dataset is empty"):
-        SimCSETrainer(model_of(), arguments(tmp_path), empty, processing_class=tokenizer).train()
-
-
-def test_a_max_seq_length_above_the_encoders_positions_is_refused(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"max_seq_length is 64.*\(roberta\) has 38 positions"):
-        SimCSETrainer(
-            model_of("roberta"), arguments(tmp_path, max_seq_length=64), texts(32), processing_class=tokenizer
-        )
+        SimCSETrainer(model_of(), arguments(tmp_path, **changes), rows, processing_class=tokenizer).train()
 
 
 @pytest.mark.parametrize(
@@ -455,11 +401,3 @@ def test_fixed_mask_can_be_trained_and_is_saved_in_the_config(tmp_path, tokenize
     trainer.save_model()
     section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["training"]
     assert section["fixed_mask"] is True and section["max_seq_length"] == 16
-
-
-def test_a_masked_lm_checkpoint_can_be_given_by_path_without_a_tokenizer(tmp_path, save_checkpoint):
-    start = save_checkpoint(BertForMaskedLM(tiny_config()))
-    trainer = SimCSETrainer(str(start), arguments(tmp_path), texts(32))
-    trainer.train()
-    trainer.save_model()
-    assert (tmp_path / "run" / "tokenizer.json").exists()
