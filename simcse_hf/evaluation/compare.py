@@ -50,7 +50,7 @@ def compare_evaluations(
     check_resampling(resamples, confidence)
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
     everything = [each for seeds in systems.values() for each in seeds]
-    tasks = list(dict.fromkeys(task for each in everything for task in each.results if _is_task(task)))
+    tasks = list(dict.fromkeys(task for each in everything for task in each.results if task not in NOT_TASKS))
     figures: dict[str, dict[str, Any]] = {
         name: {task: _figure(seeds, task, protocol) for task in tasks} for name, seeds in systems.items()
     }
@@ -117,10 +117,6 @@ def format_comparison(comparison: dict[str, Any]) -> str:
     return "\n\n".join(blocks)
 
 
-def _is_task(key: str) -> bool:
-    return key not in NOT_TASKS
-
-
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
@@ -154,24 +150,16 @@ def describe_difference(
     described = f"{difference:+.2f}{interval}{f' against {against}' if against else ''}"
     if low is None or high is None:
         return f"{described}: whether it is significant is unknown, because scores are missing"
-    verdict = "significant" if is_significant(low, high) else "not significant"
+    verdict = "significant" if low > 0 or high < 0 else "not significant"
     return f"{described}: {verdict} at {100 * confidence:g}%"
-
-
-def is_significant(low: float, high: float) -> bool:
-    """Return whether an interval leaves out 0."""
-    return low > 0 or high < 0
 
 
 def _figure(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
     """Return the mean figure of a system over its seeds, or `None` if one of them has none."""
-    values = [
-        headline(each.results[task], protocol.mode, protocol.aggregation, protocol.metric)
-        for each in seeds
-        if task in each.results
-    ]
-    figures = [value for value in values if value is not None]
-    return _mean(figures) if len(figures) == len(seeds) else None
+    how = (protocol.mode, protocol.aggregation, protocol.metric)
+    values = [headline(each.results[task], *how) for each in seeds if task in each.results]
+    present = [value for value in values if value is not None]
+    return _mean(present) if len(present) == len(seeds) else None
 
 
 def _samples(

@@ -21,12 +21,11 @@ def as_float64(values: Any) -> np.ndarray:
 
 def _checked(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     a, b = as_float64(a), as_float64(b)
-    if a.ndim != 1 or a.shape != b.shape:
+    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
         raise ValueError(
-            f"a correlation needs two sequences of equal length, but their shapes are {a.shape} and {b.shape}."
+            "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
+            f"{a.shape} and {b.shape}."
         )
-    if len(a) < 2:
-        raise ValueError(f"a correlation needs at least 2 values, but there is {len(a)}.")
     for which, values in (("first", a), ("second", b)):
         if not np.isfinite(values).all():
             raise ValueError(

@@ -1,6 +1,5 @@
 """Average results, and write them as a table and as a JSON document."""
 
-import json
 import platform
 import statistics
 import zipfile
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import ARRAY_DAMAGE, read_json_object
+from ..ops.files import ARRAY_DAMAGE, read_json_object, write_json
 from .classifier import L2_GRID, ClassifierConfig
 from .transfer import TRANSFER_EXAMPLES
 
@@ -38,7 +37,7 @@ def is_transfer(task: str) -> bool:
 
 
 def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -> float | None:
-    """Return the figure that a protocol reports for a task, times 100, or `None` if there is none."""
+    """Return the score that a protocol reports for a task, times 100, or `None` if there is none."""
     if "missing" in result:
         return None
     if is_user_task(result):
@@ -56,7 +55,7 @@ def add_averages(results: dict[str, Any], tasks: tuple[str, ...], mode: str, agg
     """Add `average` to results: the mean over the STS tasks, or over the transfer tasks if there are no others.
 
     Correlations and accuracies are averaged separately: with both kinds of tasks, the transfer tasks are averaged in
-    `average_transfer`. A task without a figure is listed in `missing` and does not enter the average.
+    `average_transfer`. A task without a score is listed in `missing` and does not enter the average.
     """
     sts = [task for task in tasks if not is_transfer(task)]
     transfer = [task for task in tasks if is_transfer(task)]
@@ -71,20 +70,15 @@ def add_averages(results: dict[str, Any], tasks: tuple[str, ...], mode: str, agg
 
 
 def format_number(value: float | None) -> str:
-    """Format a figure with two decimals, or as `n/a`."""
+    """Format a score with two decimals, or as `n/a`."""
     return "n/a" if value is None else f"{value:.2f}"
 
 
 def format_rows(rows: list[list[str]]) -> str:
     """Align the cells of rows in columns, the first column to the left and the rest to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])] + [
-            cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: str, verbose: bool = False) -> str:
@@ -100,10 +94,8 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
     Returns:
         `str`: The text, which may have several lines.
     """
-    blocks = []
-    for key in ("average", "average_transfer"):
-        if key in results:
-            blocks.append(_average_block(results, results[key], mode, aggregation, metric))
+    averages = [results[key] for key in ("average", "average_transfer") if key in results]
+    blocks = [_average_block(results, average, mode, aggregation, metric) for average in averages]
     if verbose:
         blocks.append(_details(results))
     blocks.append("\n".join(_user_task_line(name, result) for name, result in results.items() if is_user_task(result)))
@@ -115,28 +107,21 @@ def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: s
             f"{geometry['isotropy']:.4f} over {geometry['sentences']} sentences"
         )
     if "mteb" in results:
-        rows = [["MTEB", "score"]] + [[task, format_number(score)] for task, score in results["mteb"].items()]
-        blocks.append(format_rows(rows))
-        if averages := format_mteb_averages(results.get("mteb_averages", {})):
-            blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
+        blocks.append(format_rows([["MTEB", "score"], *([k, format_number(v)] for k, v in results["mteb"].items())]))
+        if rows := format_mteb_averages(results.get("mteb_averages", {})):
+            blocks.append(format_rows([["MTEB average", "score", "data sets"], *rows]))
     return "\n\n".join(filter(None, blocks))
 
 
 def format_mteb_averages(averages: dict[str, Any]) -> list[list[str]]:
     """Return a row with the name, the mean and the number of data sets for each of `mteb_averages`."""
-    return [
-        [
-            "Avg. over all data sets" if name == "average" else name,
-            format_number(average["value"]),
-            f"{average['tasks']} of {average['of']}",
-        ]
-        for name, average in averages.items()
-    ]
+    names = {"average": "Avg. over all data sets"}
+    return [[names.get(k, k), format_number(v["value"]), f"{v['tasks']} of {v['of']}"] for k, v in averages.items()]
 
 
 def _user_task_line(name: str, result: dict[str, Any]) -> str:
-    figures = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
-    return f"{name}: {figures} (x 100, {result['examples']} examples of {result['source']}; {result['protocol']})"
+    scores = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
+    return f"{name}: {scores} (x 100, {result['examples']} examples of {result['source']}; {result['protocol']})"
 
 
 def _average_block(results: dict[str, Any], average: dict[str, Any], mode: str, aggregation: str, metric: str) -> str:
@@ -150,7 +135,7 @@ def _average_block(results: dict[str, Any], average: dict[str, Any], mode: str, 
         f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
     ]
     for task in average["missing"]:
-        lines.append(f"{task} n/a: {results[task].get('missing', f'no {aggregation} figure without its subsets')}")
+        lines.append(f"{task} n/a: {results[task].get('missing', f'no {aggregation} score without its subsets')}")
     return "\n".join(lines)
 
 
@@ -161,10 +146,10 @@ def _details(results: dict[str, Any]) -> str:
         if task in NOT_TASKS or "missing" in result or is_user_task(result):
             continue
         if "accuracy" in result:
-            f1 = [f"F1 {result['f1']:.2f}"] if "f1" in result else []
-            counts = [f"{split} {count}" for split, count in result["examples"].items()]
-            figures = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}", *f1, *counts]
-            accuracies.append(f"{task}: {', '.join(figures)}")
+            named = {"accuracy": "accuracy", "dev_accuracy": "dev", "f1": "F1"}
+            scores = [f"{word} {result[name]:.2f}" for name, word in named.items() if name in result]
+            scores += [f"{split} {count}" for split, count in result["examples"].items()]
+            accuracies.append(f"{task}: {', '.join(scores)}")
             continue
         parts = result.get("subsets", result.get("splits", {"": result}))
         lines = [(f"{task} {part}".rstrip(), scores) for part, scores in parts.items()]
@@ -196,7 +181,7 @@ def describe_protocol(protocol: Any, classifier: ClassifierConfig | None = None)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that the figures depend on."""
+    """Return the versions of Python and of the packages that the scores depend on."""
     # An editable installation keeps the metadata of the version that was installed first.
     own = {"python": platform.python_version(), "simcse-hf": __version__}
     return own | {package: metadata.version(package) for package in PACKAGES}
@@ -216,7 +201,7 @@ def write_results(path: str | Path, document: dict[str, Any], scores: Scores) ->
         scores_path = path.with_suffix(".scores.npz")
         save_scores(scores_path, scores)
         document = {**document, "scores": scores_path.name}
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, document)
 
 
 def save_scores(path: Path, scores: Scores) -> None:
@@ -274,7 +259,7 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], Scores]:
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:
-    """Format figures of several seeds as mean ± standard deviation, or a single one as it is."""
+    """Format scores of several seeds as mean ± standard deviation, or a single one as it is."""
     values = list(values)
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"

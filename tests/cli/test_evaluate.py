@@ -178,7 +178,6 @@ HEADLINES = {
 
 
 def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys):
-    pytest.importorskip("pytrec_eval")
     for name in ("wide", "narrow"):
         words = ["--model", name, "--output", f"{name}.json", *user_files]
         assert evaluate_main([*words, "--task", f"classification={tmp_path / 'more.csv'}"]) == 0

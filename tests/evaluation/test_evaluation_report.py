@@ -78,7 +78,7 @@ def test_a_task_without_subsets_is_shown_without_a_mean():
     result["STS12"]["aggregate"]["mean"] = {"spearman": None, "pearson": None}
     add_averages(result, ("STS12", "STSBenchmark"), "test", "mean", "spearman")
     assert result["average"]["missing"] == ["STS12"]
-    assert "STS12 n/a: no mean figure without its subsets" in format_table(result, "test", "mean", "spearman")
+    assert "STS12 n/a: no mean score without its subsets" in format_table(result, "test", "mean", "spearman")
 
 
 def test_results_are_written_and_read_back(tmp_path):

@@ -220,18 +220,16 @@ def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:
     """Read a table by split: `split` or, without one, by its column of that name or as `"test"`."""
     divided = split is None and find_part(open_table(path).columns, "split") is not None
     splits: dict[str, dict[str, str]] = {}
-    repeated: Counter[str] = Counter()
+    repeated = other = 0
     for where, (text, label, *column) in read_columns(path, "text", "label", *(["split"] if divided else [])):
         rows = splits.setdefault(checked_label(column[0], where).lower() if divided else split or "test", {})
         text, label = checked_text(text, where), checked_label(label, where)
-        if text in rows:
-            repeated["another label" if rows[text] != label else "the same label"] += 1
-        rows.setdefault(text, label)
+        repeated += text in rows
+        other += rows.setdefault(text, label) != label
     if not splits:
         raise ValueError(f"{path}: the file holds no rows.")
     if repeated:
-        counts = " and ".join(f"{count} with {what}" for what, count in sorted(repeated.items()))
         logger.warning_once(  # several tasks may read one file
-            f"{path}: left out {repeated.total()} row(s) that repeat the text of an earlier row ({counts})."
+            f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {other} with another label."
         )
     return {name: list(rows.items()) for name, rows in splits.items()}

@@ -12,7 +12,6 @@ from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
 from ...data.read import SUFFIX, open_table
-from ...ops.extras import require_extra
 from ...search.exact import ExactIndex
 from .base import TaskResult, UserTask, distinct, fingerprints, unit_length
 from .reading import checked_text, file_of, read_columns, short_name
@@ -21,7 +20,6 @@ logger = logging.get_logger(__name__)
 
 MRR_CUTOFF = 10
 DEPTH = 100
-_TREC_NAMES = {"ndcg@10": "ndcg_cut_10", "recall@100": "recall_100"}
 _QREL_COLUMNS = ["query-id", "corpus-id", "score"]
 
 
@@ -203,8 +201,8 @@ def _texts(cell: Any, where: str) -> list[str]:
 class RetrievalTask(RankingTask[JudgedQuery]):
     """Rank all documents of a corpus by their cosine with each query; see [`RankingTask`].
 
-    The metrics are those of trec_eval, through pytrec_eval: nDCG@10 with the relevance as linear gain, the reciprocal
-    rank of the first relevant document among the first 10, and recall among the first 100.
+    The metrics are those of trec_eval: nDCG@10 with the relevance as linear gain, the reciprocal rank of the first
+    relevant document among the first 10, and recall among the first 100.
     """
 
     kind, metric, lacking = "retrieval", "ndcg@10", "a relevant document"
@@ -228,34 +226,29 @@ class RetrievalTask(RankingTask[JudgedQuery]):
         index.add(x[self._document_rows])
         rankings = index.search(x[self._query_rows], min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
-        run, judgements = {}, {}
-        for number, (query, ranking) in enumerate(zip(self.units, rankings.tolist(), strict=True)):
+        values: dict[str, list[float]] = {"ndcg@10": [], f"mrr@{MRR_CUTOFF}": [], "recall@100": []}
+        for query, ranking in zip(self.units, rankings.tolist(), strict=True):
             # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
             # separately.
             itself = query.id if self.shared.get(query.id, "").endswith(query.text) else None
             retrieved = [ids[position] for position in ranking if ids[position] != itself][:DEPTH]
-            # trec_eval breaks ties by id, so the scores that it gets are ranks.
-            run[str(number)] = {id: float(DEPTH - rank) for rank, id in enumerate(retrieved)}
-            judgements[str(number)] = query.relevance
-        evaluator = _pytrec_eval().RelevanceEvaluator(judgements, {"ndcg_cut.10", "recall.100", "recip_rank"})
-        found = evaluator.evaluate(run)
-        rows = [found[str(number)] for number in range(len(self))]
-        # The reciprocal rank of the first relevant document is at least 1 / 10 if it is among the first 10.
-        reciprocal = [r if (r := row["recip_rank"]) > 1 / (MRR_CUTOFF + 0.5) else 0.0 for row in rows]
-        values = {name: [row[trec] for row in rows] for name, trec in _TREC_NAMES.items()}
+            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved])
+            ideal = np.array(sorted((grade for grade in query.relevance.values() if grade > 0), reverse=True))
+            found = np.flatnonzero(grades[:MRR_CUTOFF])
+            values["ndcg@10"].append(_gain(grades[:10]) / _gain(ideal[:10]))
+            values[f"mrr@{MRR_CUTOFF}"].append(1 / (1 + found[0]) if len(found) else 0.0)
+            values["recall@100"].append(np.count_nonzero(grades) / len(ideal))
         return self._result(
-            {"ndcg@10": values["ndcg@10"], f"mrr@{MRR_CUTOFF}": reciprocal, "recall@100": values["recall@100"]},
-            [
-                (query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items())))
-                for query in self.units
-            ],
-            protocol="exact search by cosine; metrics of trec_eval, mean over the queries",
+            values,
+            [(query.text, *(f"{id} {x}" for id, x in sorted(query.relevance.items()))) for query in self.units],
+            protocol="exact search by cosine; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
 
 
-def _pytrec_eval() -> Any:
-    return require_extra("pytrec_eval", "retrieval", "a retrieval task")
+def _gain(grades: np.ndarray) -> float:
+    """Return the discounted cumulative gain, with the relevance as linear gain."""
+    return float((grades / np.log2(np.arange(2, len(grades) + 2))).sum())
 
 
 def read_retrieval(path: Path) -> RetrievalTask:
@@ -275,7 +268,6 @@ def read_retrieval(path: Path) -> RetrievalTask:
         ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
             malformed, or name unknown queries or documents.
     """
-    _pytrec_eval()  # a missing package is reported before anything is read
     folder, qrels = (path.parent.parent, path) if path.is_file() else (path, _find_qrels(path))
     corpus, queries = (_read_texts(folder, stem) for stem in ("corpus", "queries"))
     relevance = _read_qrels(qrels, queries, corpus)
@@ -288,15 +280,13 @@ def read_retrieval(path: Path) -> RetrievalTask:
 
 def _find_qrels(folder: Path) -> Path:
     files = sorted(path for path in (folder / "qrels").glob("*") if SUFFIX.search(path.name))
-    named = [path for path in files if short_name(path) == "test"]
-    if len(named) == 1 or len(files) == 1:
-        return (named or files)[0]
-    if not files:
-        raise ValueError(f"{folder}: there is no qrels/test.tsv with the judgements.")
-    raise ValueError(
-        f"{folder / 'qrels'}: there are {', '.join(path.name for path in files)}, and not one test.tsv. Name the "
-        f"file: retrieval={files[0]}."
-    )
+    named = [path for path in files if short_name(path) == "test"] or files
+    if len(named) != 1:
+        there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
+        raise ValueError(
+            f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
+        )
+    return named[0]
 
 
 def _read_texts(folder: Path, stem: str) -> dict[str, str]:
@@ -331,7 +321,6 @@ def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> 
             "separated by tabs."
         )
     relevance: dict[str, dict[str, int]] = {}
-    unknown: dict[str, list[str]] = {"query": [], "document": []}
     for number, (query, document, score) in table.rows(_QREL_COLUMNS):
         where, query, document = table.at(number), str(query), str(document)
         try:
@@ -340,16 +329,12 @@ def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> 
             raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
         for what, id, known in (("query", query, queries), ("document", document, corpus)):
             if id not in known:
-                unknown[what].append(f"{id!r} ({where})")
+                raise ValueError(
+                    f"{where}: there is no {what} {id!r}. Use the corpus and queries of these judgements."
+                )
         if document in relevance.setdefault(query, {}):
             raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
         relevance[query][document] = grade
-    for what, places in unknown.items():
-        if places:
-            raise ValueError(
-                f"{path}: {len(places)} judgement(s) name a {what} that does not exist; the first is {places[0]}. "
-                "Remove them, or use the corpus and queries that they were made for."
-            )
     if not relevance:
         raise ValueError(f"{path}: there are no judgements in this file.")
     return relevance

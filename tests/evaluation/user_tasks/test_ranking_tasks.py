@@ -141,12 +141,10 @@ def write_beir(folder, corpus, queries, qrels, split="test"):
 
 @pytest.fixture
 def folder(tmp_path):
-    pytest.importorskip("pytrec_eval")
     return write_beir(tmp_path / "mine", *beir())
 
 
 def test_retrieval_metrics_equal_their_definitions(tmp_path):
-    pytest.importorskip("pytrec_eval")
     corpus, queries, qrels = beir(n_documents=600, n_queries=20)
     queries = {id: " ".join(text.split()[:4]) for id, text in queries.items()}
     result = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, qrels)).evaluate(encode)
@@ -166,7 +164,6 @@ def test_retrieval_metrics_equal_their_definitions(tmp_path):
 
 
 def test_retrieval_metrics_are_those_of_sentence_transformers(tmp_path):
-    pytest.importorskip("pytrec_eval")
     evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
     corpus, queries, qrels = beir()
     relevant = {query: {d for d, grade in judged.items() if grade} for query, judged in qrels.items()}
@@ -183,7 +180,6 @@ def test_retrieval_metrics_are_those_of_sentence_transformers(tmp_path):
 
 
 def test_a_relevant_document_after_rank_10_has_no_reciprocal_rank(tmp_path):
-    pytest.importorskip("pytrec_eval")
     corpus = {f"d{i}": f"text {i}" for i in range(20)}
     for rank, expected in ((9, 10), (10, 0)):
         task = read_task("retrieval", write_beir(tmp_path / str(rank), corpus, {"q": "query"}, {"q": {f"d{rank}": 1}}))
@@ -194,7 +190,6 @@ def test_a_relevant_document_after_rank_10_has_no_reciprocal_rank(tmp_path):
 
 
 def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is(tmp_path):
-    pytest.importorskip("pytrec_eval")
     corpus = {"1": "a cat", "2": "a dog", "3": "the bird"}
     queries = {"1": "a cat", "3": "a dog"}
     task = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, {"1": {"2": 1}, "3": {"3": 1}}))
@@ -227,7 +222,6 @@ def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folde
 
 
 def test_queries_without_a_relevant_document_are_left_out(tmp_path, caplog):
-    pytest.importorskip("pytrec_eval")
     corpus, queries, qrels = beir()
     qrels["q0"] = dict.fromkeys(qrels["q0"], 0)
     assert len(read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, qrels))) == 11
@@ -237,12 +231,8 @@ def test_queries_without_a_relevant_document_are_left_out(tmp_path, caplog):
 @pytest.mark.parametrize(
     "name, row, message",
     [
-        (
-            "qrels/test.tsv",
-            "q1\tnowhere\t1",
-            r"1 judgement\(s\) name a document that does not exist; .*'nowhere'.*line",
-        ),
-        ("qrels/test.tsv", "nobody\td1\t1", r"1 judgement\(s\) name a query that does not exist; .*'nobody'"),
+        ("qrels/test.tsv", "q1\tnowhere\t1", "line 38: there is no document 'nowhere'"),
+        ("qrels/test.tsv", "nobody\td1\t1", "line 38: there is no query 'nobody'"),
         ("qrels/test.tsv", "q1\td1\tyes", "the score 'yes' is not a whole number"),
         ("qrels/test.tsv", "q1\td149\t1\nq1\td149\t0", "document 'd149' is judged a second time for query 'q1'"),
         ("corpus.jsonl", '{"_id": "d0", "text": "again"}', "line 151: the _id 'd0' occurs a second time"),
