@@ -210,8 +210,8 @@ def draw_alignment_uniformity(paths: Mapping[str, Sequence[tuple[int, float, flo
     figure = new_figure(7, 5)
     axes = figure.subplots()
     for number, (name, path) in enumerate(paths.items()):
-        look = series_style(number)
         steps, y, x = zip(*path, strict=True)
+        look = series_style(number) | ({} if len(path) > 1 else {"linestyle": "none"})
         label = f"{name} ({steps[-1]} steps)" if len(path) > 1 else name
         axes.plot(x, y, label=label, **look)
         axes.annotate(f" {number + 1}", (x[-1], y[-1]), fontsize=9, weight="bold", color=look["color"])
