@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "train",
         "Train a model. The options may stand in a YAML file, and those on the command line take precedence.\n"
-        "Without any option the run is offline, on a small generated corpus.",
+        "Without any option the run is offline, on the sample in the package.",
         usage="simcse-hf train METHOD [recipe.yaml] [options]",
         epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [recipe.yaml] [options]",

@@ -321,7 +321,7 @@ def train_mlm(argv: Sequence[str] | None = None) -> int:
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
             A first argument that ends in .yaml or .yml is a recipe. Without `--train_file`, the run trains offline on
-            a generated sample.
+            the sample of the package.
 
     Returns:
         `int`: Exit code 0.
