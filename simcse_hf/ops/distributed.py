@@ -60,8 +60,13 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
     Returns:
         `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
     """
+    if world()[1] == 1:
+        return rows
     # Every process compares its own anchors with the rows of this one, and the backward pass adds their gradients up.
-    return rows if world()[1] == 1 else torch.cat(all_gather(rows.contiguous()))
+    gathered = torch.cat(all_gather(rows.contiguous()))
+    if gathered.requires_grad:  # torch sends parts of the gradient as they lie in memory, whatever their strides
+        gathered.register_hook(torch.Tensor.contiguous)
+    return gathered
 
 
 def differentiable_sum(value: torch.Tensor) -> torch.Tensor:

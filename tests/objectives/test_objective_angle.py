@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from datasets import Dataset
 from test_objective_cosent import cosine, pairs_of, slow_loss
 from torch import nn
 
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, make_objective
 from simcse_hf.objectives.labelled.scored_pairs import AnglE, angle_similarity
 
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [6, 7], [8, 8], [10, 11]])  # texts 0 and 8 occur twice
@@ -103,30 +102,3 @@ def test_a_batch_without_positive_pairs_has_no_in_batch_loss():
     assert losses["in_batch_loss"].item() == 0 and losses["angle_loss"] > 0
     sum(losses.values()).backward()
     assert torch.isfinite(embeddings.grad).all()
-
-
-def rows_of(scores):
-    return TrainingRows(2, 4, dataset=Dataset.from_dict({"input_ids": [[[2], [3]]] * len(scores), "score": scores}))
-
-
-def test_scores_without_a_positive_pair_are_refused_unless_the_in_batch_loss_is_off():
-    rows = rows_of([0.1, 0.9])
-    with pytest.raises(ValueError, match="positive_score = 1 or more .the highest is 0.9.*lower positive_score"):
-        AnglE(6).check(rows)
-    AnglE(6, positive_score=0.5).check(rows)
-    AnglE(6, in_batch_weight=0.0).check(rows)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"dim": 7}, "its size must be even, got 7"),
-        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"angle_temperature": -1.0}, "angle_temperature must be above 0, got -1.0"),
-        ({"cosine_weight": -1.0}, "cosine_weight must be finite and 0 or more, got -1.0"),
-        ({"in_batch_weight": math.inf}, "in_batch_weight must be finite and 0 or more, got inf"),
-    ],
-)
-def test_invalid_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        AnglE(**{"dim": 6} | options)

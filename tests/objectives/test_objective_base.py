@@ -116,11 +116,6 @@ def test_every_objective_has_a_summary_and_names_its_paper(name):
     assert all(paper in PAPERS for paper in cls.papers)
 
 
-@pytest.mark.parametrize("name", ["is_bert", "esimcse", "promptbert", "diffcse"])
-def test_objectives_that_need_the_encoder_do_not_claim_to_support_gradcache(name):
-    assert not OBJECTIVES[name].supports_gradcache
-
-
 def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache():
     batch = EncodedBatch(torch.ones(2, 2, 3))
     with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):

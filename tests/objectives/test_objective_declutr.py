@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 from conftest import CLS, MASK, SEP, flat, random_batch, tiny_config
-from process_helpers import in_processes
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
 from simcse_hf.objectives.masked_lm import mask_batch
 
@@ -76,51 +75,6 @@ def test_a_single_anchor_has_no_loss_and_no_gradient():
     loss = DeCLUTR(5)(EncodedBatch(vectors))
     loss.backward()
     assert loss.item() == 0 and vectors.grad.abs().max() == 0
-
-
-def step(vectors, anchors):
-    vectors = vectors.clone().requires_grad_()
-    loss = DeCLUTR(5, anchors=anchors).train()(EncodedBatch(vectors))
-    loss.backward()
-    return loss.detach(), vectors.grad
-
-
-def share_of(rank, processes):
-    results = [step(vectors_of(6, columns)[rank * 3 : rank * 3 + 3], anchors) for anchors, _, columns in CASES]
-    return [*results, step(vectors_of(2, 3)[rank : rank + 1], 1)]
-
-
-def test_two_processes_have_the_loss_and_gradient_of_one(tmp_path):
-    ranks = in_processes(share_of, tmp_path)
-    wholes = [step(vectors_of(6, columns), anchors) for anchors, _, columns in CASES] + [step(vectors_of(2, 3), 1)]
-    for (loss, gradient), *shares in zip(wholes, *ranks, strict=True):
-        torch.testing.assert_close(sum(share[0] for share in shares) / 2, loss)
-        # DistributedDataParallel takes the mean over the processes.
-        torch.testing.assert_close(torch.cat([share[1] for share in shares]) / 2, gradient)
-
-
-def test_unsuitable_rows_and_batches_are_refused():
-    DeCLUTR(5).check(TrainingRows(2, 8))
-    DeCLUTR(5, anchors=2).check(TrainingRows(6, 1))
-    DeCLUTR(5).check(TrainingRows(3, 1, processes=2))
-    for anchors, columns in [(1, 1), (2, 3), (2, 5)]:
-        with pytest.raises(ValueError, match=f"takes rows of {anchors} x .* rows hold {columns} texts"):
-            DeCLUTR(5, anchors=anchors).check(TrainingRows(columns, 8))
-    DeCLUTR(5, positives=2).check(TrainingRows(3, 8))
-    with pytest.raises(ValueError, match=r"an anchor and 2 positive\(s\).* rows hold 2 texts"):
-        DeCLUTR(5, positives=2).check(TrainingRows(2, 8))
-    with pytest.raises(ValueError, match="one anchor has no negatives"):
-        DeCLUTR(5).check(TrainingRows(2, 1))
-
-
-def test_invalid_options_are_refused():
-    objective = make_objective("declutr", 5, {"temperature": 0.1}, {"anchors": 2})
-    assert (objective.temperature, objective.anchors) == (0.1, 2)
-    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
-        DeCLUTR(5, temperature=0)
-    for name in ("anchors", "positives", "max_span", "min_span"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            DeCLUTR(5, **{name: 0})
 
 
 # --- the masked-LM loss of the anchors ---

@@ -5,29 +5,26 @@ import copy
 import pytest
 import torch
 from conftest import CLS, MASK, PAD, SEP, random_batch, tiny_config
-from process_helpers import in_processes
-from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.objectives import EncodedBatch, make_objective
-from simcse_hf.objectives.diffcse import DiffCSE
+from simcse_hf.objectives import EncodedBatch
 
 SPECIAL = {0, PAD, CLS, SEP, MASK}
 
 
+def masked_lm_folder(folder, tokenizer, model_type="bert", **changes):
+    """A directory with a masked-LM, clearly decided weights, and the tokenizer."""
+    torch.manual_seed(7)
+    config = tiny_config(model_type, initializer_range=0.5, **changes)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
 def generator(tmp_path, tokenizer):
-    """`generator(model_type)`: a directory with a masked-LM, clearly decided weights, and the tokenizer."""
-
-    def save(model_type="bert", name="generator", **changes):
-        torch.manual_seed(7)
-        config = tiny_config(model_type, initializer_range=0.5, **changes)
-        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        return str(tmp_path / name)
-
-    return save
+    return lambda **changes: masked_lm_folder(tmp_path / "generator", tokenizer, **changes)
 
 
 def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, projector=False, **settings):
@@ -132,12 +129,6 @@ def test_the_projector_is_the_authors_and_used_in_training_only(generator):
     assert model.objective.eval().prepare(EncodedBatch(vectors, batch, model)).embeddings is vectors
 
 
-def test_the_authors_learning_rate_and_epochs_are_the_defaults():
-    defaults = DiffCSE.defaults
-    assert (defaults["learning_rate"], defaults["num_train_epochs"]) == (7e-6, 2)
-    assert defaults["pooler_type"] == "cls_before_pooler"
-
-
 def test_the_contrastive_part_is_simcse(generator):
     model, batch = model_of(generator()), random_batch(4, 3)
     plain = copy.deepcopy(model)
@@ -221,57 +212,9 @@ def test_a_saved_run_continues_as_if_never_interrupted(generator, tmp_path):
     assert not info["unexpected_keys"] and not info["missing_keys"]
 
 
-def steps(model, data, draws):
-    found = []
-    for batch, seed in zip(data, draws, strict=True):
-        torch.manual_seed(seed)
-        model.zero_grad()
-        output = model(**batch)
-        output.loss.backward()
-        inner = getattr(model, "module", model)
-        gradients = {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
-        found.append((output.loss.item(), gradients))
-    return found
-
-
 def masking_every_word(model):
     model.objective._mask = lambda ids: torch.where(ids > MASK, MASK, ids)
     return model
-
-
-class Share:
-    """Run a training step in one process. Every word is masked, because masks differ between processes."""
-
-    def __init__(self, generator):
-        self.generator = generator
-
-    def __call__(self, rank, processes):
-        model = masking_every_word(model_of(self.generator, projector=True))
-        mine = {name: x[2 * rank : 2 * rank + 2] for name, x in random_batch(4, 2, length=8).items()}
-        return steps(DistributedDataParallel(model), [mine], [rank])
-
-
-def test_two_processes_equal_one(generator, tmp_path):
-    source = generator()
-    model = masking_every_word(model_of(source, projector=True))
-    whole = steps(model, [random_batch(4, 2, length=8)], [0])
-    folder = tmp_path / "processes"
-    folder.mkdir()
-    shares = in_processes(Share(source), folder)
-    for step, (loss, gradients) in enumerate(whole):
-        assert sum(share[step][0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
-        for share in shares:
-            assert share[step][1].keys() == gradients.keys()
-            for name, gradient in gradients.items():
-                torch.testing.assert_close(share[step][1][name], gradient, rtol=1e-7, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "options, named", [({"mask_ratio": 0.0}, "mask_ratio"), ({"replaced_weight": 0.0}, "replaced_weight")]
-)
-def test_options_out_of_range_are_refused(options, named):
-    with pytest.raises(ValueError, match=named):
-        make_objective("diffcse", 8, {}, options)
 
 
 def test_an_unsuitable_generator_is_refused(generator, tmp_path, tokenizer):

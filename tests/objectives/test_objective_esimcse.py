@@ -6,12 +6,8 @@ import math
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
-from datasets import Dataset
-from process_helpers import in_processes
-from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.objectives import TrainingRows, make_objective
 
 
 def model_of(queue_size=7, momentum=0.9, dropout=0.0, model_type="bert", **settings):
@@ -169,39 +165,6 @@ def test_the_momentum_encoder_of_half_precision_weights_is_in_float32():
     model(**batches(1)[0]).loss.backward()
     moved = copied.weight - before
     torch.testing.assert_close(moved, torch.full_like(moved, 0.000125), rtol=0.1, atol=0)
-
-
-def one_process(rank, processes):
-    data = [{name: x[2 * rank : 2 * rank + 2] for name, x in batch.items()} for batch in batches()]
-    return train(DistributedDataParallel(model_of()), data)
-
-
-def test_two_processes_equal_one(tmp_path):
-    whole, shares = train(model_of(), batches()), in_processes(one_process, tmp_path)
-    for step, (loss, gradients, queue) in enumerate(whole):
-        assert sum(share[step][0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
-        for share in shares:
-            torch.testing.assert_close(share[step][2], queue, rtol=1e-9, atol=1e-12)
-            assert share[step][1].keys() == gradients.keys()
-            for name, gradient in gradients.items():
-                torch.testing.assert_close(share[step][1][name], gradient, rtol=1e-7, atol=1e-10)
-
-
-@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"queue_size": 0}, {"queue_size": 2.5}])
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        make_objective("esimcse", 8, {}, options)
-
-
-def test_unsuitable_rows_and_batches_are_refused():
-    objective = make_objective("esimcse", 8, {}, {"queue_size": 31})
-    objective.check(TrainingRows(1, 31))
-    with pytest.raises(ValueError, match="queue_size to 32 or more.* 80"):
-        objective.check(TrainingRows(1, 16, processes=2))
-    with pytest.raises(ValueError, match="per_device_train_batch_size"):
-        objective.check(TrainingRows(1, 1))
-    with pytest.raises(ValueError, match="relations"):
-        objective.check(TrainingRows(2, 4, dataset=Dataset.from_dict({"input_ids": [[[1]]], "relations": [[0]]})))
 
 
 def test_a_loss_without_negatives_is_zero_and_finite():

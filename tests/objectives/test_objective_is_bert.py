@@ -5,12 +5,10 @@ import math
 import pytest
 import torch
 from conftest import random_batch, tiny_config
-from datasets import Dataset
-from process_helpers import Encoded, assert_same, in_processes, train_share
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, make_objective
 from simcse_hf.objectives.is_bert import ISBERT
 from simcse_hf.publishing import write_card
 
@@ -73,16 +71,6 @@ def objective_of(dim):
     return make_objective("is_bert", dim, {}, {}).double()
 
 
-def parts():
-    torch.manual_seed(0)
-    mask = mask_of([5, 2, 1, 4, 4, 3], 6)  # 8 tokens for the first of two processes, 11 for the second
-    return Encoded(objective_of(8)), (torch.randn(6, 1, 6, 6, dtype=torch.float64), mask[:, None])
-
-
-def one_process(rank, processes):
-    return train_share(*parts(), rank, processes)
-
-
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("dim", [3, 8])
 def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
@@ -132,10 +120,6 @@ def test_only_column_0_is_read():
     assert objective(two).item() == objective(one).item()
 
 
-def test_two_processes_equal_one(tmp_path):
-    assert_same(in_processes(one_process, tmp_path), *parts())
-
-
 def test_a_constant_score_has_a_loss_of_two_log_two():
     objective, lengths = objective_of(4), [3, 2]
     vectors, states = drawn(lengths, 4)
@@ -155,27 +139,6 @@ def test_extreme_values_stay_finite():
 def test_an_evaluation_batch_may_hold_a_single_row():
     objective = objective_of(4).eval()
     assert objective(embedded(*drawn([3], 4), [3])).isfinite()
-
-
-def test_half_precision_is_scored_in_float32():
-    objective, lengths = make_objective("is_bert", 8, {}, {}), [4, 2, 3]
-    vectors, states = drawn(lengths, 8)
-    expected = reference(objective.double(), vectors, states, lengths).item()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = objective.float()(embedded(vectors.bfloat16(), states.bfloat16(), lengths))
-    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(expected, rel=0.02)
-
-
-def test_unsuitable_rows_and_batches_are_refused():
-    objective = make_objective("is_bert", 4, {}, {})
-    objective.check(TrainingRows(1, 2))
-    objective.check(TrainingRows(1, 1, processes=2))
-    with pytest.raises(ValueError, match="rows of 2 sentences.*give one text column"):
-        objective.check(TrainingRows(2, 8))
-    with pytest.raises(ValueError, match="give one text column"):
-        objective.check(TrainingRows(1, 8, dataset=Dataset.from_dict({"input_ids": [[1]], "relations": [[]]})))
-    with pytest.raises(ValueError, match="per_device_train_batch_size to at least 2"):
-        objective.check(TrainingRows(1, 1))
 
 
 # --- the paper's embedding: the mean of the local features ---

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
-from process_helpers import Encoded, assert_same, in_processes, train_share
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
 from simcse_hf.objectives.matryoshka import Matryoshka
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
@@ -115,39 +114,9 @@ def test_the_full_width_alone_is_the_plain_objective():
     assert wide[0][0]["loss_32"].item() == pytest.approx(loss.item(), rel=1e-12)
 
 
-def parts():
-    torch.manual_seed(0)
-    return Encoded(Matryoshka("simcse", 8, [2, 5], {}, {})), (torch.randn(6, 3, 6, dtype=torch.float64),)
-
-
-def one_process(rank, processes):
-    return train_share(*parts(), rank, processes)
-
-
-def test_two_processes_give_the_gradient_of_one(tmp_path):
-    assert_same(in_processes(one_process, tmp_path), *parts())
-
-
 def test_widths_are_sorted_and_the_full_size_is_added():
     assert Matryoshka("simcse", 768, [64, 256], {}, {}).dims == [768, 256, 64]
     assert Matryoshka("simcse", 768, [64, 768], {}, {}).dims == [768, 64]
-
-
-@pytest.mark.parametrize(
-    "dims, named",
-    [([0], "0"), ([769], "769"), ([64.0], "64.0"), (["64"], "'64'"), ([True], "True"), ([8, 8], "twice")],
-)
-def test_an_invalid_width_is_refused_by_name(dims, named):
-    with pytest.raises(ValueError, match=f"matryoshka_dims.*{named}"):
-        Matryoshka("simcse", 768, dims, {}, {})
-
-
-def test_the_training_data_is_checked_by_the_wrapped_objective():
-    objective = Matryoshka("esimcse", 8, [4], {}, {"queue_size": 8})
-    with pytest.raises(ValueError, match="queue_size"):
-        objective.check(TrainingRows(1, 9))
-    with pytest.raises(ValueError, match="per_device_train_batch_size"):
-        Matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1))
 
 
 def test_the_setting_matryoshka_dims_trains_with_one_loss_per_width(tmp_path):

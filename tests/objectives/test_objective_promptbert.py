@@ -6,8 +6,6 @@ import pytest
 import torch
 from conftest import CLS, MASK, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from process_helpers import in_processes
-from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.collator import ContrastiveCollator
@@ -119,32 +117,6 @@ def test_evaluation_uses_neither_denoising_nor_the_head(tokenizer):
     plain = model_of(tokenizer, options={})
     assert plain(**batch).loss.item() != pytest.approx(model(**batch).loss.item())
     assert plain.eval()(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
-
-
-class Share:
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-
-    def __call__(self, rank, processes):
-        batch = {name: x[3 * rank : 3 * rank + 3] for name, x in batch_of(self.tokenizer).items()}
-        return step(DistributedDataParallel(model_of(self.tokenizer)), batch)
-
-
-def step(model, batch):
-    loss = model(**batch).loss
-    loss.backward()
-    inner = getattr(model, "module", model)
-    return loss.item(), {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
-
-
-def test_two_processes_equal_one(tokenizer, tmp_path):
-    loss, gradients = step(model_of(tokenizer), batch_of(tokenizer))
-    shares = in_processes(Share(tokenizer), tmp_path)
-    assert sum(share[0] for share in shares) / 2 == pytest.approx(loss, rel=1e-9)
-    for share in shares:
-        assert share[1].keys() == gradients.keys()
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(share[1][name], gradient, rtol=1e-7, atol=1e-10)
 
 
 # --- templates ---

@@ -5,7 +5,6 @@ import torch
 
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.objectives.dimension_contrastive import BarlowTwins
-from simcse_hf.objectives.labelled.nli import Softmax
 from simcse_hf.objectives.promptbert import PromptBERT
 
 EDGES = {"template_edges": [[2, 3], [3, 2]]}
@@ -57,12 +56,3 @@ def test_the_head_of_promptbert_starts_as_berts_layers_do_and_only_where_embeddi
     assert dense.weight.std().item() == pytest.approx(0.02, rel=0.1) and not dense.bias.any()
     assert PromptBERT(64, **EDGES, head=False).head is None
     assert PromptBERT(64, **EDGES, denoising="transform").head is None
-
-
-@pytest.mark.parametrize("setting", ["max_positives", "max_negatives"])
-def test_the_limits_of_augmented_pairs_are_kept_and_checked(setting):
-    assert getattr(Softmax(8, augment=True, **{setting: 3}), setting) == 3
-    with pytest.raises(ValueError, match=f"^{setting} must be an integer above 0, or unset for all, got 0"):
-        Softmax(8, augment=True, **{setting: 0})
-    with pytest.raises(ValueError, match="^augment must be true or false, got 'yes'"):
-        Softmax(8, augment="yes", **{setting: 3})

@@ -4,10 +4,8 @@ import math
 
 import pytest
 import torch
-from datasets import Dataset
-from relation_helpers import ROWS, embedded, training_rows
+from relation_helpers import ROWS, embedded
 
-from simcse_hf.objectives import TrainingRows
 from simcse_hf.objectives.labelled.nli import Softmax
 
 
@@ -71,15 +69,6 @@ def test_the_relation_of_a_pair_can_be_learned():
     assert objective(batch).item() < 0.05
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_embeddings_are_classified_in_float32(dtype):
-    batch, objective = embedded(ROWS["ragged"], 4, dtype), Softmax(4)
-    exact = slow_loss(objective.double(), ROWS["ragged"], batch.embeddings.double()).item()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = objective.float()(batch)
-    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(exact, abs=1e-5)
-
-
 def test_a_half_precision_classifier_accepts_float32_embeddings():
     loss = Softmax(4).bfloat16()(embedded(ROWS["ragged"], 4, torch.float32))
     assert loss.dtype == torch.float32 and loss.isfinite()
@@ -92,30 +81,6 @@ def test_a_batch_without_hypotheses_is_zero_and_reaches_every_parameter():
     loss = objective(batch)
     loss.backward()
     assert loss.item() == 0 and all((p.grad == 0).all() for p in objective.parameters())
-
-
-def test_rows_are_checked_before_training():
-    objective = Softmax(4)
-    objective.check(training_rows([[0, 2], [1]], batch_size=1))
-    message = r"softmax.* need a column `relations`.*build_nli_groups makes them.*SNLI"
-    for dataset in (None, Dataset.from_dict({"input_ids": [[[1], [2]]]})):
-        with pytest.raises(ValueError, match=message):
-            objective.check(TrainingRows(2, 4, dataset=dataset))
-    with pytest.raises(ValueError, match=r"training row 2 has the relations \[1, 3\]"):
-        objective.check(training_rows([[0, 2], [1, 3]]))
-    with pytest.raises(ValueError, match=r"training row 1 has the relations \[-100\]"):
-        objective.check(training_rows([[-100]]))
-    with pytest.raises(ValueError, match=r"training row 2 has 3 texts and 1 relation\(s\)"):
-        objective.check(training_rows([[0, 2], [1]], sentences=[3, 3]))
-    with pytest.raises(ValueError, match=r"training row 1 has 1 texts and 0 relation\(s\)"):
-        objective.check(training_rows([[], [1]]))
-
-
-def test_errors_count_rows_after_a_selection():
-    rows = training_rows([[0], [1, 7], [2]])
-    rows.dataset = rows.dataset.select([2, 1])
-    with pytest.raises(ValueError, match=r"training row 2 has the relations \[1, 7\]"):
-        Softmax(4).check(rows)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -131,20 +96,6 @@ def test_one_layer_is_the_softmax_of_sbert(name):
             scores = (matrix @ torch.cat([u, v, (u - v).abs()])).exp()
             losses.append(-torch.log(scores[label] / scores.sum()))
     assert objective(batch).item() == pytest.approx((sum(losses) / len(losses)).item(), rel=1e-12)
-
-
-def test_a_wrong_number_of_layers_is_refused():
-    for layers in (0, 3, 1.5):
-        with pytest.raises(ValueError, match=f"layers must be 1 or 2, got {layers}"):
-            Softmax(4, layers=layers)
-    with pytest.raises(ValueError, match="hidden_dim is the width between two layers"):
-        Softmax(4, hidden_dim=8, layers=1)
-
-
-@pytest.mark.parametrize("hidden_dim", [0, -1, 2.5])
-def test_an_invalid_hidden_width_is_refused(hidden_dim):
-    with pytest.raises(ValueError, match=f"hidden_dim must be an integer above 0, got {hidden_dim}"):
-        Softmax(4, hidden_dim)
 
 
 def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
@@ -163,9 +114,3 @@ def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
     plain = slow_loss(objective, rows, batch.embeddings).item()
     assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
     assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)
-
-
-def test_limits_without_augmentation_are_refused():
-    with pytest.raises(ValueError, match="set augment to true"):
-        Softmax(4, max_positives=3)
-    assert Softmax(4, augment=True, max_positives=3, max_negatives=3).needs_text_ids

@@ -1,20 +1,15 @@
 """TSDAE: a decoder, which is the encoder with cross-attention, reconstructs a sentence from one embedding."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
-from process_helpers import in_processes
 from safetensors.torch import load_file
-from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.objectives import TrainingRows
-from simcse_hf.objectives.tsdae import TSDAE
 from simcse_hf.training.checks import check_sharding
 
 DECODERS = ["bert", "roberta", "xlm-roberta", "electra"]
@@ -230,19 +225,6 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
         model_of(**settings)
 
 
-@pytest.mark.parametrize(
-    "rows, message",
-    [
-        (TrainingRows(3, 4), "rows with 3 sentences, but objective 'tsdae' reconstructs single sentences"),
-        (TrainingRows(2, 4, dataset=SimpleNamespace(both=True, column_names=[])), "unset view_both"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(rows, message):
-    TSDAE(8).check(TrainingRows(2, 1))
-    with pytest.raises(ValueError, match=message):
-        TSDAE(8).check(rows)
-
-
 def trainer_of(tmp_path, tokenizer, **arguments):
     args = SimCSETrainingArguments(
         str(tmp_path / "run"), use_cpu=True, report_to="none", per_device_train_batch_size=4, **arguments
@@ -283,25 +265,3 @@ def test_small_batches_are_not_warned_about(tmp_path, tokenizer, caplog):
 
 
 # --- several processes ---
-
-
-def step(model, batch):
-    model(**batch).loss.backward()
-    inner = getattr(model, "module", model)
-    return {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
-
-
-def share(rank, processes):
-    """Run a training step in one process, with half of the rows."""
-    return step(DistributedDataParallel(model_of()), {n: x[2 * rank :][:2] for n, x in random_batch(4, 2).items()})
-
-
-def test_two_processes_equal_one(tmp_path):
-    """The sentences differ in length, so a mean over each process's own tokens would differ."""
-    whole = step(model_of(), random_batch(4, 2))
-    lengths = random_batch(4, 2)["attention_mask"][:, 0].sum(1)
-    assert lengths[:2].sum() != lengths[2:].sum()
-    for gradients in in_processes(share, tmp_path):
-        assert gradients.keys() == whole.keys()
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, whole[name], rtol=1e-7, atol=1e-12)

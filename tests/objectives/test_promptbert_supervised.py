@@ -16,10 +16,8 @@ from simcse_hf.data.templates import template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
-from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
-from simcse_hf.training.gradcache import CachedBatch
 
 TEMPLATE = ["the {text} , [MASK] ."]
 OPTIONS = {"pooler_type": "mask", "templates": TEMPLATE, "objective": "promptbert"}
@@ -110,19 +108,6 @@ def test_only_the_text_changes_a_denoised_embedding_in_any_encoder(tokenizer, mo
         together = encode_token_ids(model, ids, tokenizer.pad_token_id)
         alone = torch.cat([encode_token_ids(model, [row], tokenizer.pad_token_id) for row in ids])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
-
-
-def test_gradcache_gives_the_gradient_of_the_whole_batch(tokenizer):
-    model, batch = model_of(tokenizer).train(), batch_of(tokenizer)
-    assert model.objective.supports_gradcache and not PromptBERT(8, template_edges=[[2, 4]]).supports_gradcache
-    model(**batch).loss.backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    cached = CachedBatch(model, batch, 2)
-    cached.output.loss.backward()
-    cached.backward()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-8, atol=1e-11)
 
 
 # --- from a checkpoint with a masked-LM head to a saved model ---
