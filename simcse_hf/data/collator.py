@@ -10,8 +10,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 ABSENT = -100  # the relation of a hypothesis that a row does not have
-#: Numbers of a row that become a tensor of shape `(batch,)`, where rows have them.
-_NUMBERS = ("view_seed",)
 
 
 def pad(
@@ -76,13 +74,13 @@ class ContrastiveCollator:
         Args:
             rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
                 row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
-                differ between rows. `view_seed` is the seed of a view that is made on the device, `row` the number of
-                the row, `mining` that of the mining which chose its hard negatives, and `score` the score of a pair.
+                differ between rows. `view_seed` is the seed of a view that is made on the device, and `score` the
+                score of a pair.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
-            `(batch, num_sentences - 1)` with -100 for these, `view_seed`, `row` and `mining` of shape `(batch,)`,
+            `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
             `text_ids` of shape `(batch, num_sentences)`, `scores`, floats of shape `(batch,)`, and `lengths`, an array
             of shape `(batch, num_sentences)` that stays on the host.
 
@@ -95,21 +93,17 @@ class ContrastiveCollator:
         has_relations = "relations" in rows[0]
         if len(counts) != 1 and not has_relations:
             raise ValueError(
-                f"the rows of a batch hold different numbers of sentences: {sorted(counts)}. Give every row the same "
-                "number of columns."
+                f"the rows of a batch hold different numbers of sentences, {sorted(counts)}: make them equal."
             )
         if counts == {1}:
             sentences = [row * self.repeat for row in sentences]
         longest, width = max(len(ids) for row in sentences for ids in row), max(map(len, sentences))
         if self.pad_to is not None and longest > self.pad_to:
             raise ValueError(
-                f"a text has {longest} tokens, but pad_to is {self.pad_to}. Tokenise with max_seq_length="
-                f"{self.pad_to} or raise pad_to."
+                f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length or raise it."
             )
         if self.tokenizer.pad_token_id is None:
-            raise ValueError(
-                "the tokenizer has no padding token. Set one, such as tokenizer.pad_token = tokenizer.eos_token."
-            )
+            raise ValueError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
         complete = [row + [[]] * (width - len(row)) for row in sentences]
         padded = pad(list(chain.from_iterable(complete)), self.tokenizer.pad_token_id, self.pad_to)
         ids, mask = (tensor.unflatten(0, (len(rows), width)) for tensor in padded)
@@ -118,9 +112,8 @@ class ContrastiveCollator:
             batch["relations"] = torch.tensor(
                 [list(row["relations"]) + [ABSENT] * (width - 1 - len(row["relations"])) for row in rows]
             )
-        for name in _NUMBERS:
-            if name in rows[0]:
-                batch[name] = torch.tensor([row[name] for row in rows])
+        if "view_seed" in rows[0]:
+            batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         if self.add_scores:
             batch["scores"] = torch.tensor([float(row["score"]) for row in rows])
         if self.add_lengths:
@@ -133,15 +126,10 @@ class ContrastiveCollator:
 
 def row_token_ids(row: Mapping[str, Any]) -> list[list[int]]:
     """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
-    if "input_ids" not in row:
-        raise ValueError(
-            f"a row has the keys {', '.join(row)} but no input_ids. Tokenise the dataset first, or give it to "
-            "SimCSETrainer, which does so."
-        )
-    sentences = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row["input_ids"]]
+    sentences = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row.get("input_ids", ())]
     if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
         raise ValueError(
             "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, 102]]; "
-            f"got {row['input_ids']!r:.80}. Wrap the ids of a single sentence in a list."
+            f"got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenise first, or train with SimCSETrainer."
         )
     return [list(ids) for ids in sentences]

@@ -89,35 +89,24 @@ def build_nli_triplets(
     skipped: Counter[str] = Counter()
     premises = _read_premises(source, skipped)
     generator = random.Random(seed)
-    pools = [[label] for label in negatives]
-    if hard_negatives_per_pair % len(negatives):
-        pools = [list(negatives)]
+    shared = hard_negatives_per_pair % len(negatives) > 0
+    pools = [list(negatives)] if shared else [[label] for label in negatives]
     per_pool = hard_negatives_per_pair // len(pools)
     rows = []
     for premise in premises:
         candidates = [premise.labelled(labels) for labels in pools]
         for positive in premise.labelled(positives):
             if any(len(pool) < per_pool for pool in candidates):
-                skipped[
-                    f"{' or '.join(positives)} pairs with fewer than {hard_negatives_per_pair} hard negative(s)"
-                ] += 1
+                skipped[f"pairs with fewer than {hard_negatives_per_pair} hard negative(s)"] += 1
                 continue
             drawn = [negative for pool in candidates for negative in generator.sample(pool, per_pool)]
             rows.append([premise.text, positive, *drawn])
-    left_out = _describe_skipped(skipped)
-    logger.info(f"Built {len(rows)} rows from {len(premises)} premises; left out: {left_out}.")
-    if not rows:
-        raise ValueError(
-            f"{_describe_source(source)}: no triplet could be built from {len(premises)} premise(s); left out: "
-            f"{left_out}."
-        )
+    _report(source, len(rows), len(premises), skipped)
     if max_rows is not None and len(rows) > max_rows:
         rows = [rows[index] for index in sorted(generator.sample(range(len(rows)), max_rows))]
-    columns = ["sent0", "sent1", *_negative_columns(hard_negatives_per_pair)]
-    return Dataset.from_dict(
-        dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)),
-        features=Features({column: Value("string") for column in columns}),
-    )
+    numbers = [""] if hard_negatives_per_pair == 1 else [f"_{index + 1}" for index in range(hard_negatives_per_pair)]
+    columns = ["sent0", "sent1", *(f"hard_neg{number}" for number in numbers)]
+    return Dataset.from_dict(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 def build_nli_groups(
@@ -169,12 +158,7 @@ def build_nli_groups(
             rows = [sorted(labelled, key=lambda pair: pair[1] != 0)] if labelled else []
         texts += [[premise.text, *(text for text, _ in row)] for row in rows]
         relations += [[relation for _, relation in row] for row in rows]
-    left_out = _describe_skipped(skipped)
-    if not texts:
-        raise ValueError(
-            f"{_describe_source(source)}: no row could be built from {len(premises)} premise(s); left out: {left_out}."
-        )
-    logger.info(f"Built {len(texts)} rows from {len(premises)} premises; left out: {left_out}.")
+    _report(source, len(texts), len(premises), skipped)
     return Dataset.from_dict(
         {"texts": texts, "relations": relations},
         features=Features({"texts": List(Value("string")), "relations": List(Value("int64"))}),
@@ -184,57 +168,32 @@ def build_nli_groups(
 def _check_arguments(
     hard_negatives_per_pair: int, negatives: Sequence[str], positives: Sequence[str], max_rows: int | None
 ) -> None:
-    if hard_negatives_per_pair < 0:
-        raise ValueError(f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.")
     for name, labels in (("negatives", negatives), ("positives", positives)):
         if isinstance(labels, str) or not labels or len(set(labels)) < len(labels) or not set(labels) <= set(LABELS):
             raise ValueError(f"{name} must list distinct labels of {', '.join(LABELS)}, got {labels!r}.")
+    for name, number, least in (("hard_negatives_per_pair", hard_negatives_per_pair, 0), ("max_rows", max_rows, 1)):
+        if number is not None and number < least:
+            raise ValueError(f"{name} must be {least} or more, got {number}.")
     if hard_negatives_per_pair and set(negatives) & set(positives):
         raise ValueError(
             f"negatives {list(negatives)} and positives {list(positives)} share a label: name different labels, or "
             "set hard_negatives_per_pair to 0."
         )
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be 1 or more, got {max_rows}.")
+
+
+def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
+    """Log how many rows were built and what was left out, or raise a `ValueError` if there are none."""
+    left_out = ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
+    if not rows:
+        name = source if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
+        raise ValueError(f"{name}: no row could be built from {premises} premise(s); left out: {left_out}.")
+    logger.info(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
 
 
 def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
-    """Read labelled pairs and collect the hypotheses of each premise.
-
-    Args:
-        source (`str`, `Path`, `Dataset` or `Iterable`): See [`build_nli_triplets`].
-        skipped (`Counter[str]`): Receives the number of pairs that are left out, by description.
-
-    Returns:
-        `list[Premise]`: The premises, in the order in which they were first seen.
-
-    Raises:
-        ValueError: If the source is not valid, see [`build_nli_triplets`].
-    """
-    premises = _group(_pairs(source), skipped)
-    skipped["hypotheses with two labels"] += sum(
-        len(labels) > 1 for premise in premises for labels in premise.hypotheses.values()
-    )
-    return premises
-
-
-def _describe_source(source: Any) -> str:
-    """Name a source of pairs for a message: a path as it is, and anything else by its type."""
-    return str(source) if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
-
-
-def _describe_skipped(skipped: Counter[str]) -> str:
-    """Describe what was left out, for a message."""
-    return ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
-
-
-def _negative_columns(count: int) -> list[str]:
-    return ["hard_neg"] if count == 1 else [f"hard_neg_{index}" for index in range(1, count + 1)]
-
-
-def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) -> list[Premise]:
+    """Read labelled pairs, collect the hypotheses of each premise, and count what is left out."""
     premises: dict[str, Premise] = {}
-    for where, premise, hypothesis, label in pairs:
+    for where, premise, hypothesis, label in _pairs(source):
         name = str(label if label is not None else "").strip().lower()
         if name in _NO_LABEL:
             skipped["pairs without a label"] += 1
@@ -250,6 +209,8 @@ def _group(pairs: Iterable[tuple[str, Any, Any, Any]], skipped: Counter[str]) ->
         key = re.sub(r"\W+", " ", premise.casefold()).strip() or premise
         hypotheses = premises.setdefault(key, Premise(premise)).hypotheses
         hypotheses.setdefault(hypothesis, set()).add(_LABEL[name])
+    labels_of = (labels for premise in premises.values() for labels in premise.hypotheses.values())
+    skipped["hypotheses with two labels"] += sum(len(labels) > 1 for labels in labels_of)
     return list(premises.values())
 
 

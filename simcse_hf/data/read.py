@@ -184,16 +184,15 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         raise ValueError(f"{path}: the file is empty.")
     extension = suffix[1].lower()
     if extension == "txt":
-        return Table(str(path), ["text"], lambda _: _text_rows(path), "txt")
+
+        def rows(_: Sequence[str]) -> Iterator[Row]:
+            lines = ((number, line) for number, line in decoded_lines(path) if line.strip())
+            return ((number, (line.removesuffix("\n").removesuffix("\r"),)) for number, line in lines)
+
+        return Table(str(path), ["text"], rows, "txt")
     if extension in ("csv", "tsv"):
         return _open_csv(path, "\t" if extension == "tsv" else ",")
     return _open_parquet(path) if extension == "parquet" else _open_json(path)
-
-
-def _text_rows(path: Path) -> Iterator[Row]:
-    for number, line in decoded_lines(path):
-        if line.strip():
-            yield number, (line.removesuffix("\n").removesuffix("\r"),)
 
 
 def _open_csv(path: Path, delimiter: str) -> Table:
@@ -369,23 +368,7 @@ def text_column(path: str | os.PathLike[str], column: str | None = None) -> tupl
 
 
 def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a file one by one.
-
-    Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
-    aligned with the rows of the table.
-
-    Args:
-        path (`str | os.PathLike`): The file; see [`open_table`].
-        column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
-            `sentence`.
-
-    Yields:
-        `tuple[int, str]`: The line or row number, from 1, and the text.
-
-    Raises:
-        ValueError: If the file cannot be read, its column is unclear, or a cell holds no text. The message names the
-            line or row.
-    """
+    """Yield the line or row number, from 1, and the text of every row of a file; see [`stream_rows`]."""
     for number, (text,) in stream_rows(path, column):
         yield number, text
 
@@ -393,11 +376,15 @@ def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Ite
 def stream_rows(
     path: str | os.PathLike[str], column: str | None = None, keep: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of a file with the cells of other columns, as [`stream_texts`] yields the texts alone.
+    """Yield the texts of a file one by one, with the cells of other columns.
+
+    Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
+    aligned with the rows of the table.
 
     Args:
-        path (`str | os.PathLike`): The file.
-        column (`str`, *optional*): The column of texts.
+        path (`str | os.PathLike`): The file; see [`open_table`].
+        column (`str`, *optional*): The column of texts. Defaults to the only one, or to the one named `sent0`, `text`
+            or `sentence`.
         keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
             missing value is an empty text.
 
@@ -405,7 +392,8 @@ def stream_rows(
         `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
 
     Raises:
-        ValueError: As for [`stream_texts`], or if a column to keep is not there.
+        ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
+            line or row.
     """
     table, column = text_column(path, column)
     others = [name for name in table.columns if name != column]
@@ -504,7 +492,7 @@ def load_text_dataset(
         else [_open_records(memory, lambda: enumerate(items, 1), "memory", "row")]
     )
     cleaners = table_cleaners(tables, columns, expected_columns)
-    rows = (r for table, c in zip(tables, cleaners, strict=True) for r in c.clean_all(table.rows(c.columns)))
+    rows = (row for t, c in zip(tables, cleaners, strict=True) for row in c.clean_all(t.rows(c.columns)))
     batches = _arrow_batches(islice(rows, max_rows), cleaners[0].width)
     if paths:
         key = Hasher.hash(

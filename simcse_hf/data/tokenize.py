@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -15,7 +14,7 @@ from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
 
-_SHOWN_ROWS, _SCANNED_ROWS = 5, 1000
+_SHOWN_ROWS = 5
 _LAYOUT = 2  # a part of the cache key: increase it when the columns change
 
 
@@ -53,15 +52,13 @@ def tokenize_dataset(
         row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates),
         batched=True,
         num_proc=num_proc,
-        remove_columns=["texts"]
-        if "texts" in dataset.column_names
-        else [name for name in dataset.column_names if name != SCORE],
+        remove_columns=[name for name in dataset.column_names if name not in (SCORE, "relations")],
         new_fingerprint=_fingerprint(dataset, tokenizer, max_seq_length, templates),
         desc="Tokenising",
     )
     plan = _plan(dataset.column_names, tokenizer, templates)
     full_lengths = [t.full_length(tokenizer, max_seq_length) if t else max_seq_length for _, t in plan]
-    _warn_of_truncation(tokenized, max_seq_length, full_lengths)
+    _warn_of_truncation(tokenized, max_seq_length, min(full_lengths))
     return tokenized
 
 
@@ -146,35 +143,16 @@ def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options
     return tokenizer(texts, return_attention_mask=False, **options)["input_ids"]
 
 
-def _warn_of_truncation(tokenized: Dataset, max_seq_length: int, full_lengths: Sequence[int]) -> None:
-    """Log how many texts have the length of a text that was cut.
-
-    Args:
-        tokenized (`datasets.Dataset`): The tokenised rows.
-        max_seq_length (`int`): The most tokens of a text.
-        full_lengths (`Sequence[int]`): That length for each sentence of a row, with the tokens of its template.
-            Rows with relations have any number of sentences, but no templates, so the same number throughout.
-    """
-    if tokenized.with_format("numpy")["length"][:].max() < min(full_lengths):
-        return
-    column = tokenized.select_columns("input_ids").with_format("arrow")
-    num_texts = 0
-    full_texts: list[np.ndarray] = []  # the row of each
-    for number, batch in enumerate(column.iter(_SCANNED_ROWS)):
-        sentences = batch["input_ids"].combine_chunks()
-        lengths = pc.list_value_length(sentences.flatten()).to_numpy(zero_copy_only=False)
-        rows = pc.list_parent_indices(sentences).to_numpy(zero_copy_only=False)
-        num_texts += len(lengths)
-        full_texts.append(number * _SCANNED_ROWS + rows[lengths == np.resize(full_lengths, len(lengths))])
-    full_rows = np.unique(np.concatenate(full_texts)) + 1
-    if not len(full_rows):
-        return
-    dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
-    logger.warning(
-        f"{sum(map(len, full_texts))} of {num_texts} texts fill max_seq_length = {max_seq_length} tokens, so their "
-        f"ends may be cut (rows {', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these "
-        "texts matter."
-    )
+def _warn_of_truncation(tokenized: Dataset, max_seq_length: int, full_length: int) -> None:
+    """Log how many rows have a text of the length of one that was cut, with the tokens of its template."""
+    full_rows = np.flatnonzero(tokenized.with_format("numpy")["length"][:] >= full_length) + 1
+    if len(full_rows):
+        dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
+        logger.warning(
+            f"{len(full_rows)} of {len(tokenized)} rows hold a text that fills max_seq_length = {max_seq_length} "
+            f"tokens, so its end may be cut (rows {', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise "
+            "max_seq_length if these texts matter."
+        )
 
 
 def _fingerprint(
