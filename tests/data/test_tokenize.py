@@ -39,40 +39,24 @@ def test_sentences_stand_in_the_order_of_the_columns(tokenizer):
     assert tokenize_dataset(data, tokenizer, 32)["input_ids"][1] == [ids_of("a dog"), ids_of("dog")]
 
 
-def test_warns_of_truncated_texts_with_their_number(tokenizer, caplog):
+@pytest.mark.parametrize(
+    ("columns", "max_length", "templates", "message"),
+    [
+        (TRIPLETS, 6, (), "1 of 3 rows hold a text that fills max_seq_length = 6 tokens, so its end may be cut"),
+        ({"sent0": ["a cat sat on the mat", "dog"] * 1200}, 5, (), "1200 of 2400 rows"),
+        ({"sent0": ["a cat sat on the mat", "dog", "a cat sat", "a dog"]}, 3, ['the "{text}" sat on [MASK] .'] * 2,
+         "2 of 4 rows hold a text that fills max_seq_length = 3 tokens, so its end may be cut (rows 1, 3)"),
+        (TRIPLETS, 32, (), None),
+    ],
+)  # fmt: skip
+def test_rows_with_truncated_texts_are_counted(columns, max_length, templates, message, tokenizer, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
-        tokenized = tokenize_dataset(Dataset.from_dict(TRIPLETS), tokenizer, 6)
-    assert tokenized["input_ids"][2][0] == [*ids_of("a cat sat on")[:-1], SEP]
-    assert max(len(ids) for row in tokenized["input_ids"] for ids in row) == 6
-    assert [m for m in caplog.messages if m.startswith("1 of 9 texts fill max_seq_length = 6 tokens")]
-
-
-def test_the_tokens_of_a_template_do_not_count_as_those_of_the_text(tokenizer, caplog):
-    templates = ['the "{text}" sat on [MASK] .', "{text} [MASK]"]
-    data = Dataset.from_dict({"sent0": ["a cat sat on the mat", "dog", "a cat sat", "a dog"]})
-    with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
-        tokenize_dataset(data, tokenizer, 3, templates=templates)
-    message = "4 of 8 texts fill max_seq_length = 3 tokens, so their ends may be cut (rows 1, 3)."
-    assert [m for m in caplog.messages if m.startswith(message)]
-
-
-def test_logs_nothing_if_nothing_is_truncated(tokenizer, caplog):
-    with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
-        tokenize_dataset(Dataset.from_dict(TRIPLETS), tokenizer, 32)
-    assert not caplog.messages
-
-
-def test_counts_truncated_texts_over_several_batches(tokenizer, caplog):
-    data = Dataset.from_dict({"sent0": ["a cat sat on the mat", "dog"] * 1200})
-    with caplog.at_level(logging.INFO, "simcse_hf.data.tokenize"):
-        tokenize_dataset(data, tokenizer, 5)
-    assert [m for m in caplog.messages if m.startswith("1200 of 2400 texts")]
-
-
-def test_several_processes_give_the_same_rows(tokenizer):
-    data = Dataset.from_dict(TRIPLETS)
-    alone, shared = (tokenize_dataset(data, tokenizer, 6, num_proc=n)["input_ids"][:] for n in (None, 2))
-    assert alone == shared
+        tokenized = tokenize_dataset(Dataset.from_dict(columns), tokenizer, max_length, templates=templates)
+    assert [m.startswith(message) for m in caplog.messages] == [True] if message else not caplog.messages
+    if columns is TRIPLETS and message:
+        assert tokenized["input_ids"][2][0] == [*ids_of("a cat sat on")[:-1], SEP]
+        shared = tokenize_dataset(Dataset.from_dict(columns), tokenizer, max_length, num_proc=2)
+        assert shared["input_ids"][:] == tokenized["input_ids"][:]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -84,19 +84,6 @@ def test_a_row_does_not_depend_on_its_batch(model, tokenizer):
     assert not torch.equal(whole, view(**batch, view_seed=seeds + 1))
 
 
-def test_samples_follow_the_models_distribution(model, tokenizer):
-    batch = {name: x.expand(4000, -1) for name, x in random_batch(1, length=4).items()}
-    ids = batch["input_ids"].clone()
-    ids[:, 1], ids[:, 2], ids[:, 3] = 10, 3, PAD  # [CLS] word [SEP]
-    mask = (ids != PAD).long()
-    replaced = MaskedLMView(model, tokenizer, 0.999999)(ids, mask, torch.arange(4000))[:, 1]
-    with torch.no_grad():
-        expected = model(torch.tensor([[ids[0, 0], MASK, 3, PAD]]), mask[:1]).logits[0, 1]
-    expected[[*tokenizer.all_special_ids, 10]] = float("-inf")
-    drawn = torch.bincount(replaced, minlength=len(VOCABULARY)) / 4000
-    torch.testing.assert_close(drawn, expected.softmax(0), atol=0.03, rtol=0)
-
-
 def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_checkpoint):
     view = MaskedLMView(save_checkpoint(model), tokenizer)
     assert view.rate == 0.15 and not view.train().model.training

@@ -1,7 +1,6 @@
 """WordNet is read from where nltk looks, is never downloaded, and gives the same synonyms in forked processes."""
 
 import multiprocessing
-import pickle
 import random
 import sys
 
@@ -96,12 +95,6 @@ def test_forked_processes_do_not_share_file_positions(wordnet):
         process.join()
     expected = [lookup(word) for word in ["dog", "cat", "big"] * 100]
     assert results == [expected, expected]
-
-
-def test_a_pickled_lookup_opens_its_files_again(wordnet):
-    lookup = WordNetSynonyms()
-    lookup("dog")
-    assert pickle.loads(pickle.dumps(lookup))("dog") == lookup("dog")
 
 
 @pytest.mark.parametrize("name", ["synonyms", "eda"])

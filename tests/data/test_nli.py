@@ -1,17 +1,16 @@
-"""Tests of NLI triplets: each entailed hypothesis once, with negatives of its own premise."""
+"""NLI triplets have each entailed hypothesis once, with negatives of its own premise; groups have all pairs."""
 
 import csv
 import gzip
 import json
 import logging
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from simcse_hf.cli.mine import build_nli_main
-from simcse_hf.data.nli import build_nli_triplets
+from simcse_hf.data.nli import LABELS, build_nli_groups, build_nli_triplets
 from simcse_hf.data.read import load_text_dataset
 
 PAIRS = [
@@ -46,16 +45,12 @@ def test_the_draw_follows_the_seed_and_reaches_every_negative():
     assert len(set(draws)) == 4  # two triplets, two negatives, drawn on their own
 
 
-def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out(caplog):
+def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=2)
     assert data.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
     assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
-    with (
-        caplog.at_level(logging.INFO, logger="simcse_hf"),
-        pytest.raises(ValueError, match="the list of pairs: no triplet could be built"),
-    ):
+    with pytest.raises(ValueError, match="the list of pairs: no row .* 3 pairs with fewer than 3 hard negative"):
         build_nli_triplets(ROWS, hard_negatives_per_pair=3)
-    assert "3 entailment pairs with fewer than 3 hard negative(s)" in caplog.text
 
 
 def test_neutral_hypotheses_can_be_negatives():
@@ -75,13 +70,6 @@ def test_two_hard_negatives_of_two_labels_are_one_of_each():
         assert set(data["hard_neg_2"]) == {"A dog is brown."}
 
 
-@pytest.mark.parametrize("label", ["neutral", "contradiction"])
-def test_other_labels_can_be_positives(label):
-    """SimCSE, Table 4: training on neutral or contradictory pairs."""
-    data = build_nli_triplets(ROWS, positives=[label], hard_negatives_per_pair=0)
-    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS if pair[2] == label)
-
-
 def test_a_random_sample_of_the_rows_keeps_their_order():
     everything = pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0))
     samples = set()
@@ -91,36 +79,6 @@ def test_a_random_sample_of_the_rows_keeps_their_order():
         samples.add(tuple(sample))
     assert len(samples) == 3
     assert pairs_of(build_nli_triplets(ROWS, hard_negatives_per_pair=0, max_rows=9)) == everything
-
-
-def test_raw_anli_is_read(tmp_path):
-    """ANLI has `context` for the premise and a letter for the label."""
-    rows = [
-        {"uid": n, "context": row["premise"], "hypothesis": row["hypothesis"], "label": row["label"][0], "reason": ""}
-        for n, row in enumerate(ROWS)
-    ]
-    path = tmp_path / "train.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert build_nli_triplets(path).to_list() == build_nli_triplets(ROWS).to_list()
-
-
-def test_all_labels_can_be_positives():
-    """SimCSE, Table 4: "all"."""
-    data = build_nli_triplets(ROWS, positives=["entailment", "neutral", "contradiction"], hard_negatives_per_pair=0)
-    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS)
-
-
-def test_no_negatives_gives_every_entailment_pair():
-    data = build_nli_triplets(ROWS, hard_negatives_per_pair=0)
-    assert data.column_names == ["sent0", "sent1"]
-    assert pairs_of(data) == [*POSITIVES, ("A man sings.", "A person sings.")]
-
-
-@pytest.mark.parametrize("label", [int, str, str.title], ids=["number", "number as text", "title case"])
-def test_labels_may_be_numbers_or_words_in_any_case(label):
-    numbers = {"entailment": 0, "neutral": 1, "contradiction": 2}
-    rows = [row | {"label": label(row["label"] if label is str.title else numbers[row["label"]])} for row in ROWS]
-    assert build_nli_triplets(rows).to_list() == build_nli_triplets(ROWS).to_list()
 
 
 def test_a_class_label_column_uses_its_own_names():
@@ -162,45 +120,7 @@ def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
     ]
 
 
-def test_accepts_snli_column_names_and_several_files(tmp_path):
-    rows = [
-        {"sentence1": a, "sentence2": b, "gold_label": label, "annotator_labels": [label]} for a, b, label in PAIRS
-    ]
-    half = len(rows) // 2
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"]
-    paths[0].write_text("\n".join(map(json.dumps, rows[:half])))
-    paths[1].write_bytes(gzip.compress("\n".join(map(json.dumps, rows[half:])).encode()))
-    assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
-
-
-def test_invalid_input_is_refused_with_file_and_line(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("premise,hypothesis,label\na,b,neutral\na,c,contra\n")
-    with pytest.raises(ValueError, match=r"x\.csv, line 3: unknown label 'contra'; expected entailment"):
-        build_nli_triplets(path)
-    path.write_text("premise,label\na,0\n")
-    with pytest.raises(
-        ValueError, match=r"x\.csv: no column 'hypothesis' \(also .*: sentence2\)\. The columns are 'premise'"
-    ):
-        build_nli_triplets(path)
-    with pytest.raises(ValueError, match="row 2: unknown label 3"):
-        build_nli_triplets([ROWS[0], ROWS[0] | {"label": 3}])
-    with pytest.raises(ValueError, match="row 1: expected a text, got 7"):
-        build_nli_triplets([ROWS[0] | {"premise": 7}])
-    with pytest.raises(ValueError, match="row 1: expected a dict"):
-        build_nli_triplets([3])
-    with pytest.raises(ValueError, match="hard_negatives_per_pair must be 0 or more"):
-        build_nli_triplets(ROWS, hard_negatives_per_pair=-1)
-    for negatives in ("contradiction", [], ["entail"], ["neutral", "neutral"]):
-        with pytest.raises(ValueError, match="negatives must list"):
-            build_nli_triplets(ROWS, negatives=negatives)
-    with pytest.raises(ValueError, match="share a label: name different labels, or set hard_negatives_per_pair to 0"):
-        build_nli_triplets(ROWS, negatives=["entailment"])
-    with pytest.raises(ValueError, match="max_rows must be 1 or more, got 0"):
-        build_nli_triplets(ROWS, max_rows=0)
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix, capsys):
     source = tmp_path / "pairs.jsonl"
     rows = [row | {"hypothesis": f'{row["hypothesis"]} "Yes, é", \n he said.'} for row in ROWS]
@@ -233,18 +153,54 @@ def test_the_command_refuses_to_overwrite_a_file(tmp_path, capsys):
     assert output.read_text().startswith("sent0,sent1,hard_neg\n")
 
 
-def test_the_command_samples_pairs_with_other_positives(tmp_path):
-    source, output = tmp_path / "pairs.jsonl", tmp_path / "pairs.csv"
-    source.write_text("\n".join(map(json.dumps, ROWS)))
-    options = "--positives contradiction --hard_negatives_per_pair 0 --max_rows 2"
-    assert build_nli_main(["--input", str(source), "--output", str(output), *options.split()]) == 0
-    with output.open(newline="") as stream:
-        pairs = [(row["sent0"], row["sent1"], "contradiction") for row in csv.DictReader(stream)]
-    assert len(pairs) == 2 and set(pairs) <= set(PAIRS)
+@pytest.mark.parametrize("positives", [["neutral"], ["contradiction"], LABELS])
+def test_other_labels_can_be_positives(positives):
+    """SimCSE, Table 4: training on neutral, contradictory or all pairs."""
+    data = build_nli_triplets(ROWS, positives=positives, hard_negatives_per_pair=0)
+    assert data.column_names == ["sent0", "sent1"]
+    assert sorted(pairs_of(data)) == sorted(pair[:2] for pair in PAIRS if pair[2] in positives)
 
 
-def wording(premise):
-    return "".join(filter(str.isalnum, premise.lower()))
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("premise", "hypothesis", "label"), LABELS.index),
+        (("premise", "hypothesis", "label"), lambda label: str(LABELS.index(label))),
+        (("sentence1", "sentence2", "gold_label"), str.title),
+        (("context", "hypothesis", "label"), lambda label: label[0]),  # ANLI
+    ],
+)
+def test_files_of_other_names_and_labels_give_the_same_rows(tmp_path, names, label):
+    rows = [json.dumps(dict(zip(names, (a, b, label(word)), strict=True))) for a, b, word in PAIRS]
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"]
+    paths[0].write_text("\n".join(rows[:3]))
+    paths[1].write_bytes(gzip.compress("\n".join(rows[3:]).encode()))
+    assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
+
+
+REFUSED = [
+    ([ROWS[0], ROWS[0] | {"label": 3}], {}, "row 2: unknown label 3"),
+    ([ROWS[0] | {"premise": 7}], {}, "row 1: expected a text, got 7"),
+    ([3], {}, "row 1: expected a dict"),
+    (ROWS, {"hard_negatives_per_pair": -1}, "hard_negatives_per_pair must be 0 or more"),
+    (ROWS, {"negatives": "contradiction"}, "negatives must list"),
+    (ROWS, {"negatives": []}, "negatives must list"),
+    (ROWS, {"negatives": ["entail"]}, "negatives must list"),
+    (ROWS, {"negatives": ["neutral", "neutral"]}, "negatives must list"),
+    (ROWS, {"negatives": ["entailment"]}, "share a label: name different labels, or set hard_negatives_per_pair to 0"),
+    (ROWS, {"max_rows": 0}, "max_rows must be 1 or more, got 0"),
+    ("premise,hypothesis,label\na,b,neutral\na,c,contra\n", {}, r"x\.csv, line 3: unknown label 'contra'; expected"),
+    ("premise,label\na,0\n", {}, r"x\.csv: no column 'hypothesis' .*The columns are 'premise'"),
+]
+
+
+@pytest.mark.parametrize(("rows", "options", "message"), REFUSED)
+def test_invalid_input_is_refused_with_file_and_line(tmp_path, rows, options, message):
+    if isinstance(rows, str):
+        (tmp_path / "x.csv").write_text(rows)
+        rows = tmp_path / "x.csv"
+    with pytest.raises(ValueError, match=message):
+        build_nli_triplets(rows, **options)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared NLI data is not beside the repository")
@@ -256,20 +212,35 @@ def test_agrees_with_the_triplets_made_of_the_same_pairs():
         want = list(csv.DictReader(stream))
     data = build_nli_triplets(rows)
     assert len(data) == len(want) == 26467
-    assert set(pairs_of(data)) == set(pairs_of({name: [row[name] for row in want] for name in ("sent0", "sent1")}))
-    contradictions = defaultdict(set)
-    for row in rows:
-        if row["label"] == "contradiction":
-            contradictions[wording(row["premise"])].add(row["hypothesis"])
-    columns = data.to_dict()
-    assert all(
-        negative in contradictions[wording(premise)]
-        for premise, negative in zip(columns["sent0"], columns["hard_neg"], strict=True)
-    )
+    assert set(pairs_of(data)) == {(row["sent0"], row["sent1"]) for row in want}
 
 
-def test_half_a_surrogate_pair_is_named_with_its_line(tmp_path):
-    path = tmp_path / "nli.jsonl"
-    path.write_text('{"premise": "a", "hypothesis": "b \\ud83d", "label": 0}\n')
-    with pytest.raises(ValueError, match=r"nli\.jsonl, line 1: the text .* half of a surrogate pair"):
-        build_nli_triplets(path)
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+GROUPS = [
+    {
+        "texts": ["A dog runs.", "An animal moves.", "A dog is on its feet.", "A dog is brown.", "A dog sleeps."]
+        + ["A dog sits."],
+        "relations": [0, 0, 1, 2, 2],
+    },
+    {"texts": ["A cat sleeps.", "A cat is awake."], "relations": [2]},
+    {"texts": ["A man sings.", "A person sings."], "relations": [0]},
+]
+
+
+def test_a_row_of_premises_has_all_hypotheses_with_the_entailed_ones_first():
+    """A premise without an entailed hypothesis stays: its hypotheses are negatives of the others."""
+    assert build_nli_groups(ROWS, sampling="premises").to_list() == GROUPS
+
+
+def test_pairs_keeps_every_labelled_pair_as_a_row_and_the_pairs_of_a_premise_adjacent():
+    pairs = [(*row["texts"], LABELS[row["relations"][0]]) for row in build_nli_groups(ROWS)]
+    assert sorted(pairs) == sorted(PAIRS)
+    assert [pair[0] for pair in pairs] == ["A dog runs."] * 5 + ["A cat sleeps.", "A man sings."]
+
+
+def test_an_unknown_sampling_and_no_pairs_are_refused():
+    with pytest.raises(ValueError, match="sampling must be one of pairs, premises, got '3p3n'.* max_positives"):
+        build_nli_groups(ROWS, sampling="3p3n")
+    with pytest.raises(ValueError, match="no row could be built from 0 premise"):
+        build_nli_groups([])

@@ -1,0 +1,396 @@
+"""Any source gives the same rows with their line numbers, or an error that says where it is wrong; none is lost."""
+
+import csv
+import gzip
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict, Features, Value
+
+from simcse_hf.data.read import DataFileNotFoundError, load_text_dataset, open_table, stream_texts
+
+ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
+TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
+AS_ROWS = [dict(zip(("sent0", "sent1", "sent2"), row, strict=True)) for row in TRIPLETS]
+
+
+@pytest.fixture
+def load(tmp_path):
+    return lambda source, **options: load_text_dataset(source, cache_dir=tmp_path / "cache", **options)
+
+
+def write(path, content):
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def contents(extension, names=("a", "b"), rows=ROWS):
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    if extension == "txt":
+        return "".join(f"{row[0]}\n" for row in rows)
+    if extension in ("csv", "tsv"):
+        lines = []
+        writer = csv.writer(type("Sink", (), {"write": lines.append}), delimiter={"csv": ",", "tsv": "\t"}[extension])
+        writer.writerows([names, *rows])
+        return "".join(lines)
+    if extension in ("json", "jsonl"):
+        return json.dumps(records, indent=1) if extension == "json" else "\n".join(map(json.dumps, records))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(records), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def triplet_file(folder, extension):
+    return write(folder / f"triplets.{extension}", contents(extension, ("anchor", "positive", "negative"), TRIPLETS))
+
+
+def read_all(path):
+    table = open_table(path)
+    return list(table.rows(table.columns))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+@pytest.mark.parametrize("extension", ["txt", "csv", "tsv", "json", "jsonl", "parquet"])
+def test_every_format_gives_the_same_rows_packed_or_not(tmp_path, extension, gz):
+    table = open_table(write(tmp_path / f"DATA.{extension.upper()}{gz}", contents(extension)))
+    columns = ["text"] if extension == "txt" else ["b", "a"]
+    assert table.columns == (["text"] if extension == "txt" else ["a", "b"])
+    assert [list(cells) for _, cells in table.rows(columns)] == [
+        [a] if extension == "txt" else [b, a] for a, b in ROWS
+    ]
+    start = 2 if extension in ("csv", "tsv") else 1
+    assert [number for number, _ in table.rows(table.columns)] == [start, start + 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.json", contents("jsonl"), [(1, [*ROWS[0]]), (2, [*ROWS[1]])]),
+        ("a.txt", "\ufeffOne.\n", [(1, ("One.",))]),
+        ("a.csv", '\ufeff"a",b\n1,2\n', [(2, ["1", "2"])]),
+        ("a.txt", "  two  spaces\t\r\n\n \nform\x0cfeed and\u2028separator\nlast",
+         [(1, ("  two  spaces\t",)), (4, ("form\x0cfeed and\u2028separator",)), (5, ("last",))]),
+        ("a.csv", 'a,b\n\n"one\ntwo",x\ny,z\n', [(3, ["one\ntwo", "x"]), (5, ["y", "z"])]),
+        ("a.csv", "a,b\nNA,1.50\nNone,007\n", [(2, ["NA", "1.50"]), (3, ["None", "007"])]),
+        ("a.csv", f"a,b\n{'word ' * 40_000},x\n", [(2, ["word " * 40_000, "x"])]),
+        ("a.jsonl", '{"a": "1"}\n{"a": "2", "b": "3"}\n', [(1, ["1", None]), (2, ["2", "3"])]),
+        ("a.jsonl", '["a", "b"]\n["c", "d"]\n', [(1, ["a", "b"]), (2, ["c", "d"])]),
+        ("a.jsonl", '[["a", "b"], ["c", "d"]]', [(1, ["a", "b"]), (2, ["c", "d"])]),
+        *((f"a.{suffix}", end.join(lines), rows) for end in ("\r", "\r\n", "\n") for suffix, lines, rows in (
+            ("txt", ["One.", "Two.", "", "Four."], [(1, ("One.",)), (2, ("Two.",)), (4, ("Four.",))]),
+            ("csv", ["a,b", "1,2", "3,4", ""], [(2, ["1", "2"]), (3, ["3", "4"])]),
+            ("jsonl", ['{"a": "1"}', '{"a": "2"}'], [(1, ["1"]), (2, ["2"])]))),
+    ],
+)  # fmt: skip
+def test_cells_are_kept_as_they_are_with_the_numbers_of_their_lines(tmp_path, name, content, rows):
+    assert read_all(write(tmp_path / name, content)) == rows
+
+
+HALF_GZIP = gzip.compress("".join(f"Sentence {i}.\n" for i in range(5000)).encode())
+LATE = '{"sent0": "a", "sent1": "b"}\n' * 120 + '{"sent0": "a", "hard_neg": "n"}\n'
+NAMED = {
+    "a.csv": [
+        ("a,b\nx,y\nonly one\n", r"line 3: 1 cells where the header has 2 \(a, b\)"),
+        ("a,b\nx,y\none,two,three\n", "line 3: 3 cells where the header has 2"),
+        ('a,b\nx,y\n"open,z\nmore,cells\n', "line 3: not valid csv: .*doubled"),
+        ('a,b\n"closed"late,z\n', "line 2: not valid csv"),
+        ("sent0\tsent1\nx\ty\n", "the header is the one column .* by commas"),
+        ("sent0;sent1\nx;y\n", "the header is the one column .* by commas"),
+        ("a,b,a\n1,2,3\n", r"column name\(s\) 'a' occur more than once"),
+        ("", "the file is empty"),
+        ("\n\n", "the file holds no header"),
+        (b"a\ncaf\xe9 noir\n", "line 2: byte 0xe9 at byte offset 5 .*WINDOWS-1252"),
+    ],
+    "a.tsv": [('a\tb\n"Yes\tx\nhe said."\ty\n', "line 2: .* runs on to line 3")],
+    "a.txt": [
+        ("", "the file is empty"),
+        (b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at byte offset 8 .*WINDOWS-1252"),
+        (b"\xef\xbb\xbfcaf\xe9\n", "line 1: byte 0xe9 at byte offset 6 "),
+        ("One.\n".encode("utf-16"), "line 1: byte 0xff at byte offset 0 .* UTF-16"),
+    ],
+    "a.jsonl": [
+        ("\n", "the file holds no rows"),
+        ('"a"\n', "line 1: expected an object .* got 'a'"),
+        ('["a", "b"]\n["c"]\n', r"line 2: expected an object .* an array of 2 cells as before.* got \['c'\]"),
+        ('{"a": "b"}\n' * 200 + '{"a": \n', "line 201: not valid JSON"),
+        ("[" * 100_000 + "\n", "line 1: not valid JSON: maximum recursion"),
+        ('{"text": ' + "1" * 5000 + "}\n", "line 1: not valid JSON: Exceeds"),
+        (b'{"a": "b"}\ncaf\xe9 noir\n', "line 2: byte 0xe9 at byte offset 14"),
+    ],
+    "a.json": [("[]", "the file holds no rows"), ('[{"a": "b"},\n{"a" "c"}]', "line 2: not valid JSON")],
+    "a.parquet": [("PAR1 but not really", "not a readable parquet file")],
+    "a.docx": [("One.\n", r"unknown extension '\.docx'\. The name must end in \.txt, \.csv")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"), [(name, *case) for name, cases in NAMED.items() for case in cases]
+)
+def test_a_malformed_file_is_refused_with_its_line(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=f"{name}[:,] ?{message}"):
+        read_all(write(tmp_path / name, content))
+
+
+def test_a_file_that_is_missing_a_folder_or_no_whole_gzip_stream_is_named(tmp_path):
+    with pytest.raises(DataFileNotFoundError, match=r"nowhere\.csv: no such file") as caught:
+        open_table(tmp_path / "nowhere.csv")
+    assert isinstance(caught.value, FileNotFoundError) and isinstance(caught.value, ValueError)
+    with pytest.raises(ValueError, match="is a directory"):
+        open_table(tmp_path)
+    for content in (HALF_GZIP[: len(HALF_GZIP) // 2], b"One.\n"):
+        (tmp_path / "a.txt.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.txt\.gz: cannot be read to its end"):
+            read_all(tmp_path / "a.txt.gz")
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+def test_a_parquet_file_that_is_damaged_anywhere_is_named(tmp_path, gz):
+    content = contents("parquet")
+    read = 0
+    for place in range(0, len(content), 7):
+        damaged = content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1 :]
+        path = write(tmp_path / f"x.parquet{gz}", damaged)
+        try:
+            read += len(read_all(path)) == len(ROWS)
+        except ValueError as error:
+            assert str(path) in str(error)
+    assert read < len(range(0, len(content), 7))
+
+
+def test_a_quoted_cell_over_several_lines_is_reported_once(tmp_path, caplog):
+    """Two stray opening quotes turned 100 lines into 30 rows without a word."""
+    lines = [f"sentence {number}" for number in range(100)]
+    lines[10], lines[80] = '"Quoted at its start', 'and at its end"'
+    path = write(tmp_path / "t.csv", "\n".join(["text", *lines]) + "\n")
+    assert len(read_all(path)) == 30 == len(read_all(path))
+    assert caplog.text.count("t.csv, line 12: a cell that opens with a double quote runs on to line 82") == 1
+    caplog.clear()
+    assert len(read_all(write(tmp_path / "u.csv", 'text,n\n"a, b",1\n\n"say ""hi""",2\n'))) == 2 and not caplog.text
+
+
+# --- data sets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extension", ["csv", "csv.gz", "tsv", "json", "jsonl", "parquet"])
+def test_reads_triplets_from_every_format(tmp_path, load, extension):
+    content = contents(extension.removesuffix(".gz"), ("anchor", "positive", "negative"), TRIPLETS)
+    path = write(tmp_path / f"triplets.{extension}", content)
+    data = load(str(path))
+    assert data.to_list() == load(path).to_list() == AS_ROWS
+    assert data.features == Features({name: Value("string") for name in ("sent0", "sent1", "sent2")})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TRIPLETS,
+        [list(row) for row in TRIPLETS],
+        [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS],
+        Dataset.from_list([dict(zip(("hard_neg", "sent1", "sent0"), row[::-1], strict=True)) for row in TRIPLETS]),
+        DatasetDict(train=Dataset.from_list(AS_ROWS)),
+        Dataset.from_list(AS_ROWS, features=Features({f"sent{i}": Value("large_string") for i in range(3)})),
+        pd.DataFrame(TRIPLETS, columns=["anchor", "positive", "negative"]),
+        pd.DataFrame(TRIPLETS[::-1], columns=["anchor", "positive", "negative"])[::-1].reset_index(),
+    ],
+    ids=["tuples", "lists", "dicts", "dataset", "dataset_dict", "large_string", "frame", "frame with index"],
+)
+def test_reads_triplets_from_memory(load, source):
+    data = load(source)
+    assert data.to_list() == AS_ROWS == load(data).to_list()
+    assert data.features == Features({name: Value("string") for name in ("sent0", "sent1", "sent2")})
+
+
+def test_a_data_set_that_was_loaded_is_not_scanned_again(load, caplog):
+    data = load([{"sent0": "a", "sent1": "b"}, {"sent0": "c", "sent1": ""}])
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "simcse_hf"):
+        assert load(data) is data and not caplog.records
+        changed = data.map(lambda row: {"sent1": " "})
+        with pytest.raises(ValueError, match="every one of the 1 row"):
+            load(changed)
+
+
+def test_reads_the_json_lines_of_sentence_transformers(tmp_path, load, caplog):
+    rows = [{"query": "q1", "pos": ["p1", "p2"], "neg": ["n1", "n2"]}, {"query": "q2", "pos": ["p3"], "neg": ["n3"]}]
+    rows += [{"query": "q3", "pos": ["p4"], "neg": ["", "n4"]}, {"query": "q5", "pos": ["p5"], "neg": [" ", ""]}]
+    path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
+    for source in (path, rows, Dataset.from_list(rows), pd.DataFrame(rows)):
+        caplog.clear()
+        assert [list(row.values()) for row in load(source)] == [
+            ["q1", "p1", "n1"], ["q1", "p2", "n1"], ["q2", "p3", "n3"], ["q3", "p4", "n4"]
+        ]  # fmt: skip
+        assert "1 rows list more than 1 hard negative(s)" in caplog.text
+        assert "dropped 1 of 5 rows for an empty cell" in caplog.text and "left 1 empty text" in caplog.text
+    assert load(path, columns=["query", "pos"], max_rows=2)["sent1"][:] == ["p1", "p2"]
+    with pytest.raises(ValueError, match="3 text column.* where 2 are expected"):
+        load(path, expected_columns=2)
+
+
+def test_files_of_different_formats_become_one_dataset(tmp_path, load):
+    paths = [triplet_file(tmp_path, "csv"), str(triplet_file(tmp_path, "jsonl"))]
+    assert load(paths).to_list() == AS_ROWS * 2
+    assert load(paths, max_rows=3).to_list() == [*AS_ROWS, AS_ROWS[0]]
+    assert load(paths, max_rows=1).to_list() == AS_ROWS[:1]
+    for source in (TRIPLETS, Dataset.from_list(AS_ROWS)):
+        assert load(source, max_rows=1).to_list() == AS_ROWS[:1]
+
+
+def test_rows_of_several_batches_keep_their_order(tmp_path, load):
+    lines = [f"Sentence number {i}." for i in range(25_001)]
+    data = load(write(tmp_path / "x.txt", "\n\n".join(lines)))
+    assert data["sent0"][:] == lines
+    assert load(data.add_column("sent1", lines[::-1]))[25_000] == {"sent0": lines[-1], "sent1": lines[0]}
+
+
+def test_columns_can_be_requested_from_every_source(tmp_path, load):
+    for source in (triplet_file(tmp_path, "csv"), Dataset.from_csv(str(triplet_file(tmp_path, "csv")))):
+        data = load(source, columns=["negative", "anchor"])
+        assert data.to_list() == [{"sent0": row[2], "sent1": row[0]} for row in TRIPLETS]
+        for options, message in (
+            ({"columns": ["text"]}, "no column 'text'; the columns are 'anchor', 'positive', 'negative'"),
+            ({"expected_columns": 2}, "3 text column.* where 2 are expected"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                load(source, **options)
+    assert len(load(write(tmp_path / "x.jsonl", LATE), columns=["sent0"])) == 121  # the late key is not wanted
+
+
+def test_every_load_warns_of_rows_dropped_for_an_empty_cell(tmp_path, load, caplog):
+    path = write(tmp_path / "x.csv", "sent0,sent1\na,b\n,b\na,  \n" + "a,b\n" * 3 + "a,\n" * 6)
+    for _ in range(2):
+        caplog.clear()
+        assert load(path).to_list() == [{"sent0": "a", "sent1": "b"}] * 4
+        assert "x.csv: dropped 8 of 12 rows for an empty cell: line 3, 4, 8, 9, 10, ..." in caplog.text
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+    rows = [{"sent0": a, "sent1": b} for a, b in [("a", "b"), (None, "b"), ("a", " \u00a0\t"), ("c", "None")]]
+    for source in (rows, Dataset.from_list(rows)):
+        caplog.clear()
+        assert load(source).to_list() == [rows[0], rows[3]]
+        assert "dropped 2 of 4 rows for an empty cell: row 2, 3." in caplog.text
+
+
+def test_a_header_that_looks_like_a_sentence_is_reported(tmp_path, load, caplog):
+    load(write(tmp_path / "z.csv", "A dog runs.\nx\n"))
+    assert "z.csv: the first line is taken as the header, but 'A dog runs.' looks like a sentence" in caplog.text
+
+
+REFUSED = [
+    ("x.csv", "sent0,sent1\na,\n,b\n", {}, r"x\.csv: every one of the 2 row\(s\) has an empty cell in sent0, sent1"),
+    ("x.csv", "a,b\n", {}, r"x\.csv: there are no rows"),
+    ("x.txt", "\n \n", {}, r"x\.txt: there are no rows"),
+    ("x.csv", "a,b\nx,y\n", {"max_rows": 0}, "max_rows must be at least 1"),
+    ("x.csv", "A dog runs.,An animal moves.\nx,y\n", {}, "the column names do not say"),
+    ("x.txt", "One.\n", {"expected_columns": 3}, r"x\.txt: 1 text column\(s\) \('text'\) where 3 are expected"),
+    ("x.jsonl", '{"text": "a"}\n{"text": "b \\ud83d"}\n', {}, "line 2, column 'text': .* half of a surrogate pair"),
+    ("x.jsonl", '{"sent0": "a", "sent1": "b"}\n{"sent0": "a", "sent1": ["b", 3]}\n', {},
+     r"x\.jsonl, line 2, column 'sent1': expected a text, got 3"),
+    ("x.jsonl", '{"text": ["a"]}\n', {}, r"x\.jsonl, line 1, column 'text': expected a text, got \['a'\]"),
+    ("x.jsonl", LATE, {}, r"x\.jsonl, line 121: the key 'hard_neg' does not occur in the first 100"),
+    ("x.csv", "sent0,sent1\n" + "a,b\n" * 20_000 + "a\n", {}, r"x\.csv, line 20002: 1 cells"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "options", "message"), REFUSED)
+def test_a_file_that_cannot_be_trained_on_is_refused_and_not_cached(tmp_path, load, name, content, options, message):
+    path = write(tmp_path / name, content)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            load(path, **options)
+        assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (3, "source must be"),
+        ([], "the list of rows is empty"),
+        ([3], "row 1: expected an object .* got 3"),
+        ([("a", "b"), ("c",)], r"row 2: expected .* got \('c',\)"),
+        (["\ud83d"], "list of 1 rows, row 1, .*surrogate"),
+        (pd.DataFrame({"text": ["a", 3]}), "the data frame has a column of mixed types.*Convert"),
+        (Dataset.from_dict({"text": []}), "there are no rows"),
+        (Dataset.from_dict({"text": [" "]}), r"the dataset: every one of the 1 row\(s\) has an empty cell"),
+        (Dataset.from_dict({"text": [1, 2]}), "column 'text' holds .*int64.*, not strings"),
+        ([__file__.replace(".py", ".txt"), "tests/data/nowhere.txt"], "no such file"),
+        ("train.csv", r"train\.csv: no such file"),
+        ("./data/train", "data/train: no such file"),
+    ],
+)
+def test_a_source_in_memory_that_cannot_be_trained_on_is_refused(load, source, message):
+    with pytest.raises(ValueError, match=message):
+        load(source)
+
+
+def test_refuses_sources_that_do_not_fit_together(tmp_path, load):
+    single = write(tmp_path / "x.txt", "One.\n")
+    with pytest.raises(ValueError, match=r"triplets\.csv has 3 text column.*x\.txt has 1 \(text\)"):
+        load([triplet_file(tmp_path, "csv"), single])
+    with pytest.raises(ValueError, match=r"the list holds the file .*x\.txt among other things"):
+        load([str(single), "A sentence."])
+    with pytest.raises(ValueError, match="no split 'test'; it has train"):
+        load(DatasetDict(train=Dataset.from_list(AS_ROWS)), split="test")
+    with pytest.raises(ValueError, match=r"cannot write to the cache .*x\.txt.*Pass another cache_dir"):
+        load_text_dataset(single, cache_dir=single)
+
+
+def test_loads_a_configuration_and_split_from_the_hub(load, monkeypatch, tmp_path):
+    calls = []
+
+    def load_dataset(*args, **options):
+        calls.append((args, options))
+        if args[0] == "name":
+            raise ConnectionError("offline")
+        return Dataset.from_dict({"idx": [0], "sentence": ["One."]})
+
+    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
+    assert load("org/name:config", split="validation[:10]").to_list() == [{"sent0": "One."}]
+    with pytest.raises(ValueError, match="'name' is no file here, and could not be loaded from the hub.*offline"):
+        load("name")
+    cache_dir = str(tmp_path / "cache")
+    assert calls == [
+        (("org/name", "config"), {"split": "validation[:10]", "cache_dir": cache_dir}),
+        (("name", None), {"split": "train", "cache_dir": cache_dir}),
+    ]
+
+
+def test_a_second_load_and_a_later_map_find_the_cached_file(tmp_path, load):
+    path = triplet_file(tmp_path, "csv")
+    [file] = load(path).cache_files
+    assert file["filename"].startswith(str(tmp_path / "cache" / "simcse_hf"))
+    written = os.stat(file["filename"]).st_mtime_ns
+    assert load(path).cache_files == [file] and os.stat(file["filename"]).st_mtime_ns == written
+    first, again = (load(path).map(lambda row: {"length": len(row["sent0"])}).cache_files for _ in range(2))
+    assert first == again != []
+
+
+def test_the_fingerprint_depends_on_content_and_arguments_only(tmp_path, load):
+    path = triplet_file(tmp_path, "csv")
+    fingerprint = load(path)._fingerprint
+    (tmp_path / "moved").mkdir()
+    moved = write(tmp_path / "moved" / "elsewhere.csv", path.read_bytes())
+    os.utime(moved, (0, 0))
+    assert load(moved)._fingerprint == fingerprint
+    assert len({fingerprint, load(path, max_rows=1)._fingerprint, load(path, columns=["anchor"])._fingerprint}) == 3
+    code = "import sys, simcse_hf; print(simcse_hf.load_text_dataset(sys.argv[1], cache_dir=sys.argv[2])._fingerprint)"
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "other")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == fingerprint
+    path.write_text(path.read_text().replace("Letters", "Lettres"))
+    assert load(path)._fingerprint != fingerprint and load(path)[1]["sent2"] == "Lettres."
+
+
+def test_streamed_texts_stay_aligned_with_the_rows_and_name_what_is_no_text(tmp_path):
+    path = write(tmp_path / "a.csv", "text,n\nb,1\n,2\n")
+    assert list(stream_texts(path)) == [(2, "b"), (3, "")]
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2, column 'text': expected a text, got None"):
+        list(stream_texts(write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": null}\n')))
