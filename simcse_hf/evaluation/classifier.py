@@ -56,6 +56,7 @@ def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[t
     return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
 
 
+@dataclass
 class LogisticRegressionGrid:
     """Logistic regressions that differ only in their l2 weight, fitted side by side.
 
@@ -72,20 +73,11 @@ class LogisticRegressionGrid:
         device (`str`, *optional*, defaults to `"cpu"`): Where to compute.
     """
 
-    def __init__(
-        self,
-        classes: int,
-        config: ClassifierConfig,
-        l2: tuple[float, ...] = L2_GRID,
-        seed: int = SEED,
-        device: str = "cpu",
-    ) -> None:
-        self.classes = classes
-        self.config = config
-        self.l2 = l2
-        self.seed = seed
-        self.device = torch.device(device)
-        self.weight: torch.Tensor | None = None
+    classes: int
+    config: ClassifierConfig
+    l2: tuple[float, ...] = L2_GRID
+    seed: int = SEED
+    device: str = "cpu"
 
     def fit(self, x: np.ndarray, y: np.ndarray, held_out: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
         """Fit all regressions.
@@ -134,8 +126,6 @@ class LogisticRegressionGrid:
 
     def correct(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return whether each example is classified correctly, as booleans of shape `(n, len(l2))`."""
-        if self.weight is None:
-            raise ValueError("the regressions are not fitted yet. Call fit first.")
         return self._correct(self.weight, self._features(x), torch.as_tensor(y, device=self.device))
 
     def _features(self, x: np.ndarray) -> torch.Tensor:

@@ -166,15 +166,8 @@ def _details(results: dict[str, Any]) -> str:
 
 def describe_protocol(protocol: Any, classifier: ClassifierConfig | None = None) -> dict[str, Any]:
     """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
-    described = {
-        "mode": protocol.mode,
-        "aggregation": protocol.aggregation,
-        "metric": protocol.metric,
-        "similarity": "cosine",
-        "seed": protocol.seed,
-        "text": "tokens joined by single spaces",
-        "scale": 100,
-    }
+    described = {name: getattr(protocol, name) for name in ("mode", "aggregation", "metric", "seed")}
+    described |= {"similarity": "cosine", "text": "tokens joined by single spaces", "scale": 100}
     if classifier is not None:
         described["classifier"] = {"model": "logistic regression", **vars(classifier), "l2": list(L2_GRID)}
     return described

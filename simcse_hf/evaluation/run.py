@@ -237,10 +237,7 @@ def score_tasks(
 
 
 def _score_sts(
-    task: str,
-    parts: dict[str, ScoredPairs],
-    embeddings: SentenceEmbeddings,
-    protocol: Protocol,
+    task: str, parts: dict[str, ScoredPairs], embeddings: SentenceEmbeddings, protocol: Protocol
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
     gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
@@ -361,6 +358,5 @@ def evaluate_transfer(
         ValueError: See [`evaluate_tasks`].
     """
     protocol = Protocol(mode, seed=seed)
-    return evaluate_tasks(
-        model, data_dir, tuple(tasks or default_tasks("transfer", mode)), protocol, device=device
-    ).results
+    tasks = tuple(tasks or default_tasks("transfer", mode))
+    return evaluate_tasks(model, data_dir, tasks, protocol, device=device).results

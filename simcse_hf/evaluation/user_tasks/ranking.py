@@ -1,7 +1,7 @@
 """Reranking and retrieval: how high the relevant documents of a query stand among its candidates, or in a corpus."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class JudgedQuery:
     relevance: dict[str, int]
 
 
-Query = TypeVar("Query", RankedQuery, JudgedQuery)
+Query = TypeVar("Query", bound=RankedQuery | JudgedQuery)
 
 
 class RankingTask(UserTask[Query]):
@@ -110,7 +110,7 @@ class RankingTask(UserTask[Query]):
         return prompted
 
     def _result(
-        self, values: dict[str, Sequence[float]], units: Sequence[Sequence[str]], **details: Any
+        self, values: Mapping[str, Sequence[float]], units: Sequence[Sequence[str]], **details: Any
     ) -> TaskResult:
         """Average the metrics over the queries; the first one is resampled."""
         prompts = {"query": self.query_prompt, "document": self.document_prompt}
