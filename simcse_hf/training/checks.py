@@ -15,6 +15,7 @@ from transformers.utils import logging
 from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
+from ..ops.refusals import refuse
 from .callbacks import DevSetCallback
 from .gradcache import check_gradcache, preserve_random_state
 from .rows import sampling_strategy
@@ -212,22 +213,21 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
             )
         return
     version = getattr(getattr(trainer.accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
-    problem = None
     encoder = {id(parameter) for parameter in trainer.model.base_model.parameters()}
-    if any(id(parameter) in encoder for parameter in trainer.contrastive_objective.parameters()):
-        problem = (
-            f"objective {trainer.model.settings.objective!r} does not work with FSDP, which shards the layers of the "
-            "encoder that the objective also uses"
-        )
-    elif version == 2 and trainer.model.settings.do_mlm:
-        problem = (
+    settings, instead = (
+        trainer.model.settings,
+        "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml).",
+    )
+    refuse(
+        {
+            f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder that "
+            f"the objective also uses. {instead}": (
+                any(id(parameter) in encoder for parameter in trainer.contrastive_objective.parameters())
+            ),
             "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and FSDP2 "
-            "would put the two into different groups"
-        )
-    if problem:
-        raise ValueError(
-            f"{problem}. Train with DistributedDataParallel (examples/accelerate_configs/multi_gpu.yaml)."
-        )
+            f"would put the two into different groups. {instead}": version == 2 and settings.do_mlm,
+        }
+    )
 
 
 def check_dropout(trainer: "SimCSETrainer") -> None:

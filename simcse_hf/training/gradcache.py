@@ -13,6 +13,7 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import sum_over_processes, world
+from ..ops.refusals import refuse
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 
@@ -142,26 +143,20 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         ValueError: If the objective or the arguments do not work with GradCache.
     """
     name = type(objective).__name__
-    if objective.needs_hidden_states:
-        raise ValueError(
+    refuse(
+        {
             f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept across chunks: "
-            "unset gradcache_chunk_size"
-        )
-    if not objective.supports_gradcache:
-        raise ValueError(
+            "unset gradcache_chunk_size": objective.needs_hidden_states,
             f"gradcache_chunk_size: {name} makes passes of its own over the tokens of the whole batch "
-            "(supports_gradcache is False): unset gradcache_chunk_size"
-        )
-    if args.torch_compile:
-        raise ValueError(
+            "(supports_gradcache is False): unset gradcache_chunk_size": not objective.supports_gradcache,
             "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, but compiled code draws "
-            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size"
-        )
-    if args.deepspeed or args.fsdp:
-        raise ValueError(
+            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size": (
+                args.torch_compile
+            ),
             "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
-            "gradcache_chunk_size"
-        )
+            "gradcache_chunk_size": args.deepspeed or args.fsdp,
+        }
+    )
 
 
 def _split(inputs: dict[str, Any], chunk_size: int, trim: bool) -> list[dict[str, Any]]:

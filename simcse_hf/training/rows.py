@@ -16,6 +16,7 @@ from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective, objective_class
+from ..ops.refusals import refuse
 from .callbacks import default_prompt
 from .training_args import SimCSETrainingArguments
 
@@ -112,27 +113,19 @@ class RowMaker:
         """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
         args = self.args
         strategy, workers = sampling_strategy(args), args.dataloader_num_workers
-        refusals = [
-            (self.scored, "scored pairs cannot be streamed: load them, or train on pairs without scores"),
-            (
-                args.max_steps < 1,
+        refuse(
+            {
+                "scored pairs cannot be streamed: load them, or train on pairs without scores": self.scored,
                 "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
-                "training steps",
-            ),
-            (
-                workers and not args.loader_workers_are_default,
+                "training steps": args.max_steps < 1,
                 f"dataloader_num_workers = {workers} does not work with a stream, which is read in the training "
-                "process so that it can be resumed at the same row: set it to 0",
-            ),
-            (
-                strategy != "random",
-                f"train_sampling_strategy = {strategy!r} needs all training rows, and a stream has none but the next: "
-                "leave it out",
-            ),
-        ]
-        for is_refused, message in refusals:
-            if is_refused:
-                raise ValueError(message)
+                "process so that it can be resumed at the same row: set it to 0": (
+                    workers and not args.loader_workers_are_default
+                ),
+                f"train_sampling_strategy = {strategy!r} needs all training rows, and a stream has none but the "
+                "next: leave it out": strategy != "random",
+            }
+        )
         args.dataloader_num_workers = 0
         args.ignore_data_skip = True
         texts = resolve_stream_columns(stream, name="train_dataset")

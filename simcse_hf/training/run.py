@@ -25,6 +25,7 @@ from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from ..ops.distributed import on_first_process
+from ..ops.refusals import refuse
 from .callbacks import warn_of_overlap
 from .run_record import SEEDS, prepare_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
@@ -299,9 +300,7 @@ def load_training_texts(
         "--columns does not apply to pairs with a score: leave it out, and name the columns of "
         f"{source} sentence1, sentence2 and score": objective.rows == "scored_pairs" and data_args.columns is not None,
     }
-    for conflict, is_there in conflicts.items():
-        if is_there:
-            raise ValueError(conflict)
+    refuse(conflicts)
     if is_structured:
         return _load_structured_rows(str(source), model_args, data_args, training_args)
     options = {"split": data_args.dataset_split, "columns": data_args.columns}

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..data.views import VIEWS
 from ..ops.cpu import lacks_bfloat16
+from ..ops.refusals import refuse
 from .parser import option
 
 logger = logging.get_logger(__name__)
@@ -147,9 +148,7 @@ class SimCSETrainingArguments(TrainingArguments):
             f"negatives. Start one process a GPU (accelerate launch --num_processes {self.n_gpu} ...) or show it one "
             "(CUDA_VISIBLE_DEVICES=0).": self.n_gpu > 1,
         }
-        for problem, is_there in problems.items():
-            if is_there:
-                raise ValueError(problem)
+        refuse(problems)
         if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
             logger.warning_once("bf16 is several times slower than float32 on this processor: leave it out")
         if self.device.type == "cpu":
