@@ -89,7 +89,8 @@ class ModelArguments:
             ValueError: If the words have another form.
         """
         if not isinstance(self.objective_options, dict):
-            pairs = [word.partition("=") for word in self.objective_options]
+            words = self.objective_options if isinstance(self.objective_options, list) else [self.objective_options]
+            pairs = [str(word).partition("=") for word in words]
             invalid = [name for name, equals, _ in pairs if not (name and equals)]
             if invalid:
                 raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")

@@ -47,6 +47,7 @@ def test_a_mistyped_model_gives_a_one_line_error(tmp_path, capsys):
     assert "simcse-hf train: error: --model_name_or_path ./nope" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
     """The command needs only the installed package and no examples, recipes or data from the repository."""
     texts = tmp_path / "texts.txt"

@@ -55,9 +55,10 @@ def parse(sentence):
     return Meaning(**slots)
 
 
-def test_the_tool_writes_the_bytes_that_are_shipped(tmp_path):
-    make_sample.write_corpus(tmp_path)
-    assert all(read(tmp_path / path.name) == read(path) for path in CORPUS)
+def test_the_tool_writes_what_is_shipped(tmp_path):
+    """The first rows do not depend on how many are asked for."""
+    make_sample.write_corpus(tmp_path, num_sentences=300, num_triplets=100, num_pairs=100)
+    assert all(read(path).startswith(read(tmp_path / path.name)) for path in CORPUS)
 
 
 def test_files_have_their_headers_and_rows():
@@ -70,10 +71,10 @@ def test_files_have_their_headers_and_rows():
 
 
 def test_no_meaning_is_in_two_splits():
-    texts = {split: [text for row in rows(path, "\t")[1:] for text in row[:2]] for split, path in
+    texts = {split: [text for row in rows(path, "\t")[1:300] for text in row[:2]] for split, path in
              (("dev", CORPUS.dev), ("test", CORPUS.test))}  # fmt: skip
-    texts["train"] = read(CORPUS.train_sentences).splitlines()[:2000]
-    texts["train"] += [text for row in rows(CORPUS.train_triplets, ",")[1:500] for text in row]
+    texts["train"] = read(CORPUS.train_sentences).splitlines()[:1000]
+    texts["train"] += [text for row in rows(CORPUS.train_triplets, ",")[1:200] for text in row]
     meanings = {split: {parse(text) for text in lines} for split, lines in texts.items()}
     assert all(split_of(meaning) == split for split, members in meanings.items() for meaning in members)
 
@@ -125,7 +126,7 @@ def test_plain_transformers_loads_the_encoder_which_knows_the_words_of_the_corpu
     model, report = AutoModelForMaskedLM.from_pretrained(ENCODER, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.1
-    ids = tokenizer(read(CORPUS.train_sentences).splitlines())["input_ids"]
+    ids = tokenizer(read(CORPUS.train_sentences).splitlines()[:4000])["input_ids"]
     assert tokenizer.unk_token_id not in {token for row in ids for token in row}
     assert len(tokenizer) == model.config.vocab_size and tokenizer.pad_token_id == model.config.pad_token_id == 0
     batch = tokenizer("The doctor lost the [MASK].", return_tensors="pt")

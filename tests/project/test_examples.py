@@ -56,14 +56,28 @@ def _command(script, files, start, *more):
     ]
 
 
-def _run(*command, check=True, **kwargs):
+def _run(*command, **kwargs):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, check=check, capture_output=True, text=True, env=environment, timeout=120, **kwargs)
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=120, **kwargs)
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Run an example in this process, because a new one takes seconds to import torch; return status and output."""
+
+    def run(_, path, *arguments):
+        monkeypatch.setattr(sys, "argv", [path, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(path, run_name="__main__")
+        return ended.value.code, capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize("script, pooler", fast_first(("run_unsup.py", "cls_before_pooler"), ("run_sup.py", "cls")))
-def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start, script, pooler):
-    ran = _run(*_command(script, files, start))
+def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start, script, pooler, run_here):
+    status, ran = run_here(*_command(script, files, start))
+    assert status == 0
     results = json.loads((files / "out" / "results.json").read_text())
     assert results["steps"] == 6
     assert set(results["stsb_spearman"]) == {"initial", "best", "final"}
@@ -73,8 +87,8 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     state = json.loads((files / "out" / "trainer_state.json").read_text())
     trained = [e["eval_stsb_spearman"] for e in state["log_history"] if "eval_stsb_spearman" in e][1:]
     assert results["stsb_spearman"]["best"] == max(trained)
-    assert f"before training   {results['stsb_spearman']['initial']:6.2f}" in ran.stdout
-    assert "the dense + tanh head is fresh" in ran.stderr
+    assert f"before training   {results['stsb_spearman']['initial']:6.2f}" in ran.out
+    assert "the dense + tanh head is fresh" in ran.err
 
     model = SimCSE(files / "out")
     assert model.pooler_type == pooler
@@ -87,17 +101,15 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     torch.testing.assert_close(model.encode(["the cat sat"], normalize_embeddings=False), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
-def test_a_finished_run_is_replaced_only_on_request(files, start):
-    command = _command("run_unsup.py", files, start)
-    _run(*command)
+def test_a_finished_run_is_replaced_only_on_request(files, start, run_here):
+    command = [*_command("run_unsup.py", files, start), "--max_steps", "2"]
+    assert run_here(*command)[0] == 0
     before = (files / "out" / "model.safetensors").read_bytes()
-    again = _run(*command, check=False)
-    assert again.returncode == 2
-    assert "holds an earlier run" in again.stderr and "--overwrite_output_dir" in again.stderr
+    status, ran = run_here(*command)
+    assert status == 2 and "holds an earlier run" in ran.err and "--overwrite_output_dir" in ran.err
     assert (files / "out" / "model.safetensors").read_bytes() == before
-    _run(*command, "--overwrite_output_dir", "--max_steps", "2")
-    assert json.loads((files / "out" / "results.json").read_text())["steps"] == 2
+    assert run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
+    assert (files / "out" / "model.safetensors").read_bytes() != before
 
 
 @pytest.mark.slow
@@ -120,14 +132,21 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.slow
-def test_without_a_dev_set_the_last_weights_are_saved(files, start):
-    command = _command("run_unsup.py", files, start)
+def test_without_a_dev_set_the_last_weights_are_saved(files, start, run_here):
+    command = _command("run_unsup.py", files, start, "--max_steps", "1")
     at = command.index("--dev_file")
     del command[at : at + 2]
-    ran = _run(*command)
-    assert "No --dev_file" in ran.stderr
+    status, ran = run_here(*command)
+    assert status == 0 and "No --dev_file" in ran.err
     assert json.loads((files / "out" / "results.json").read_text())["best"] is None
+
+
+@pytest.mark.parametrize("script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])
+def test_the_python_of_an_example_trains(files, start, script, texts):
+    example = runpy.run_path(str(ROOT / "examples" / script))
+    options = {"max_steps": 1, "per_device_train_batch_size": 8, "eval_steps": 1, "save_steps": 1}
+    example["train"](str(start), str(files / texts), str(files / "dev.tsv"), output_dir=str(files / "out"), **options)
+    assert SimCSE(files / "out").encode("the cat").shape == (32,)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +166,10 @@ def test_without_a_dev_set_the_last_weights_are_saved(files, start):
         ),
     ],
 )
-def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more, message, monkeypatch, capsys):
-    _, path, *arguments = _command(script, files, start, *more)
+def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more, message, monkeypatch, run_here):
     monkeypatch.chdir(files)
-    monkeypatch.setattr(sys, "argv", [path, *arguments])
-    with pytest.raises(SystemExit) as ended:  # in this process, because a new one takes seconds to import torch
-        runpy.run_path(path, run_name="__main__")
-    error = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert message in error
-    assert "Traceback" not in error
+    status, ran = run_here(*_command(script, files, start, *more))
+    assert status == 2 and message in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.slow

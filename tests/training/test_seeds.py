@@ -164,14 +164,6 @@ def test_without_a_dev_set_the_first_seed_is_published(tmp_path, words, capsys):
     assert "nothing says which seed is best" in capsys.readouterr().out
 
 
-def test_a_yaml_file_may_ask_for_seeds(tmp_path, words):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("seeds: [5, 6]\nmax_steps: 1\n")
-    del words[words.index("--max_steps") : words.index("--max_steps") + 2]
-    train_unsup([str(recipe), *words, "--output_dir", str(tmp_path / "out")])
-    assert [run["seed"] for run in _results(tmp_path / "out")["seeds"]["runs"]] == [5, 6]
-
-
 def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_the_way():
     def run(saved, best):
         figures = {"initial": 1.0, "saved": saved, "best": best, "final": saved}
