@@ -308,20 +308,22 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
     return similarity, temperature
 
 
-def check_columns(rows: TrainingRows, most: int, advice: str) -> None:
-    """Refuse training rows with relations or with too many sentences.
+def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> None:
+    """Refuse training rows with relations or with too many sentences, and batches of a single row.
 
     Args:
         rows (`TrainingRows`): The training data.
         most (`int`): The most sentences of a row that the objective reads.
         advice (`str`): The rest of the message: why it reads no more, and what to give.
+        alone (`str`, *optional*): The problem of a batch of one row. By default such batches are accepted.
 
     Raises:
-        ValueError: If a row has relations or more sentences.
+        ValueError: If a row has relations or more sentences, or a batch is too small.
     """
     found = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
     fits = rows.num_sentences <= most and not rows.has_relations
     require(fits, f"the training data has rows with {found}, but {advice}")
+    require(not alone or rows.global_batch > 1, f"{alone}: raise per_device_train_batch_size to at least 2")
 
 
 def total_and_parts(
@@ -354,10 +356,7 @@ def register(name: str, objective: type[Objective]) -> None:
         ValueError: If another class has the name.
     """
     known = OBJECTIVES.setdefault(name, objective)
-    message = (
-        f"objective {name!r} is already registered: {known.__name__}. Choose another name for {objective.__name__}"
-    )
-    require(known is objective, message)
+    require(known is objective, f"objective {name!r} is already registered: {known.__name__}. Choose another name")
 
 
 def objective_class(name: str) -> type[Objective]:

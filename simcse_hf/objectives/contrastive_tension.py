@@ -6,15 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, world
-from .base import (
-    EncodedBatch,
-    Objective,
-    TrainingRows,
-    as_full_precision,
-    check_columns,
-    check_options,
-    require,
-)
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_rows, require
 
 
 class ContrastiveTension(Objective):
@@ -66,8 +58,8 @@ class ContrastiveTension(Objective):
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with hard negatives, and batches with fewer than K other rows."""
-        advice = "takes its negatives from other rows: give single sentences or pairs"
-        check_columns(rows, 2, f"objective 'contrastive_tension' {advice}")
+        advice = "objective 'contrastive_tension' takes its negatives from other rows: give single sentences or pairs"
+        check_rows(rows, 2, advice)
         batch = rows.global_batch
         require(
             batch > self.negatives_per_positive,

@@ -7,15 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import (
-    EncodedBatch,
-    Objective,
-    TrainingRows,
-    as_full_precision,
-    check_columns,
-    check_options,
-    require,
-)
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_rows
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -137,15 +129,8 @@ class DimensionContrastive(Objective):
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with more than two views, and batches that are too small for statistics."""
-        advice = (
-            "this objective compares two views and cannot use hard negatives: give single sentences or pairs, or use"
-        )
-        check_columns(rows, 2, f"{advice} objective 'simcse'")
-        require(
-            rows.global_batch > 1,
-            "this objective takes statistics over the batch, and a batch of 1 has none: raise "
-            "per_device_train_batch_size to at least 2",
-        )
+        advice = "this objective compares two views: give single sentences or pairs, or use objective 'simcse'"
+        check_rows(rows, 2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
 
     def project(self, batch: EncodedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Project both views, and in training gather the rows of all processes.

@@ -1,6 +1,5 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -164,25 +163,6 @@ class InfoNCE(nn.Module):
     def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:
         embeddings = as_full_precision(embeddings)
         return F.normalize(embeddings, dim=-1) if self.similarity == "cosine" else embeddings
-
-
-def log_weight(weight: float, alpha: float | None) -> float:
-    """Return the log weight of a row's own hard negatives, which may be given as weight or as alpha.
-
-    Args:
-        weight (`float`): The logarithm of alpha.
-        alpha (`float`, *optional*): alpha itself.
-
-    Returns:
-        `float`: The logarithm of alpha.
-
-    Raises:
-        ValueError: If alpha is not above 0, or both are given.
-    """
-    check_options("a number above 0", hard_negative_alpha=alpha)
-    message = f"hard_negative_weight ({weight}) and hard_negative_alpha ({alpha}) are both given: give one, not both"
-    require(alpha is None or not weight, f"{message} (alpha = exp(hard_negative_weight))")
-    return weight if alpha is None else math.log(alpha)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..ops.distributed import gather_rows, sum_over_processes, world
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_columns, require
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_rows, require
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code
@@ -101,13 +101,8 @@ class ISBERT(Objective):
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""
-        advice = "learns from single ones, without positives and negatives: give one text column"
-        check_columns(rows, 1, f"objective 'is_bert' {advice}")
-        require(
-            rows.global_batch > 1,
-            "objective 'is_bert' compares the tokens of a sentence with other sentences, and a batch of 1 has none: "
-            "raise per_device_train_batch_size to at least 2",
-        )
+        advice = "objective 'is_bert' learns from single ones, without positives and negatives: give one text column"
+        check_rows(rows, 1, advice, "a sentence is compared with the others of its batch, and a batch of 1 has none")
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_columns, require
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_rows, require
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)
@@ -91,10 +91,8 @@ class TSDAE(Objective):
         Raises:
             ValueError: If the rows do not fit.
         """
-        advice = (
-            "reconstructs single sentences: give one column of texts, or two, where the second holds a damaged copy"
-        )
-        check_columns(rows, 2, f"objective 'tsdae' {advice} of the first")
+        advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
+        check_rows(rows, 2, f"objective 'tsdae' reconstructs single sentences: {advice}")
         require(
             not getattr(rows.dataset, "both", False),
             "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: unset "

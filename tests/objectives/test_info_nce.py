@@ -11,7 +11,6 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli import build_nli_triplets
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.objectives import EncodedBatch, InfoNCE, info_nce, make_objective
-from simcse_hf.objectives.info_nce import log_weight
 
 DIM = 5
 
@@ -126,7 +125,7 @@ def test_loss_of_equal_embeddings_is_the_log_of_the_number_of_candidates(form):
     """Closed form: if all embeddings are equal, each anchor has n positives and n * k hard negatives."""
     assert InfoNCE()(torch.ones(4, 2, 5)).item() == pytest.approx(math.log(4), rel=1e-6)
     assert InfoNCE()(torch.ones(4, 4, 5)).item() == pytest.approx(math.log(12), rel=1e-6)
-    weighted = InfoNCE(hard_negative_weight=log_weight(0.0, 3.0))(torch.ones(4, 4, 5))
+    weighted = InfoNCE(hard_negative_weight=math.log(3))(torch.ones(4, 4, 5))
     assert weighted.item() == pytest.approx(math.log(4 + 6 + 3 * 2), rel=1e-6)
 
 
