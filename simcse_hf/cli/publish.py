@@ -135,11 +135,12 @@ def push_main(argv: list[str]) -> int:
         parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
 
     from ..publishing import CARD
-    from ..publishing.hub import check_repo_id, files_to_push, push_model
+    from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model
 
     if arguments.dry_run:
         check_repo_id(arguments.repo_id)
         directory, paths = Path(arguments.directory), files_to_push(arguments.directory)
+        check_model(directory)
         sizes = {path: (directory / path).stat().st_size for path in paths}
         lines = [f"{size:>13,}  {path}" for path, size in sizes.items()]
         if CARD not in paths:

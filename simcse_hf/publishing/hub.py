@@ -4,13 +4,15 @@ import os
 import re
 from pathlib import Path
 
+import torch
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
+from ..inference.simcse import SimCSE
 from . import CARD, name_repository, write_card
-from .secrets import holds_secret
+from .secrets import file_holds_secret
 
 logger = logging.get_logger(__name__)
 
@@ -22,8 +24,6 @@ _NOT_PUSHED = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|seed-\d+|runs|__pycache__|[._][^/]*)(/|$)"
 )
 _PUSHED_ALTHOUGH_HIDDEN = re.compile(r"^\.eval_results/[^/]+\.yaml$")
-# Searched for tokens. A vocabulary or another larger text has none, and would take long.
-_SEARCHED_BYTES = 50 * 2**20
 
 
 class PushError(ValueError):
@@ -73,13 +73,29 @@ def _check_file(directory: Path, name: str) -> None:
             f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
             "Copy the file into the directory, or remove the link."
         )
-    if path.suffix in (".safetensors", ".onnx") or path.stat().st_size > _SEARCHED_BYTES:
-        return
-    if holds_secret(path.read_bytes().decode("utf-8", errors="replace")):
+    if path.suffix != ".onnx" and file_holds_secret(path):
         raise ValueError(
             f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and "
             "revoke it."
         )
+
+
+def check_model(directory: str | os.PathLike) -> None:
+    """Load a model as its users will, and refuse weights that are not finite.
+
+    Args:
+        directory (`str` or `os.PathLike`): The directory of the model.
+
+    Raises:
+        ValueError: If the model cannot be loaded, or a weight is NaN or infinite. The message names it.
+    """
+    weights = SimCSE(directory, device="cpu").model.state_dict()
+    for name, weight in weights.items():
+        if not torch.isfinite(weight).all():
+            raise ValueError(
+                f"{directory}: the weight {name} holds NaN or infinity, so nothing was pushed. Train the model "
+                "again, or save one of its earlier checkpoints."
+            )
 
 
 def push_model(
@@ -110,12 +126,14 @@ def push_model(
         `str`: The URL of the commit or of the pull request.
 
     Raises:
-        ValueError: If `repo_id` is not a valid repository name, or for the reasons given in [`files_to_push`].
+        ValueError: If `repo_id` is not a valid repository name, or for the reasons given in [`files_to_push`] and
+            [`check_model`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
     directory = Path(directory)
     check_repo_id(repo_id)
     files_to_push(directory)
+    check_model(directory)
     if (directory / CARD).exists():
         name_repository(directory, repo_id)
     else:

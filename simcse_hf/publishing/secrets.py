@@ -1,22 +1,36 @@
-"""Find access tokens and passwords, so that no file that may be published holds one."""
+"""Find access tokens and passwords in files that are to be published, and hide them in command lines."""
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 HIDDEN = "..."
 
-#: Tokens that are known by their form: of Hugging Face, GitHub, GitLab, Slack, OpenAI and others, AWS; private keys.
+#: Tokens that are known by their form: of Hugging Face, GitHub, GitLab, Slack, OpenAI, AWS, Google; private keys.
 _BY_FORM = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{30,}|api_org_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|glpat-[\w-]{20,}"
-    r"|xox[abprs]-[\w-]{10,}|sk-[\w-]{32,}|AKIA[0-9A-Z]{16})\b|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"\b(?:hf_(?:oauth_)?[A-Za-z0-9]{30,}|AIza[\w-]{35}|api_org_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}"
+    r"|github_pat_\w{40,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}|sk-[\w-]{32,}|AKIA[0-9A-Z]{16})\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
 )
-#: A name of a secret with its value, in JSON, YAML or Python. Values in angle brackets are placeholders.
+#: A name of a secret with its value, in JSON, YAML, Python or an ini file. Values in angle brackets are placeholders.
 _BY_NAME = re.compile(
     r"""(?i)(?:hub_token|(?:access|auth|api|bearer)_?token|password|passwd|client_secret"""
-    r"""|secret_?key|api_?key|access_?key)["']?\s*[:=]\s*(["'])(?![<.*])[^"'\s]{8,}\1"""
+    r"""|secret_?key|api_?key|access_?key)["']?\s*[:=][ \t]*"""
+    r"""(?:(["'])(?![<.*])[^"'\s]{8,}\1|(?![<.*$\d{\[]|null|None|true|false)[^"'\s,;{}]{6,}[ \t]*$)""",
+    re.MULTILINE,
 )
 #: The password of a URL such as postgresql://user:password@host/database.
 _IN_URL = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
+#: Detectors of the package detect-secrets. Those of random strings would report digests.
+_DETECTORS = (
+    "AWSKeyDetector AzureStorageKeyDetector BasicAuthDetector DiscordBotTokenDetector GitHubTokenDetector "
+    "GitLabTokenDetector JwtTokenDetector KeywordDetector NpmDetector OpenAIDetector PrivateKeyDetector "
+    "PypiTokenDetector SendGridDetector SlackDetector StripeDetector TelegramBotTokenDetector TwilioKeyDetector"
+).split()
+#: Files that a tokenizer writes are long lists of words, which detect-secrets searches for minutes.
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")
+#: A vocabulary or another larger text has no secrets, and would take long.
+_MOST_BYTES = 50 * 2**20
 _OPTION = re.compile(r"(?i)--?[\w-]*(?:token|password|passwd|secret|key)")
 
 
@@ -29,7 +43,39 @@ def holds_secret(text: str) -> bool:
     Returns:
         `bool`: True for a token of a known form, or for a value under a name such as `api_key`.
     """
-    return _BY_FORM.search(text) is not None or _BY_NAME.search(text) is not None
+    return any(pattern.search(text) for pattern in (_BY_FORM, _BY_NAME, _IN_URL))
+
+
+def file_holds_secret(path: Path) -> bool:
+    """Return whether a file holds an access token, a password or a private key.
+
+    The file is searched for the forms that [`holds_secret`] knows and, where detect-secrets is installed, by its
+    detectors. Of a safetensors file only the metadata are searched.
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `bool`: True if something was found. No search finds every secret.
+    """
+    weights = path.suffix == ".safetensors"
+    with open(path, "rb") as stream:
+        # A safetensors file begins with the length of its header, which holds the metadata.
+        content = stream.read(min(int.from_bytes(stream.read(8), "little"), _MOST_BYTES) if weights else _MOST_BYTES)
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in content[:200]
+    if holds_secret(content.decode("utf-16" if wide else "utf-8", errors="replace")):
+        return True
+    if weights or path.name in _VOCABULARIES:
+        return False
+    try:
+        from detect_secrets import SecretsCollection
+        from detect_secrets.settings import transient_settings
+    except ImportError:
+        return False
+    found = SecretsCollection()
+    with transient_settings({"plugins_used": [{"name": name} for name in _DETECTORS]}):
+        found.scan_file(str(path))
+    return bool(found)
 
 
 def hide_secrets(words: Sequence[str]) -> list[str]:

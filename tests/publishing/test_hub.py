@@ -14,7 +14,7 @@ from conftest import fast_first, tiny_config
 from datasets import Dataset
 from hub_server import HubServer
 from huggingface_hub import constants
-from safetensors.torch import load
+from safetensors.torch import load, load_file, save_file
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
@@ -281,6 +281,23 @@ def test_a_secret_of_another_form_or_in_another_file_stops_the_push_and_its_prev
     for call in (lambda: push_model(directory, "org/name"), lambda: push_main([str(directory), "a/b", "--dry_run"])):
         with pytest.raises(ValueError, match=f"{name} contains an access token or a password, so nothing was pushed"):
             call()
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("damage", ["not finite", "truncated", "a layer is missing"])
+def test_a_model_that_cannot_be_used_is_not_pushed(damage, hub, saved):
+    directory = saved()
+    path = directory / "model.safetensors"
+    weights = load_file(path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "not finite":
+        weights[next(iter(weights))].view(-1)[0] = float("nan")
+        save_file(weights, path, metadata={"format": "pt"})
+    else:
+        save_file({k: v for k, v in weights.items() if "layer.1" not in k}, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="NaN or infinity|damaged|missing"):
+        push_model(directory, "org/name")
     assert not hub.requests
 
 

@@ -6,8 +6,10 @@ import string
 import time
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from simcse_hf.publishing.secrets import HIDDEN, hide_secrets, holds_secret
+from simcse_hf.publishing.secrets import HIDDEN, file_holds_secret, hide_secrets, holds_secret
 
 LETTERS = "".join(random.Random(0).choices(string.ascii_letters + string.digits, k=40))
 
@@ -28,6 +30,12 @@ LETTERS = "".join(random.Random(0).choices(string.ascii_letters + string.digits,
         "api_key: 'abcdefgh12'",
         'password = "correct-horse"',
         "QDRANT_API_KEY='abcdefgh12'",
+        "password: hunter2",
+        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "postgresql://u:pw@host/base",
+        "hf_oauth_" + LETTERS,
+        "AIza" + LETTERS[:35],
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
     ],
 )
 def test_a_secret_is_found(text):
@@ -42,10 +50,33 @@ def test_a_secret_is_found(text):
         "hf_short",
         "The token_budget of a batch; special_tokens_map.json; a password is needed.",
         "sk-learn",
+        "export API_KEY=$MY_KEY",
+        '{"password": 20786, "access_key": null}',
     ],
 )
 def test_ordinary_text_is_no_secret(text):
     assert not holds_secret(text)
+
+
+def test_a_secret_is_found_in_utf_16_and_in_the_metadata_of_weights(tmp_path):
+    (tmp_path / "notes.txt").write_text("password: hunter2", encoding="utf-16")
+    save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"note": "hf_" + LETTERS})
+    save_file({"w": torch.zeros(2)}, tmp_path / "clean.safetensors", metadata={"format": "pt"})
+    found = [
+        name for name in ("notes.txt", "model.safetensors", "clean.safetensors") if file_holds_secret(tmp_path / name)
+    ]
+    assert found == ["notes.txt", "model.safetensors"]
+
+
+def test_detect_secrets_is_asked_where_it_is_installed(tmp_path):
+    pytest.importorskip("detect_secrets", reason="needs detect-secrets")
+    (tmp_path / "run.sh").write_text("curl -H 'x: xoxb-1' \n npm_token=npm_" + LETTERS[:36] + "\n")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"digest": "0f" * 64, "hidden_size": 384, "mask_token": "[MASK]"})
+    )
+    assert not file_holds_secret(tmp_path / "config.json")
+    (tmp_path / "azure.txt").write_text("AccountKey=" + LETTERS + LETTERS + "abcdef==\n")
+    assert file_holds_secret(tmp_path / "azure.txt")
 
 
 @pytest.mark.parametrize("part", ["a_", "token", "sk-", "hf_", "api_key", "'", "x" * 9 + "-"])
