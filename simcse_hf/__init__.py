@@ -11,7 +11,7 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the public names in the form that type checkers and editors read
     from .data.collator import ContrastiveCollator as ContrastiveCollator
-    from .data.nli import build_nli_triplets as build_nli_triplets
+    from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
     from .inference.simcse import SimCSE as SimCSE
     from .models.auto import AutoModelForCL as AutoModelForCL
@@ -35,7 +35,7 @@ _MODULE_OF = {
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.callbacks",
-    "build_nli_triplets": "data.nli",
+    "build_nli_triplets": "data.nli_pairs",
     "load_text_dataset": "data.read",
 }
 _SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()

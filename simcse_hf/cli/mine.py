@@ -163,7 +163,7 @@ def build_nli_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     check_table_file(parser, arguments)
 
-    from ..data.nli import build_nli_triplets
+    from ..data.nli_pairs import build_nli_triplets
 
     try:
         triplets = build_nli_triplets(

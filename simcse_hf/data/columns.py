@@ -437,7 +437,7 @@ class RowCleaner:
             yield from self.clean(number, cells)
         self.count()
 
-    def count(self, kept: int = 0, dropped: Sequence[int] = ()) -> None:
+    def count(self, kept: int = 0, dropped: Iterable[int] = ()) -> None:
         """Count rows that were kept and rows that were dropped; raise a `ValueError` if none is kept."""
         self.counts["kept"] += kept
         self._note("dropped", list(dropped))

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..data.columns import SCORE
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
-from ..data.nli import build_nli_groups
+from ..data.nli_pairs import build_nli_groups
 from ..data.read import load_text_dataset
 from ..data.sample import sample_files
 from ..data.stream import load_text_stream

@@ -8,7 +8,7 @@ import yaml
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..data.nli import SAMPLINGS
+from ..data.nli_pairs import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.settings import SETTING_NAMES, max_positions

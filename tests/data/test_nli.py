@@ -10,7 +10,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from simcse_hf.cli.mine import build_nli_main
-from simcse_hf.data.nli import LABELS, build_nli_groups, build_nli_triplets
+from simcse_hf.data.nli_pairs import LABELS, build_nli_groups, build_nli_triplets
 from simcse_hf.data.read import load_text_dataset
 
 PAIRS = [

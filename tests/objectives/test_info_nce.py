@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.nli import build_nli_triplets
+from simcse_hf.data.nli_pairs import build_nli_triplets
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.objectives import EncodedBatch, InfoNCE, info_nce, make_objective
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from . import synonyms, words
-from .masked_lm import MaskedLMView as MaskedLMView
-from .words import TextView, TokenView
+from .mlm import MaskedLMView as MaskedLMView
+from .synonyms import EDA, SynonymReplacement
+from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, TextView, TokenView, Unchanged, check_rate
 
 CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
 
@@ -13,7 +13,7 @@ CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of
 class _View:
     """A view's class, its default rate (`None` if it takes none) and the default rate of a masked-LM on the device."""
 
-    view_class: type[TextView] | type[TokenView] = words.Unchanged
+    view_class: type[TextView] | type[TokenView] = Unchanged
     rate: float | None = None
     masked_lm: float | None = None
     documents: bool = False
@@ -22,15 +22,15 @@ class _View:
 _VIEWS = {
     "identity": _View(),
     "fixed_mask": _View(),
-    "crop": _View(words.Crop, rate=0.1),
-    "delete_words": _View(words.DeleteWords, rate=0.1),
-    "delete_one_word": _View(words.DeleteOneWord),
-    "synonyms": _View(synonyms.SynonymReplacement),
+    "crop": _View(Crop, rate=0.1),
+    "delete_words": _View(DeleteWords, rate=0.1),
+    "delete_one_word": _View(DeleteOneWord),
+    "synonyms": _View(SynonymReplacement),
     "mlm": _View(masked_lm=0.15),
-    "crop+mlm": _View(words.Crop, masked_lm=0.15),
-    "shuffle": _View(words.Shuffle, rate=0.3),
-    "eda": _View(synonyms.EDA, rate=0.1),
-    "repeat_words": _View(words.RepeatTokens, rate=0.32),
+    "crop+mlm": _View(Crop, masked_lm=0.15),
+    "shuffle": _View(Shuffle, rate=0.3),
+    "eda": _View(EDA, rate=0.1),
+    "repeat_words": _View(RepeatTokens, rate=0.32),
     "next_sentence": _View(documents=True),
     "next_three_sentences": _View(documents=True),
 }
@@ -40,7 +40,7 @@ MASKED_LM_VIEWS = tuple(name for name, view in _VIEWS.items() if view.masked_lm 
 #: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
 DOCUMENT_VIEWS = tuple(name for name, view in _VIEWS.items() if view.documents)
 #: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(n for n, v in _VIEWS.items() if v.view_class is not words.Unchanged or v.masked_lm is not None)
+DATASET_VIEWS = tuple(n for n, v in _VIEWS.items() if v.view_class is not Unchanged or v.masked_lm is not None)
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
@@ -61,7 +61,7 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     """
     view = _known(name, rate)
     if name == "crop+mlm":
-        return words.Crop(CROP_BEFORE_MLM)
+        return Crop(CROP_BEFORE_MLM)
     if view.rate is None:
         return view.view_class()
     return view.view_class(view.rate if rate is None else rate)  # type: ignore[call-arg]  # a class with a rate
@@ -92,5 +92,5 @@ def _known(name: str, rate: float | None) -> _View:
         if view.rate is None and view.masked_lm is None:
             rated = ", ".join(n for n, v in _VIEWS.items() if v.rate is not None or v.masked_lm is not None)
             raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {rated}.")
-        words.check_rate(rate)
+        check_rate(rate)
     return view
