@@ -62,15 +62,12 @@ def test_a_secret_is_found_in_utf_16_and_in_the_metadata_of_weights(tmp_path):
     (tmp_path / "notes.txt").write_text("password: hunter2", encoding="utf-16")
     save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"note": "hf_" + LETTERS})
     save_file({"w": torch.zeros(2)}, tmp_path / "clean.safetensors", metadata={"format": "pt"})
-    found = [
-        name for name in ("notes.txt", "model.safetensors", "clean.safetensors") if file_holds_secret(tmp_path / name)
-    ]
-    assert found == ["notes.txt", "model.safetensors"]
+    found = {path.name for path in tmp_path.iterdir() if file_holds_secret(path)}
+    assert found == {"notes.txt", "model.safetensors"}
 
 
 def test_detect_secrets_is_asked_where_it_is_installed(tmp_path):
     pytest.importorskip("detect_secrets", reason="needs detect-secrets")
-    (tmp_path / "run.sh").write_text("curl -H 'x: xoxb-1' \n npm_token=npm_" + LETTERS[:36] + "\n")
     (tmp_path / "config.json").write_text(
         json.dumps({"digest": "0f" * 64, "hidden_size": 384, "mask_token": "[MASK]"})
     )
