@@ -21,6 +21,7 @@ from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, sum_over_processes, world
 from ..ops.files import digest, read_json_object, write_json
+from ..ops.refusals import refuse
 
 logger = logging.get_logger(__name__)
 
@@ -101,11 +102,12 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
             return str(checkpoint)
         problems.append(f"{checkpoint.name}: {problem}")
         logger.warning(f"{checkpoint} is passed over because {problem}.")
-    if problems:
-        raise ValueError(
-            f"{directory} holds no whole checkpoint to resume from ({'; '.join(problems)}). Restore one of them "
-            "from a backup, or start again with --overwrite_output_dir."
-        )
+    refuse(
+        {
+            f"{directory} holds no whole checkpoint to resume from ({'; '.join(problems)}). Restore one of them from "
+            "a backup, or start again with --overwrite_output_dir.": problems
+        }
+    )
     return None
 
 
@@ -128,17 +130,20 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
 def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     if str(resume).lower() == "true":
         checkpoint = newest_whole_checkpoint(output_dir)
-        if checkpoint is None:
-            raise ValueError(f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+        refuse(
+            {f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint": not checkpoint}
+        )
     else:
         checkpoint = str(resume)
-        if not Path(checkpoint).is_dir():
-            raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
-        if problem := checkpoint_problem(checkpoint):
-            raise ValueError(
+        is_missing, problem = not Path(checkpoint).is_dir(), checkpoint_problem(checkpoint)
+        refuse(
+            {
+                f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory": is_missing,
                 f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
-                "the newest whole one with --resume_from_checkpoint true."
-            )
+                "the newest whole one with --resume_from_checkpoint true.": problem,
+            }
+        )
+    assert checkpoint is not None
     if not any(Path(checkpoint).glob("rng_state*")):
         logger.warning(
             f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the schedule "

@@ -48,17 +48,18 @@ def check_dev_sets(
             the loss.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(
-            f"two dev sets are named {repeated[0]!r}, so their metrics would overwrite each other: name them with "
-            "SimilarityEvalCallback(file, name=...)"
-        )
+    repeated = sorted({repr(name) for name in names if names.count(name) > 1})
     by_loss = args.load_best_model_at_end and args.metric_for_best_model in ("loss", "eval_loss")
-    if by_loss and dev_sets and not has_eval_dataset:
-        raise ValueError(
-            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass "
-            "eval_dataset=..., or leave metric_for_best_model out to use the metric of the first dev set"
-        )
+    refuse(
+        {
+            f"two dev sets are named {', '.join(repeated)}, so their metrics would overwrite each other: name them "
+            "with SimilarityEvalCallback(file, name=...)": repeated,
+            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass eval_dataset=..., "
+            "or leave metric_for_best_model out to use the metric of the first dev set": (
+                by_loss and dev_sets and not has_eval_dataset
+            ),
+        }
+    )
 
 
 # --- before the first step -------------------------------------------------------------------------------------------
@@ -83,11 +84,11 @@ def check_run(trainer: "SimCSETrainer") -> None:
     if rows is None or len(rows) == 0:
         raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
     num_sentences = len(rows[0]["input_ids"])
+    wrong_view = f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts"
+    refuse({wrong_view: num_sentences > 1 and args.view == "fixed_mask"})
     objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
     if args.gradcache_chunk_size is not None:
         check_gradcache(objective, args)
-    if num_sentences > 1 and args.view == "fixed_mask":
-        raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
     check_length_grouping(args, rows)
     if isinstance(rows, Dataset) and args.process_index == 0:
         warn_of_repeated_rows(rows)
@@ -116,15 +117,17 @@ def check_batches(
     """
     batch = args.train_batch_size * args.world_size
     rows = batch if rows is None else rows
-    if rows < batch and (args.dataloader_drop_last or args.world_size > 1):
-        reason, advice = "dataloader_drop_last drops it", "unset dataloader_drop_last"
-        if not args.dataloader_drop_last:
-            reason = "Accelerate would repeat rows to fill it, and a repeated text would be its own negative"
-            advice = "use fewer processes"
-        raise ValueError(
-            f"train_dataset has {rows} rows, fewer than one batch of {batch} (of all processes), and {reason}: lower "
-            f"per_device_train_batch_size or {advice}"
-        )
+    drops, few = args.dataloader_drop_last, f"train_dataset has {rows} rows, fewer than one batch of {batch}"
+    refuse(
+        {
+            f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
+            "dataloader_drop_last": rows < batch and drops,
+            f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated text "
+            "would be its own negative: lower per_device_train_batch_size or use fewer processes": (
+                rows < batch and args.world_size > 1
+            ),
+        }
+    )
     if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
         logger.warning(
             f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch has no "
@@ -261,15 +264,15 @@ def check_dropout(trainer: "SimCSETrainer") -> None:
             "on the command line); or train on pairs. To run Table 3's row p = 0, set allow_zero_dropout."
         )
     requested = {name: rate for name, rate in rates.items() if "attention" in name and rate}
-    if requested and _views_are_equal(trainer, only_attention_dropout=True):
-        described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
-        zero = ", ".join(f"{name}=0.0" for name in requested)
-        raise ValueError(
-            f"the attention implementation {config._attn_implementation} drops no attention weights, although the "
-            f"config says {described}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load "
-            'the model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention '
-            f"dropout (from_pretrained(..., {zero})); or train on pairs."
-        )
+    described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
+    zero = ", ".join(f"{name}=0.0" for name in requested)
+    problem = (
+        f"the attention implementation {config._attn_implementation} drops no attention weights, although the config "
+        f"says {described}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load the model "
+        'with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention dropout '
+        f"(from_pretrained(..., {zero})); or train on pairs."
+    )
+    refuse({problem: requested and _views_are_equal(trainer, only_attention_dropout=True)})
 
 
 @torch.no_grad()

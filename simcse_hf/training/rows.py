@@ -89,16 +89,14 @@ class RowMaker:
 
     def _of_views(self, texts: Any) -> ViewDataset:
         args = self.args
-        if texts.column_names != ["sent0"]:
-            raise ValueError(
+        refuse(
+            {
                 f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows "
-                f"hold {', '.join(texts.column_names)}"
-            )
-        if self.templates or self.prompt:
-            raise ValueError(
+                f"hold {', '.join(texts.column_names)}": texts.column_names != ["sent0"],
                 f"view {args.view} would change the words of the {'templates' if self.templates else 'prompt'} too: "
-                "use view identity, or a model without them"
-            )
+                "use view identity, or a model without them": self.templates or self.prompt,
+            }
+        )
         return ViewDataset(
             texts,
             self.tokenizer,

@@ -269,7 +269,7 @@ def test_resuming_a_finished_run_takes_no_further_step(tmp_path, tokenizer):
 
 def test_fewer_rows_than_one_batch_over_all_processes_are_refused():
     args = SimpleNamespace(train_batch_size=8, world_size=2, dataloader_drop_last=False, gradient_accumulation_steps=1)
-    with pytest.raises(ValueError, match="15 rows, fewer than one batch of 16.*use fewer processes"):
+    with pytest.raises(ValueError, match="15 rows, fewer than one batch of 16 over 2 processes.*use fewer processes"):
         check_batches(args, rows=15, num_sentences=1)
     check_batches(args, rows=16, num_sentences=1)
 
