@@ -1,8 +1,12 @@
 # Two commands set a fresh machine up: each makes .venv and installs everything it needs into it.
-PYTHON ?= python3.11
+# The first Python on the path that is recent enough; `make PYTHON=/path/to/python3.12 ...` takes another one.
+IS_RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$name -c '$(IS_RECENT)' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := simcse_hf tests examples benchmarks model_cards
+CODE := simcse_hf tests examples benchmarks model_cards reproduction tools
+PACKAGE := $(VENV)/.package
 INSTALLED := $(VENV)/.installed
 
 OFFLINE := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
@@ -12,7 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 .PHONY: quickstart test test-all test-versions coverage types suite quality docs clean
 
-quickstart: $(INSTALLED)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
+quickstart: $(PACKAGE)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
 
 test: $(INSTALLED)  ## lint, format, types and the test suite
@@ -47,10 +51,14 @@ quality: $(INSTALLED)  ## format and fix
 docs: $(INSTALLED)  ## build the documentation site into site/, with warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ...")'
+$(PACKAGE): pyproject.toml constraints.txt
+	@$(if $(PYTHON),,echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..." && exit 1)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(INSTALLED): $(PACKAGE)
 	$(PIP) --editable '.[test]'
 	touch $@
 
