@@ -24,33 +24,7 @@ from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
-from .checkpoint import (
-    HEAD_CHOICES,
-    OBJECTIVE_FILE,
-    OBJECTIVE_SETTINGS,
-    PRETRAINING_HEADS,
-    SEPARATE_MODULES,
-    Checkpoint,
-    check_head_can_learn,
-    load_objective_state,
-    load_own_layers,
-    save_own_files,
-)
-from .pooling import (
-    NGRAM_POOLER,
-    TEMPLATE_POOLER,
-    DenseLayer,
-    NGramHead,
-    SentenceHead,
-    TemplateHead,
-    at_mask,
-    check_has_tokens,
-    embed_columns,
-    flatten_rows,
-    masked_mean,
-    needs_hidden_states,
-    pool,
-)
+from . import checkpoint, pooling
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
 
 logger = logging.get_logger(__name__)
@@ -119,7 +93,7 @@ class ContrastiveModel(PreTrainedModel):
     """
 
     base_class: type[nn.Module]  # the stock encoder
-    _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in SEPARATE_MODULES)]
+    _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
@@ -149,17 +123,17 @@ class ContrastiveModel(PreTrainedModel):
         # `from_pretrained` explains these keys itself: transformers' report names all others.
         self._keys_to_ignore_on_load_unexpected = [
             *(self._keys_to_ignore_on_load_unexpected or ()),
-            *(rf"^{name}\." for name in PRETRAINING_HEADS if not hasattr(self.base_model, name)),
+            *(rf"^{name}\." for name in checkpoint.PRETRAINING_HEADS if not hasattr(self.base_model, name)),
         ]
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
         self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
         if not self.has_own_pooler:
-            self.sentence_head = SentenceHead(config)
-        self.ngram_head = NGramHead(config) if self.settings.pooler_type == NGRAM_POOLER else None
-        denoising = self.settings.denoising
-        self.template_head = None if denoising == "none" else TemplateHead(config, denoising)
-        self.dense_layers = nn.ModuleList(DenseLayer(**layer) for layer in self.settings.dense_layers)
+            self.sentence_head = pooling.SentenceHead(config)
+        self.ngram_head = pooling.NGramHead(config) if self.settings.pooler_type == pooling.NGRAM_POOLER else None
+        is_plain = self.settings.denoising == "none"
+        self.template_head = None if is_plain else pooling.TemplateHead(config, self.settings.denoising)
+        self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in self.settings.dense_layers)
         if self.settings.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
@@ -196,7 +170,7 @@ class ContrastiveModel(PreTrainedModel):
     @property
     def embedding_dim(self) -> int:
         """The size of an embedding: the encoder's hidden size, or the output of the last dense layer."""
-        last = cast(DenseLayer, self.dense_layers[-1]) if self.dense_layers else None
+        last = cast(pooling.DenseLayer, self.dense_layers[-1]) if self.dense_layers else None
         return self.config.hidden_size if last is None else last.linear.out_features
 
     @property
@@ -283,9 +257,9 @@ class ContrastiveModel(PreTrainedModel):
     ) -> Any:
         """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
         if pooler_type is not None:
-            check_has_tokens(attention_mask, lengths)
+            pooling.check_has_tokens(attention_mask, lengths)
         needs = {
-            "all_layers": pooler_type is not None and needs_hidden_states(pooler_type),
+            "all_layers": pooler_type is not None and pooling.needs_hidden_states(pooler_type),
             "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
@@ -305,16 +279,18 @@ class ContrastiveModel(PreTrainedModel):
         pooler_type = self.active_pooler
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
-        elif pooler_type == TEMPLATE_POOLER:
-            embeddings = at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+        elif pooler_type == pooling.TEMPLATE_POOLER:
+            embeddings = pooling.at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
             if self.template_head is not None:
                 alone = self._template_states(input_ids, attention_mask, token_type_ids)
                 embeddings = self.template_head(embeddings, alone)
         elif self.ngram_head is not None:
-            embeddings = masked_mean(self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask)
+            embeddings = pooling.masked_mean(
+                self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask
+            )
         else:
-            hidden_states = outputs.hidden_states if needs_hidden_states(pooler_type) else None
-            embeddings = pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
+            hidden_states = outputs.hidden_states if pooling.needs_hidden_states(pooler_type) else None
+            embeddings = pooling.pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
             embeddings = self.sentence_head(embeddings) if pooler_type == "cls" else embeddings
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
@@ -326,8 +302,8 @@ class ContrastiveModel(PreTrainedModel):
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-            outputs = self._encode_tokens(ids, mask, types, pooler_type=TEMPLATE_POOLER)
-            return at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
+            outputs = self._encode_tokens(ids, mask, types, pooler_type=pooling.TEMPLATE_POOLER)
+            return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
 
         only = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
         edges = self.settings.template_edges
@@ -362,7 +338,7 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = self.embed(**anchors, lengths=None if counts is None else counts[:, 0])
             return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
         if self.objective is not None and self.objective.needs_hidden_states:
-            flat, flat_counts = flatten_rows(texts, counts)
+            flat, flat_counts = pooling.flatten_rows(texts, counts)
             outputs = self._encode_tokens(
                 **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
             )
@@ -370,9 +346,10 @@ class ContrastiveModel(PreTrainedModel):
             return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
         has_gaps = "relations" in batch
         if self.second_encoder is None:
-            return embed_columns(self, texts, counts, slice(None), has_gaps), None
-        encoders = ((self, slice(0, 1)), (self.second_encoder, slice(1, None)))
-        return torch.cat([embed_columns(model, texts, counts, part, has_gaps) for model, part in encoders], 1), None
+            return pooling.embed_columns(self, texts, counts, slice(None), has_gaps), None
+        first = pooling.embed_columns(self, texts, counts, slice(0, 1), has_gaps)
+        others = pooling.embed_columns(self.second_encoder, texts, counts, slice(1, None), has_gaps)
+        return torch.cat([first, others], dim=1), None
 
     # --- the loss ---------------------------------------------------------------------------------------------------
 
@@ -395,8 +372,7 @@ class ContrastiveModel(PreTrainedModel):
             objective: Objective = Matryoshka(name, self.embedding_dim, self.settings.matryoshka_dims, values, options)
         else:
             objective = make_objective(name, self.embedding_dim, values, options)
-        check_head_can_learn(self)
-        self.objective = objective
+        checkpoint.check_head_can_learn(self)
         objective.attach(cast(Encoder, self))
         if max(self.settings.encoders, objective.encoders) == 2:
             if objective.num_views == 1:
@@ -404,11 +380,11 @@ class ContrastiveModel(PreTrainedModel):
                     f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
                 )
             self.second_encoder = self.copy_encoder()
-        objective.to(self.device).train(self.training)
+        self.objective = objective.to(self.device).train(self.training)
         if self._saved_objective is not None:
             saved, path = self._saved_objective
-            if all(getattr(saved, setting) == values[setting] for setting in OBJECTIVE_SETTINGS):
-                load_objective_state(self, path)
+            if all(getattr(saved, setting) == values[setting] for setting in checkpoint.OBJECTIVE_SETTINGS):
+                checkpoint.load_objective_state(self, path)
         return objective
 
     def copy_encoder(self) -> Self:
@@ -488,7 +464,7 @@ class ContrastiveModel(PreTrainedModel):
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
-                flat, counts = flatten_rows(masked, lengths)
+                flat, counts = pooling.flatten_rows(masked, lengths)
                 hidden_states = self._encode_tokens(**flat, lengths=counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
@@ -523,12 +499,16 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-        main = {name: tensor for name, tensor in state_dict.items() if name.split(".")[0] not in SEPARATE_MODULES}
+        main = {
+            name: tensor
+            for name, tensor in state_dict.items()
+            if name.split(".")[0] not in checkpoint.SEPARATE_MODULES
+        }
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
         super().save_pretrained(save_directory, state_dict=main, **kwargs)
         if not kwargs.get("is_main_process", True):
             return
-        save_own_files(self, save_directory, state_dict)
+        checkpoint.save_own_files(self, save_directory, state_dict)
         # transformers has written the name of our class, which converters and inference servers do not know. Our class
         # is found by the section `simcse`.
         self.config.architectures = [self.base_class.__name__]
@@ -567,10 +547,10 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        if head not in HEAD_CHOICES:
-            raise ValueError(f"head must be one of {', '.join(HEAD_CHOICES)}, got {head!r}")
+        if head not in checkpoint.HEAD_CHOICES:
+            raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
         settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
-        found = Checkpoint.find(name_or_path, **kwargs)
+        found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.kind.name == "reference":
             renamed = found.renamed_keys(cls.base_model_prefix)
             kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
@@ -582,9 +562,9 @@ class ContrastiveModel(PreTrainedModel):
         kwargs |= {"resolved": found.resolve(settings), "output_loading_info": True}
         loaded: Any = super().from_pretrained(name_or_path, *args, **kwargs)
         model, info = loaded
-        load_own_layers(model, found, head, info)
+        checkpoint.load_own_layers(model, found, head, info)
         model._freeze_unused_parameters()  # loading has replaced the parameters
-        if found.section is not None and (path := found.find_file(OBJECTIVE_FILE)) is not None:
+        if found.section is not None and (path := found.find_file(checkpoint.OBJECTIVE_FILE)) is not None:
             model._saved_objective = (found.saved, path)
         return loaded if wants_info else model
 

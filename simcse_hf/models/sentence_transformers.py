@@ -91,29 +91,22 @@ def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-
-    def read(filename: str, **types: type | tuple[type, ...]) -> dict[str, Any]:
-        path = find_file(name_or_path, filename, **hub)
-        return {} if path is None else _check_types(read_json_object(path, advice=_ADVICE), types, filename)
-
-    library = read("config_sentence_transformers.json", prompts=dict, default_prompt_name=str)
+    library = _read(name_or_path, "config_sentence_transformers.json", hub, prompts=dict, default_prompt_name=str)
     prompts = library.get("prompts") or {}
-    _check_types(prompts, dict.fromkeys(prompts, str), "config_sentence_transformers.json")
+    where = f"{name_or_path}/config_sentence_transformers.json"
+    _check_types(prompts, dict.fromkeys(prompts, str), where)
+    if library.get("default_prompt_name") not in (None, *prompts):
+        raise ValueError(f"{where}: no prompt is named {library['default_prompt_name']!r}, the default. {_ADVICE}")
     pooling: dict[str, Any] = {}
     if prompts:
         pooling = {"prompts": prompts, "default_prompt_name": library.get("default_prompt_name")}
-    if library.get("default_prompt_name") not in (None, *prompts):
-        raise ValueError(
-            f"{name_or_path}/config_sentence_transformers.json: no prompt is named "
-            f"{library['default_prompt_name']!r}, the default. {_ADVICE}"
-        )
     path = find_file(name_or_path, "modules.json", **hub)
     modules = [] if path is None else read_json(path, advice=_ADVICE)
     if not isinstance(modules, list):
         raise ValueError(f"{path} must hold a list, not {type(modules).__name__}. {_ADVICE}")
     if not modules:
         return SentenceTransformersFiles(pooling)
-    transformer = read("sentence_bert_config.json", max_seq_length=int)
+    transformer = _read(name_or_path, "sentence_bert_config.json", hub, max_seq_length=int)
     if transformer.get("max_seq_length"):
         pooling["max_length"] = transformer["max_seq_length"]
     if transformer.get("do_lower_case"):
@@ -128,47 +121,51 @@ def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any
             raise ValueError(f"{path}: the path {module['path']!r} leaves the model's folder. {_ADVICE}")
     # A whitening or flow of this package is a module too, and is loaded from its own folder.
     modules = [module for module in modules if module["path"] != POSTPROCESSING_FOLDER]
+    mode, layers, reason = _read_modules(name_or_path, modules, any(prompts.values()), hub)
+    if reason:
+        return SentenceTransformersFiles(pooling, unsupported=f"{name_or_path} {reason}")
+    dense = [{name: x[name] for name in _DENSE_TYPES if x.get(name) is not None} for x in layers.values()]
+    pooling |= {"pooler_type": _POOLERS[mode], "dense_layers": dense}
+    pooling["normalize"] = modules[-1]["type"].endswith("Normalize")
+    return SentenceTransformersFiles(pooling, list(layers))
+
+
+def _read_modules(
+    name_or_path: str | os.PathLike, modules: list[dict[str, str]], has_prompts: bool, hub: dict[str, Any]
+) -> tuple[str, dict[str, dict[str, Any]], str]:
+    """Return the mode of the pooling, the dense layers by their folders, and why modules cannot be reproduced here."""
     names = [module["type"].rsplit(".", 1)[-1] for module in modules]
     middle = names[2:-1] if names[-1:] == ["Normalize"] else names[2:]
     if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
-        return SentenceTransformersFiles(
-            pooling,
-            unsupported=f"{name_or_path} is a sentence-transformers model of {' + '.join(names)}. This package loads "
-            "Transformer + Pooling, followed by any number of Dense modules and Normalize",
-        )
-    module = read(f"{modules[1]['path']}/config.json", pooling_mode=(str, list))
-    modes = module.get("pooling_mode") or [n for n, is_on in module.items() if n.startswith("pooling_mode_") and is_on]
+        known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
+        return "", {}, f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
+    file = f"{modules[1]['path']}/config.json"
+    config = _read(name_or_path, file, hub, pooling_mode=(str, list))
+    modes = config.get("pooling_mode") or [n for n, is_on in config.items() if n.startswith("pooling_mode_") and is_on]
     modes = [modes] if isinstance(modes, str) else modes
     if not all(isinstance(mode, str) for mode in modes):
-        raise ValueError(f"{modules[1]['path']}/config.json: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
-    folders = [module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"]
-    layers = [read(f"{folder}/config.json", **_DENSE_TYPES) for folder in folders]
-    poolers = [_POOLERS.get(_POOLING_FLAGS.get(mode, mode)) for mode in modes]
-    reasons = {
-        f"pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers": (
-            len(modes) != 1 or poolers[0] is None
-        ),
-        "leaves its prompts out of the pooling (include_prompt is false)": (
-            not module.get("include_prompt", True) and any(prompts.values())
-        ),
-        "has a Dense module with a residual connection or on token embeddings": any(
-            layer.get("use_residual")
-            or {layer.get("module_input_name"), layer.get("module_output_name")} - {None, "sentence_embedding"}
-            for layer in layers
-        ),
-    }
-    for reason, is_so in reasons.items():
-        if is_so:
-            return SentenceTransformersFiles(pooling, unsupported=f"{name_or_path} {reason}")
-    for layer, folder in zip(layers, folders, strict=True):
+        raise ValueError(f"{name_or_path}/{file}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+    mode = _POOLING_FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else ""
+    if mode not in _POOLERS:
+        return "", {}, f"pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers"
+    if has_prompts and not config.get("include_prompt", True):
+        return "", {}, "leaves its prompts out of the pooling (include_prompt is false)"
+    layers = {}
+    for folder in (module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"):
+        layer = layers[folder] = _read(name_or_path, f"{folder}/config.json", hub, **_DENSE_TYPES)
+        others = {layer.get("module_input_name"), layer.get("module_output_name")} - {None, "sentence_embedding"}
+        if layer.get("use_residual") or others:
+            return "", {}, "has a Dense module with a residual connection or on token embeddings"
         if not all((layer.get(name) or 0) >= 1 for name in ("in_features", "out_features")):
-            raise ValueError(
-                f"{name_or_path}/{folder}/config.json: in_features and out_features must be sizes, got {layer!r}. "
-                f"{_ADVICE}"
-            )
-    dense = [{name: layer[name] for name in _DENSE_TYPES if layer.get(name) is not None} for layer in layers]
-    pooling |= {"pooler_type": poolers[0], "dense_layers": dense, "normalize": names[-1] == "Normalize"}
-    return SentenceTransformersFiles(pooling, folders)
+            where = f"{name_or_path}/{folder}/config.json"
+            raise ValueError(f"{where}: in_features and out_features must be sizes, got {layer!r}. {_ADVICE}")
+    return mode, layers, ""
+
+
+def _read(name_or_path: str | os.PathLike, file: str, hub: dict[str, Any], **types: Any) -> dict[str, Any]:
+    """Read an optional file of a model, in which some values have known types."""
+    path = find_file(name_or_path, file, **hub)
+    return {} if path is None else _check_types(read_json_object(path, advice=_ADVICE), types, path)
 
 
 def _check_types(table: dict[str, Any], types: Mapping[str, type | tuple[type, ...]], where: str) -> dict[str, Any]:
