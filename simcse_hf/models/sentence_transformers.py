@@ -32,15 +32,8 @@ DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
 #: Everything that may be written at the top of a checkpoint, with folders. The folders of our own poolers are no
 #: modules of sentence-transformers, but they are needed wherever the weights are.
 NAMES = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Pooling",
-    "1_WeightedLayerPooling",
-    "2_Pooling",
-    HEAD_FOLDER,
-    DENSE_FOLDER,
-    *POOLER_FOLDERS.values(),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("1_Pooling", "1_WeightedLayerPooling", "2_Pooling", HEAD_FOLDER, DENSE_FOLDER, *POOLER_FOLDERS.values()),
 )
 
 _ADVICE = "Download or export the model again."

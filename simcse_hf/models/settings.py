@@ -209,8 +209,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             saved.pop("temperature", None)
         if "pooler_type" in given and not _poolers(given) & _poolers(saved):
             saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-        chosen = OBJECTIVES.get(objective) if isinstance(objective, str) else None  # others are refused below
-        papers = {} if chosen is None else chosen.defaults
+        # Values of other types, such as lists, are refused below.
+        papers = OBJECTIVES[str(objective)].defaults if str(objective) in OBJECTIVES else {}
         papers = {"temperature" if name == "temp" else name: value for name, value in papers.items()}  # as arguments
         values = {name: value for name, value in papers.items() if name in SETTING_NAMES - {"max_seq_length"}}
         pooler_type = (values | saved | given).get("pooler_type", cls.pooler_type)
@@ -221,7 +221,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 if pooler_type != pooler or saved.get("pooler_type") != pooler:
                     saved.pop(name, None)
         values |= saved | given
-        default = DEFAULT_TEMPERATURES.get(values.get("similarity", cls.similarity))
+        default = DEFAULT_TEMPERATURES.get(str(values.get("similarity", cls.similarity)))
         return cls(**{"temperature": default or cls.temperature, **values})
 
     @classmethod
@@ -246,9 +246,9 @@ def drop_unchosen(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
 
-def _poolers(settings: dict[str, Any]) -> set[str | None]:
+def _poolers(settings: dict[str, Any]) -> set[str]:
     """Return the poolers of training and of inference."""
-    return {settings.get("pooler_type"), *(["cls_before_pooler"] if settings.get("mlp_only_train") else [])}
+    return {str(settings.get("pooler_type")), *(["cls_before_pooler"] if settings.get("mlp_only_train") else [])}
 
 
 def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
@@ -286,19 +286,9 @@ def _check_known(names: Any) -> None:
 
 
 #: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
-_OFFSET_POSITIONS = {
-    "camembert",
-    "data2vec-text",
-    "esm",
-    "ibert",
-    "longformer",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-}
+_OFFSET_POSITIONS = (
+    "camembert data2vec-text esm ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
+).split()
 
 
 def check_dropout_rates(config: PreTrainedConfig) -> None:
