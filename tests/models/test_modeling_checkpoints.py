@@ -285,7 +285,8 @@ def test_the_config_names_the_stock_architecture(family, save_checkpoint):
 
 
 def test_the_objective_continues_from_a_subfolder(tmp_path):
-    model = AutoModelForCL.from_config(tiny_config(), objective="barlow_twins")
+    options = {"projector_dim": 16}
+    model = AutoModelForCL.from_config(tiny_config(), objective="barlow_twins", objective_options=options)
     model.prepare_objective()
     with torch.no_grad():
         for parameter in model.objective.parameters():

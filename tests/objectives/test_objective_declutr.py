@@ -123,7 +123,7 @@ def test_anchors_are_masked_and_give_both_losses_from_one_pass(anchors, columns,
 
 
 def test_without_a_masked_lm_head_no_hidden_states_are_kept():
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", objective="declutr")
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", objective="declutr", do_mlm=False)
     model.prepare_objective()
     assert not model.objective.needs_hidden_states
     targets = torch.full((2, 2, 4), -100)
