@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .common import (
     TRUNCATE_HELP,
@@ -24,7 +24,7 @@ from .common import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..search import SentenceIndex
+    from ..search import Match, SentenceIndex
 
 BACKEND_HELP = (
     "what searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a description for faiss's "
@@ -171,7 +171,7 @@ def search_main(argv: list[str]) -> int:
     index = open_index(arguments.index, arguments, parameters=arguments.parameters)
     set_prompt(index.model, "query", arguments)
     for query in arguments.queries or (line.rstrip("\n") for line in sys.stdin if line.strip()):
-        (best,) = index.search([query], top_k=arguments.top_k, filters=filters)
+        best = cast("list[Match]", index.search(query, top_k=arguments.top_k, filters=filters))
         matches = [match for match in best if arguments.threshold is None or match.score >= arguments.threshold]
         lines = [f"  {match.score:.4f}  {match.sentence}\n" for match in matches]
         if best and not matches:

@@ -11,8 +11,8 @@ _QUERIES, _BLOCK = 64, 2**14
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Turn the bits of float32 numbers into whole numbers of the same order, or back."""
-    return bits ^ ((bits >> 63) & 0x7FFFFFFF)
+    """Turn the bits of float32 numbers (int32) into whole numbers of the same order, or back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 class ExactIndex:
@@ -63,13 +63,13 @@ class ExactIndex:
             best = torch.empty(len(batch), 0, dtype=torch.int64)
             for positions, block in self._blocks(chosen):
                 # One whole number orders by score first, and then by position: topk alone may take any of equal ones.
-                keys = _ordered((batch @ block.T).view(torch.int32).long()) * 2**32 - positions
+                keys = (_ordered((batch @ block.T).view(torch.int32)).long() << 32) - positions
                 best = torch.cat([best, keys.topk(min(top_k, len(positions))).values], 1)
                 best = best.topk(min(top_k, best.shape[1])).values
             found.append(best)
         keys = torch.cat(found)
         positions = -keys % 2**32
-        scores = _ordered((keys + positions) >> 32).int().view(torch.float32)
+        scores = _ordered(((keys + positions) >> 32).int()).view(torch.float32)
         return scores.numpy(), positions.numpy()
 
     def _blocks(self, chosen: torch.Tensor | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

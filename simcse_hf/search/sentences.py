@@ -256,18 +256,20 @@ class SentenceIndex:
         top_k = min(top_k, len(self) if among is None else int(among.sum()))
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
-        found = ((), ()) if not top_k or not len(embeddings) else self.vectors.search(embeddings, top_k, among)
         results: list[Results] = [[] for _ in embeddings]
-        for result, scores, rows in zip(results, *(np.asarray(each).tolist() for each in found), strict=False):
-            for score, row in zip(scores, rows, strict=True):
+        if not top_k or not results:
+            return results[0] if single else results
+        scores, rows = self.vectors.search(embeddings, top_k, among)
+        for result, row_scores, numbers in zip(results, scores.tolist(), rows.tolist(), strict=True):
+            for score, row in zip(row_scores, numbers, strict=True):
                 if row >= 0 and (threshold is None or score >= threshold):
                     sentence, *cells = self.rows.slice(row, 1).to_pylist()[0].values()
                     result.append(Match(sentence, score, row, dict(zip(self.kept, cells, strict=True))))
         empty = [number for number, result in enumerate(results) if not result]
-        if threshold is not None and top_k and empty:
+        if threshold is not None and empty:
             logger.warning(
                 f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
-                f"their best score is {np.max(found[0][empty]):.4f}. Lower the threshold to see more."
+                f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
             )
         return results[0] if single else results
 
@@ -405,8 +407,7 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
     valid = all(isinstance(described[name], kind) for name, kind in _ENTRIES.items())
-    valid = valid and _DATA.fullmatch(described["data"]) and all(isinstance(x, float) for x in described["probe"])
-    if not valid:
+    if not valid or not _DATA.fullmatch(described["data"]) or {*map(type, described["probe"])} != {float}:
         raise ValueError(f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}")
     return described
 
