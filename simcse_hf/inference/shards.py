@@ -1,9 +1,9 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from hashlib import blake2b
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ _MAX_SHARDS = 1_000_000
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
 _NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
+Row = tuple[int, str]  # the line or row number, from 1, and the text
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -48,15 +49,13 @@ def encode_file(
     column: str | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
-    normalize_embeddings: bool = True,
-    truncate_dim: int | None = None,
     precision: str = "float32",
     ranges: np.ndarray | None = None,
     shard_size: int = 50_000,
     file_format: str = "npy",
-    token_budget: int | None = None,
     resume: bool = False,
     show_progress_bar: bool = False,
+    **options: Any,
 ) -> list[Path]:
     """Write the embeddings of a file's texts, in their order, to `vectors-00000-of-00020.npy` and so on.
 
@@ -76,9 +75,6 @@ def encode_file(
         prompt (`str`, *optional*): Put this before each text.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             default prompt, if it has one.
-        normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, after
-            truncation.
-        truncate_dim (`int`, *optional*): Keep only the leading dimensions.
         precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
         ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
             first 10,000 embeddings. The ranges are written to `ranges.npy`.
@@ -86,10 +82,10 @@ def encode_file(
             next one are in memory at a time.
         file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
             line or row of the source), `text` and `vector`.
-        token_budget (`int`, *optional*): Tokens of a padded batch. The default is that of [`SimCSE.encode`].
         resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run.
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over
             its own rows.
+        **options (`Any`): `normalize_embeddings`, `truncate_dim` and `token_budget`, as in [`SimCSE.encode`].
 
     Returns:
         `list[Path]`: The paths of all shards.
@@ -98,67 +94,47 @@ def encode_file(
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
     """
     check_precision(precision)
-    check_truncate_dim(truncate_dim, model.dim)
+    options = {"normalize_embeddings": True, "truncate_dim": None, "token_budget": None} | options
+    check_truncate_dim(options["truncate_dim"], model.dim)
+    dim = options["truncate_dim"] or model.dim
     if file_format not in FORMATS:
         raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
-    if ranges is not None:
-        if precision not in SCALAR_PRECISIONS:
-            raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
-        ranges = np.asarray(ranges, dtype=np.float32)
-        check_ranges(ranges, truncate_dim or model.dim)
+    if ranges is not None and precision not in SCALAR_PRECISIONS:
+        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
     column = text_column(source, column)[1]
     prefix = model.resolve_prompt(prompt, prompt_name)
-    embedding = {
-        "normalize_embeddings": normalize_embeddings,
-        "truncate_dim": truncate_dim,
-        "token_budget": token_budget,
-    }
-    settings = {
-        **{"column": column, "prompt": prefix or None, "precision": precision, **embedding},
-        **{"shard_size": shard_size, "format": file_format},
-        "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
-    }
+    shape = {"precision": precision, "shard_size": shard_size, "format": file_format}
+    settings = {"column": column, "prompt": prefix or None, **options, **shape, "ranges": _digest(ranges, dim)}
     version = _version(source)
     manifest = on_first_process(lambda: _start(folder, model, source, settings, resume))
-    paths, rows = _paths(folder, manifest), manifest["input"]["rows"]
+    paths, sizes = _paths(folder, manifest), _sizes(manifest)
     rank, processes = world()
-    assigned = range(rank, len(paths), processes)
-    sizes = {number: min(shard_size, rows - number * shard_size) for number in assigned}
-    missing = {number for number in assigned if _count(paths[number]) != sizes[number]}
+    missing = {n for n in range(rank, len(paths), processes) if _count(paths[n]) != sizes[n]}
 
-    def tokenized() -> Iterator[tuple[int, list[int], list[str], list[list[int]]]]:
-        for number, numbers, texts in _read(source, column, shard_size, missing):
-            if len(texts) != sizes[number] or _version(source) != version:
-                raise ValueError(f"{source}: the file was changed while it was encoded. Encode it again from new.")
-            yield number, numbers, texts, model.tokenize(texts, prefix)
+    def check_source() -> None:
+        if _version(source) != version:
+            raise ValueError(f"{source}: the file was changed while it was encoded. Encode it again from new.")
 
-    def embed(numbers: list[int], texts: list[str], token_ids: list[list[int]]) -> np.ndarray:
-        try:
-            return model.embed(token_ids, texts, split_over_processes=False, **embedding).numpy()
-        except NotFiniteError as error:
-            subject = f"{source}: the text of line or row {numbers[error.position]}"
-            raise NotFiniteError(subject, error.position) from None
+    def tokenized(chosen: Container[int], size: int = shard_size) -> Iterator[tuple[int, list[Row], list[list[int]]]]:
+        for number, rows in _read(source, column, size, chosen):
+            check_source()
+            yield number, rows, model.tokenize([text for _, text in rows], prefix)
 
-    def find_ranges() -> np.ndarray:
-        if ranges is None and (folder / RANGES).exists():
-            return _read_ranges(folder / RANGES, truncate_dim or model.dim)
-        found = ranges
-        if found is None:
-            _, numbers, texts = next(_read(source, column, min(shard_size, _RANGE_TEXTS), {0}))
-            found = calibrate_ranges(embed(numbers, texts, model.tokenize(texts, prefix)))
-        with write_atomically(folder / RANGES) as temporary, open(temporary, "wb") as stream:
-            np.save(stream, found)
-        return found
+    def embed(rows: list[Row], token_ids: list[list[int]]) -> np.ndarray:
+        return _embed(model, source, rows, token_ids, options)
 
     if precision in SCALAR_PRECISIONS:
-        ranges = on_first_process(find_ranges)
-    total, done = sum(sizes.values()), sum(sizes[number] for number in assigned if number not in missing)
-    with tqdm(total=total, initial=done, desc="Encoding", unit="text", disable=not show_progress_bar or rank) as bar:
-        for number, numbers, texts, token_ids in one_ahead(tokenized()):
-            vectors = quantize(embed(numbers, texts, token_ids), precision, ranges)
-            _write(paths[number], numbers, texts, vectors)
-            bar.update(len(texts))
+        first = tokenized({0}, min(shard_size, _RANGE_TEXTS))
+        ranges = on_first_process(
+            lambda: _common_ranges(folder / RANGES, ranges, dim, lambda: embed(*next(first)[1:]))
+        )
+    total, hidden = sum(sizes[number] for number in missing), not show_progress_bar or rank != 0
+    with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
+        for number, rows, token_ids in one_ahead(tokenized(missing)):
+            _write(paths[number], rows, quantize(embed(rows, token_ids), precision, ranges))
+            bar.update(len(rows))
+    check_source()
     return paths
 
 
@@ -206,15 +182,13 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     Raises:
         ValueError: If a shard is missing or damaged.
     """
-    manifest = read_manifest(folder)
-    rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
-    kind = None
-    for number, path in enumerate(_paths(folder, manifest)):
+    manifest, kind = read_manifest(folder), None
+    for path, rows in zip(_paths(folder, manifest), _sizes(manifest), strict=True):
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
             shard = _read_shard(path)
-            if shard.ndim != 2 or len(shard) != min(size, rows - number * size) or not shard.shape[1]:
+            if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
             kind = kind or (shard.dtype, shard.shape[1])
             if (shard.dtype, shard.shape[1]) != kind:
@@ -325,21 +299,43 @@ def _paths(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> list[Path]
     return [Path(folder) / f"vectors-{number:05d}-of-{count:05d}.{suffix}" for number in range(count)]
 
 
+def _sizes(manifest: Mapping[str, Any]) -> list[int]:
+    """Return the number of rows of each shard."""
+    rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
+    return [min(size, rows - first) for first in range(0, rows, size)]
+
+
 def _version(path: Path) -> tuple[int, int]:
     """Return the size of a file and the time of its last change, to notice that it was written to."""
     state = path.stat()
     return state.st_size, state.st_mtime_ns
 
 
-def _read(
-    source: Path, column: str, shard_size: int, chosen: Container[int]
-) -> Iterator[tuple[int, list[int], list[str]]]:
-    """Yield the number of each chosen shard, with the line or row numbers and the texts of its rows."""
-    rows, number = stream_texts(source, column), 0
-    while shard := list(islice(rows, shard_size)):
+def _digest(ranges: np.ndarray | None, dim: int) -> str | None:
+    if ranges is None:
+        return None
+    check_ranges(np.asarray(ranges), dim)
+    return blake2b(np.asarray(ranges, dtype=np.float32).tobytes()).hexdigest()
+
+
+def _read(source: Path, column: str, shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the number of each chosen shard with its rows."""
+    rows = stream_texts(source, column)
+    for number in count():
+        if not (shard := list(islice(rows, shard_size))):
+            return
         if number in chosen:
-            yield number, *map(list, zip(*shard, strict=True))
-        number += 1
+            yield number, shard
+
+
+def _embed(
+    model: SimCSE, source: Path, rows: list[Row], token_ids: list[list[int]], options: Mapping[str, Any]
+) -> np.ndarray:
+    try:
+        return model.embed(token_ids, [text for _, text in rows], split_over_processes=False, **options).numpy()
+    except NotFiniteError as error:
+        subject = f"{source}: the text of line or row {rows[error.position][0]}"
+        raise NotFiniteError(subject, error.position) from None
 
 
 def _count(path: Path) -> int | None:
@@ -361,24 +357,29 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _read_ranges(path: Path, dim: int) -> np.ndarray:
-    try:
-        ranges = read_npy(path)
-        check_ranges(ranges, dim)
-    except ARRAY_DAMAGE as error:
-        raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+def _common_ranges(
+    path: Path, ranges: np.ndarray | None, dim: int, first_embeddings: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """Return the ranges of all shards: those given, those of the file, or of the first embeddings; write the file."""
+    if ranges is None and path.exists():
+        try:
+            ranges = read_npy(path)
+            check_ranges(ranges, dim)
+        except ARRAY_DAMAGE as error:
+            raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+        return ranges
+    ranges = calibrate_ranges(first_embeddings()) if ranges is None else np.asarray(ranges, dtype=np.float32)
+    with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+        np.save(stream, ranges)
     return ranges
 
 
-def _write(path: Path, numbers: list[int], texts: list[str], vectors: np.ndarray) -> None:
+def _write(path: Path, rows: list[Row], vectors: np.ndarray) -> None:
     with write_atomically(path) as temporary, open(temporary, "wb") as stream:
         if path.suffix == ".npy":
             np.save(stream, vectors)
             return
+        columns = [pa.array(column) for column in zip(*rows, strict=True)]
         flat = pa.array(vectors.reshape(-1))
-        columns = {
-            "row": pa.array(numbers, pa.int64()),
-            "text": pa.array(texts, pa.string()),
-            "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        }
-        pq.write_table(pa.table(columns), stream)
+        columns.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+        pq.write_table(pa.table(columns, names=["row", "text", "vector"]), stream)

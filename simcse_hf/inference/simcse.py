@@ -91,8 +91,7 @@ class SimCSE:
                 f"{saved[1].pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                 "model with postprocess=False."
             )
-        section = getattr(config, SECTION, None)
-        own_pooler = None if section is None else ContrastiveSettings.from_config(config).inference_pooler
+        own_pooler = ContrastiveSettings.from_config(config).inference_pooler if hasattr(config, SECTION) else None
         if saved is not None and pooler_type is None and saved[1].pooler != own_pooler:
             pooler_type = saved[1].pooler  # without the transform too: no other file may name it
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
@@ -119,14 +118,10 @@ class SimCSE:
         self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
         if max_length is not None:
             check_max_length(max_length, config)
-        limits = (
-            max_positions(config),
-            self.model.settings.max_length,
-            saved[1].max_length if saved else None,
-            getattr(self.tokenizer, "model_max_length", None),
-        )
-        known_limits = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-        self.max_length = max_length if max_length is not None else min(known_limits, default=None)
+        limits = [max_positions(config), self.model.settings.max_length, saved[1].max_length if saved else None]
+        limits.append(getattr(self.tokenizer, "model_max_length", None))
+        known = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+        self.max_length = max_length if max_length is not None else min(known, default=None)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
@@ -286,15 +281,16 @@ class SimCSE:
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
-        if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = "query"
-        return self.encode(sentences, **options)
+        return self._encode_as("query", sentences, options)
 
     def encode_document(self, sentences: Texts, **options: Any) -> Any:
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
+        return self._encode_as("document", sentences, options)
+
+    def _encode_as(self, role: str, sentences: Texts, options: dict[str, Any]) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = "document"
-            unused = [name for name in ("passage", "corpus") if self.prompts.get(name)]
+            options["prompt_name"] = role
+            unused = [name for name in ("passage", "corpus") if role == "document" and self.prompts.get(name)]
             if unused and not self.prompts["document"]:
                 logger.warning_once(
                     f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
@@ -309,16 +305,13 @@ class SimCSE:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        prompt_name = prompt_name if prompt_name is not None else self.default_prompt_name
-        return "" if prompt_name is None else self._prompt_named(prompt_name)
-
-    def _prompt_named(self, prompt_name: str) -> str:
-        if prompt_name not in self.prompts:
+        prompt_name = self.default_prompt_name if prompt_name is None else prompt_name
+        if prompt_name is not None and prompt_name not in self.prompts:
             raise ValueError(
                 f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are "
                 f"{', '.join(self.prompts)}. Add it to model.prompts, or give the text itself as prompt."
             )
-        return self.prompts[prompt_name]
+        return "" if prompt_name is None else self.prompts[prompt_name]
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
         """Compute the cosine of each pair of an item of `a` and an item of `b`.

@@ -29,6 +29,7 @@ SHARED_NAMES = {"__init__.py", "base.py"}
 LONG_SIGNATURES = {
     "models/modeling.py:ContrastiveModel.forward": "the inputs of a transformers model",
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
+    "inference/shards.py:encode_file": "the arguments of SimCSE.encode beside those of the shards",
     "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
     "publishing/card.py:write_card": "the front matter that transformers' Trainer.create_model_card takes",
     "search/sentences.py:SentenceIndex.build": "the texts, their embeddings and the settings of an index",
