@@ -177,7 +177,7 @@ def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
     """
     directory, state = Path(trainer._get_output_dir(trial)), trainer.state
     checkpoint = directory / f"checkpoint-{state.global_step}"
-    folder = directory / STAGING / checkpoint.name
+    folder, replaced = directory / STAGING / checkpoint.name, directory / STAGING / "replaced"
     if trainer.args.should_save:
         shutil.rmtree(folder.parent, ignore_errors=True)  # a killed run left it
     _wait_for_all()
@@ -194,10 +194,12 @@ def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
             state.save_to_json(str(folder / "trainer_state.json"))
             write_manifest(folder)
             if checkpoint.exists():
-                checkpoint.rename(folder.with_name("replaced"))
+                checkpoint.rename(replaced)
             folder.rename(checkpoint)
             shutil.rmtree(folder.parent)
     except Exception as error:
+        if replaced.exists() and not checkpoint.exists():
+            replaced.rename(checkpoint)
         shutil.rmtree(folder.parent, ignore_errors=True)
         _explain_full_disk(error, checkpoint)
         raise
