@@ -91,9 +91,3 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
     bits = np.packbits(embeddings > 0, axis=1)
     return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
-
-
-def dequantize_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Return the values that int8 codes stand for: at most half a step from the originals within the ranges."""
-    minimum, maximum = np.asarray(ranges, dtype=np.float32)
-    return minimum + (codes.astype(np.float32) + 128) * ((maximum - minimum) / 255)

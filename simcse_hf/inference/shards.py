@@ -17,6 +17,7 @@ from ..data.read import stream_texts, text_column
 from ..ops.distributed import on_first_process, world
 from ..ops.files import ARRAY_DAMAGE, digest, read_json_object, read_npy, write_atomically, write_json
 from ..ops.finite import NotFiniteError
+from ..ops.refusals import refuse
 from .encoding import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,
@@ -97,10 +98,12 @@ def encode_file(
     options = {"normalize_embeddings": True, "truncate_dim": None, "token_budget": None} | options
     check_truncate_dim(options["truncate_dim"], model.dim)
     dim = options["truncate_dim"] or model.dim
-    if file_format not in FORMATS:
-        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
-    if ranges is not None and precision not in SCALAR_PRECISIONS:
-        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+    foreign = ranges is not None and precision not in SCALAR_PRECISIONS
+    problems = {
+        f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}": file_format not in FORMATS,
+        f"ranges are for precision int8 and uint8, not {precision!r}: leave them out": foreign,
+    }
+    refuse(problems)
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
     column = text_column(source, column)[1]
     prefix = model.resolve_prompt(prompt, prompt_name)
@@ -278,10 +281,13 @@ def _start(folder: Path, model: SimCSE, source: Path, settings: Mapping[str, Any
     else:
         rows = manifest["input"]["rows"] = sum(1 for _ in stream_texts(source, settings["column"]))
         size = settings["shard_size"]
-        if not rows:
-            raise ValueError(f"{source}: there is no text to encode.")
-        if size < 1 or rows > size * _MAX_SHARDS:
-            raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
+        few_and_large = size >= 1 and rows <= size * _MAX_SHARDS
+        refuse(
+            {
+                f"{source}: there is no text to encode.": not rows,
+                f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.": not few_and_large,
+            }
+        )
         write_json(folder / MANIFEST, manifest)
     for path in leftovers:
         path.unlink()

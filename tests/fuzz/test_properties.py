@@ -17,7 +17,7 @@ from simcse_hf.data.documents import read_documents
 from simcse_hf.data.read import decoded_lines, open_table, stream_texts
 from simcse_hf.evaluation.sts import read_scored_pairs
 from simcse_hf.inference.encoding import length_sorted_batches
-from simcse_hf.inference.quantization import calibrate_ranges, dequantize_int8, quantize
+from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.models.settings import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
@@ -123,7 +123,8 @@ def test_every_text_is_in_one_batch_and_only_a_long_text_exceeds_the_budget(leng
 def test_codes_of_8_bits_are_at_most_half_a_step_off(rows):
     embeddings = np.array(rows, dtype=np.float32)
     ranges = calibrate_ranges(embeddings)
-    restored = dequantize_int8(quantize(embeddings, "int8", ranges), ranges)
+    codes = quantize(embeddings, "int8", ranges).astype(np.float32)
+    restored = ranges[0] + (codes + 128) * ((ranges[1] - ranges[0]) / 255)
     step = (ranges[1] - ranges[0]) / 255
     assert (np.abs(restored - embeddings) <= step / 2 + 1e-5).all()
 
