@@ -139,7 +139,7 @@ def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
 @pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
 def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchors, positives, tokenizer):
     dataset = SpanDataset([document(100)], tokenizer, 18, options=SpanOptions(anchors, positives))
-    assert dataset.max_span == 16 and dataset.min_span == 1
+    assert (dataset.max_span, dataset.min_span, len(dataset), dataset.column_names) == (16, 1, 1, ["input_ids"])
     for row in samples(dataset, 200):
         assert len(row) == anchors * (1 + positives)
         heads = row[:: 1 + positives]
@@ -147,12 +147,6 @@ def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchor
         for place, (low, high) in enumerate(row):
             start, end = heads[place // (1 + positives)]
             assert low <= end and high >= start
-
-
-def test_default_lengths_scale_the_papers_with_max_seq_length(tokenizer):
-    dataset = SpanDataset([document(200)], tokenizer, 34)
-    assert (dataset.max_span, dataset.min_span, dataset.anchors, dataset.positives) == (32, 2, 1, 2)
-    assert dataset.column_names == ["input_ids"] and len(dataset) == 1
 
 
 def test_a_row_depends_on_seed_epoch_and_index_alone(tokenizer):

@@ -154,20 +154,6 @@ def test_a_file_that_is_missing_a_folder_or_no_whole_gzip_stream_is_named(tmp_pa
             read_all(tmp_path / "a.txt.gz")
 
 
-@pytest.mark.parametrize("gz", ["", ".gz"])
-def test_a_parquet_file_that_is_damaged_anywhere_is_named(tmp_path, gz):
-    content = contents("parquet")
-    read = 0
-    for place in range(0, len(content), 7):
-        damaged = content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1 :]
-        path = write(tmp_path / f"x.parquet{gz}", damaged)
-        try:
-            read += len(read_all(path)) == len(ROWS)
-        except ValueError as error:
-            assert str(path) in str(error)
-    assert read < len(range(0, len(content), 7))
-
-
 def test_a_quoted_cell_over_several_lines_is_reported_once(tmp_path, caplog):
     """Two stray opening quotes turned 100 lines into 30 rows without a word."""
     lines = [f"sentence {number}" for number in range(100)]

@@ -6,11 +6,8 @@ import pytest
 import torch
 from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from torch.utils.data import DataLoader
 from transformers import AutoModel, BertTokenizer, PreTrainedTokenizer, T5Config
-from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.models.settings import check_max_length, max_positions
 
@@ -161,16 +158,3 @@ def test_an_equal_tokenizer_finds_the_cached_rows_again(make, tmp_path):
         tokenizer(texts)
         files.append(tokenize_dataset(Dataset.load_from_disk(str(tmp_path / "data")), tokenizer, 8).cache_files)
     assert files[0] == files[1] != []
-
-
-def test_grouping_by_length_needs_less_padding(tokenizer):
-    texts = ["a " * (1 + i % 17) for i in range(256)]
-    tokenized = tokenize_dataset(Dataset.from_dict({"sent0": texts}), tokenizer, 32)
-    generator = torch.Generator().manual_seed(0)
-    padding = []
-    for lengths in (tokenized["length"], [1] * 256):
-        sampler = LengthGroupedSampler(8, lengths=list(lengths), generator=generator)
-        loader = DataLoader(tokenized, batch_size=8, sampler=sampler, collate_fn=ContrastiveCollator(tokenizer))
-        masks = torch.cat([batch["attention_mask"].flatten() for batch in loader])
-        padding.append(1 - masks.float().mean().item())
-    assert padding[0] < 0.1 < 0.25 < padding[1]
