@@ -300,8 +300,9 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
             for exact in (False, True):
                 leaves = [(x.double() if exact else x.clone()).requires_grad_() for x in drawn]
                 if exact:
-                    sentences = zip(*(x.split([5, 3]) for x in leaves), strict=True)
-                    out = torch.cat([_formula(*sentence, size**-0.5) for sentence in sentences])
+                    sentences = zip(*(x.transpose(0, 1).split([5, 3], 1) for x in leaves), strict=True)
+                    with sdpa_kernel(SDPBackend.MATH):  # whatever else is switched off
+                        out = torch.cat([F.scaled_dot_product_attention(*x) for x in sentences], 1).transpose(0, 1)
                 else:
                     out = flash_attention(*leaves, (bounds, bounds), (5, 5), scaling=size**-0.5)
                 results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
@@ -316,11 +317,6 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
             f"{size}): {problem}. Slower attention takes its place."
         )
     return not problem
-
-
-def _formula(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
-    weights = torch.einsum("qhd,khd->hqk", query, key).mul(scaling).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", weights, value)
 
 
 @contextmanager

@@ -120,3 +120,15 @@ def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache
     batch = EncodedBatch(torch.ones(2, 2, 3))
     with pytest.raises(ValueError, match=r"batch\.model\.embed, but .* Set supports_gradcache = False"):
         batch.model.embed(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("name", ["simcse", "esimcse", "promptbert", "supcon", "softmax+supcon", "cosent", "declutr"])
+def test_similarity_and_temperature_have_one_default_and_are_otherwise_the_models(name):
+    edges = {"template_edges": [[2, 3], [3, 2]]}
+    dot = OBJECTIVES[name].defaults.get("similarity") == "dot"
+    assert dot == ("supcon" in name)
+    for settings in ({"temperature": None, "similarity": None}, {"temperature": 0.3, "similarity": "cosine"}):
+        objective = make_objective(name, 8, settings | edges, {})
+        owner = getattr(objective, "info_nce", getattr(objective, "supcon", objective))
+        assert owner.temperature == (settings["temperature"] or (1.0 if dot else 0.05))
+        assert getattr(owner, "similarity", "cosine") == (settings["similarity"] or ("dot" if dot else "cosine"))

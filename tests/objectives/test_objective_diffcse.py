@@ -1,7 +1,5 @@
 """DiffCSE: a discriminator finds replaced tokens with the help of the sentence embedding."""
 
-import copy
-
 import pytest
 import torch
 from conftest import CLS, MASK, PAD, SEP, random_batch, tiny_config
@@ -95,17 +93,6 @@ def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, s
     assert reached > len(weights) / 2
 
 
-def test_the_embedding_replaces_cls_after_the_embedding_layer(generator):
-    """For BERT the layers can be called directly; the sentence embedding gets no positions and no layer norm."""
-    model = model_of(generator())
-    discriminator, vector = model.objective.discriminator, torch.randn(1, 32, dtype=torch.float64)
-    ids = torch.tensor([[CLS, 7, 8, SEP]])
-    embedded = discriminator.embeddings(input_ids=ids)
-    hidden = discriminator.encoder(torch.cat([vector[:, None], embedded[:, 1:]], 1)).last_hidden_state
-    logits = model.objective._replaced_logits(ids, torch.ones_like(ids), vector)
-    torch.testing.assert_close(logits, model.objective.classifier(hidden).squeeze(-1))
-
-
 def test_tokens_are_masked_as_for_masked_lm_training(generator):
     model, ids = model_of(generator()), torch.full((400, 52), 9)
     ids[:, 0], ids[:, -1] = CLS, SEP
@@ -129,13 +116,6 @@ def test_the_projector_is_the_authors_and_used_in_training_only(generator):
     assert model.objective.eval().prepare(EncodedBatch(vectors, batch, model)).embeddings is vectors
 
 
-def test_the_contrastive_part_is_simcse(generator):
-    model, batch = model_of(generator()), random_batch(4, 3)
-    plain = copy.deepcopy(model)
-    plain.update_settings(objective="simcse", objective_options={})
-    assert model(**batch).parts["info_nce"].item() == pytest.approx(plain(**batch).loss.item(), rel=1e-12)
-
-
 def test_every_trained_parameter_is_used_and_the_generator_is_left_alone(generator):
     """DistributedDataParallel fails if a trained parameter gets no gradient."""
     model = model_of(generator())
@@ -145,13 +125,6 @@ def test_every_trained_parameter_is_used_and_the_generator_is_left_alone(generat
     assert all(p.grad is None and not p.requires_grad for p in model.objective._generator[0].parameters())
     assert not model.objective._generator[0].training
     assert not any("generator" in name for name in model.state_dict())
-
-
-def test_the_encoder_receives_gradient_through_the_embedding(generator):
-    model = model_of(generator())
-    output = model(**random_batch(4, 2))
-    output.parts["replaced_tokens"].backward()
-    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
 
 
 def test_the_default_generator_is_the_checkpoint_of_the_model(generator, tmp_path):

@@ -1,7 +1,5 @@
 """IS-BERT: every token is compared with every sentence of the global batch, and padding with none."""
 
-import math
-
 import pytest
 import torch
 from conftest import random_batch, tiny_config
@@ -105,37 +103,6 @@ def test_padding_never_contributes():
     assert (longer.grad.abs().sum(2) > 0).equal(mask_of(lengths, 9).bool())
 
 
-def test_only_column_0_is_read():
-    objective, lengths = objective_of(4), [3, 2]
-    vectors, states = drawn(lengths, 4)
-    one = embedded(vectors, states, lengths)
-    mask = one.inputs["attention_mask"]
-    noise = torch.full_like(states, float("nan"))
-    two = EncodedBatch(
-        torch.stack([vectors, noise[:, 0]], 1),
-        {"attention_mask": torch.cat([mask, torch.ones_like(mask)], 1)},
-        None,
-        torch.stack([states, noise], 1),
-    )
-    assert objective(two).item() == objective(one).item()
-
-
-def test_a_constant_score_has_a_loss_of_two_log_two():
-    objective, lengths = objective_of(4), [3, 2]
-    vectors, states = drawn(lengths, 4)
-    torch.nn.init.zeros_(objective.to_global.weight)
-    torch.nn.init.zeros_(objective.to_global.bias)
-    assert objective(embedded(vectors, states, lengths)).item() == pytest.approx(2 * math.log(2))
-
-
-def test_extreme_values_stay_finite():
-    objective, lengths = objective_of(4), [3, 2]
-    vectors, states = (1e6 * x for x in drawn(lengths, 4))
-    loss = objective(embedded(vectors, states.requires_grad_(), lengths))
-    loss.backward()
-    assert loss.isfinite() and states.grad.isfinite().all()
-
-
 def test_an_evaluation_batch_may_hold_a_single_row():
     objective = objective_of(4).eval()
     assert objective(embedded(*drawn([3], 4), [3])).isfinite()
@@ -199,13 +166,6 @@ def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(save
     (folder / "ngrams" / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="lacks the weights of its pooler 'ngrams'"):
         SimCSE(folder)
-
-
-def test_a_start_from_another_checkpoint_draws_the_convolutions(save_checkpoint):
-    start = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
-    model = AutoModelForCL.from_pretrained(start, objective="is_bert", pooler_type="ngrams")
-    weights = [convolution.weight for convolution in model.ngram_head.ngrams.convolutions]
-    assert all(weight.isfinite().all() and weight.std() > 0.01 for weight in weights)
 
 
 def test_the_papers_pooler_is_the_default_and_refuses_leading_dimensions():

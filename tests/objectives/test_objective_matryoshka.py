@@ -104,16 +104,6 @@ def test_all_widths_share_one_momentum_encoder():
             assert parts[f"loss_{width}"].item() == pytest.approx(total.item() / 4, rel=1e-9)
 
 
-def test_the_full_width_alone_is_the_plain_objective():
-    _, wide, _ = esimcse([32])
-    torch.manual_seed(3)
-    options = {"queue_size": 7, "momentum": 0.9}
-    model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)
-    model.prepare_objective()
-    loss = model.double().train()(**random_batch(4, 2, seed=0)).loss
-    assert wide[0][0]["loss_32"].item() == pytest.approx(loss.item(), rel=1e-12)
-
-
 def test_widths_are_sorted_and_the_full_size_is_added():
     assert Matryoshka("simcse", 768, [64, 256], {}, {}).dims == [768, 256, 64]
     assert Matryoshka("simcse", 768, [64, 768], {}, {}).dims == [768, 64]

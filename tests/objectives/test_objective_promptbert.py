@@ -16,7 +16,6 @@ from simcse_hf.inference.encoding import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
 from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
-from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
 TEMPLATES = ["the {text} , [MASK] .", "on {text} . [MASK] ,"]  # of equal lengths and different tokens
 TEXTS = ["cat sat", "a big dog ran on the mat", "bird", "old man slept", "red house", "woman sang in the tree"]
@@ -110,13 +109,6 @@ def test_the_text_has_no_influence_on_template_embeddings_in_any_encoder(tokeniz
     torch.testing.assert_close(alone[0], alone[1], rtol=0, atol=1e-10)
     assert (alone[0][:, 0] - alone[0][:, 1]).abs().max() > 1e-3  # of two templates
     assert (alone[0][0] - alone[0][1]).abs().max() > 1e-6 or model_type == "mpnet"  # of two lengths
-
-
-def test_evaluation_uses_neither_denoising_nor_the_head(tokenizer):
-    model, batch = model_of(tokenizer, options={"denoise": False, "head": False}), batch_of(tokenizer)
-    plain = model_of(tokenizer, options={})
-    assert plain(**batch).loss.item() != pytest.approx(model(**batch).loss.item())
-    assert plain.eval()(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
 
 
 # --- templates ---
@@ -221,16 +213,6 @@ def test_the_model_card_shows_how_to_use_the_template(tmp_path, tokenizer):
     torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
 
 
-def test_exports_that_cannot_hold_a_template_are_refused(tmp_path, tokenizer):
-    run(tmp_path, tokenizer).save_model()
-    simcse = SimCSE(tmp_path / "run")
-    with pytest.raises(ValueError, match="no pooling like 'mask'"):
-        export_sentence_transformers(simcse, tmp_path / "out")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    with pytest.raises(ValueError, match="template"):
-        export_onnx(simcse, tmp_path / "out")
-
-
 def test_settings_that_contradict_each_other_are_refused_before_training(tokenizer):
     with pytest.raises(ValueError, match="templates need each other"):
         AutoModelForCL.from_config(tiny_config(), pooler_type="mask")
@@ -249,15 +231,13 @@ def test_settings_that_contradict_each_other_are_refused_before_training(tokeniz
     objective.check(TrainingRows(1, 4, dataset=empty_text))
 
 
-def test_the_templates_of_the_paper_are_the_defaults():
-    defaults = PromptBERT.defaults
-    assert defaults["pooler_type"] == "mask" and defaults["learning_rate"] == 1e-5
-    assert defaults["templates"] == [
-        'This sentence of "{text}" means [MASK].',
-        'This sentence : "{text}" means [MASK].',
-    ]
-
-
 def test_token_ids_without_a_mask_token_are_refused(tokenizer):
     with pytest.raises(ValueError, match="text 0 of the batch holds 0"):
         model_of(tokenizer).embed(torch.tensor([[CLS, 7, SEP]]))
+
+
+def test_the_head_starts_as_berts_layers_do_and_only_where_embeddings_are_not_denoised():
+    torch.manual_seed(0)
+    dense = PromptBERT(64, template_edges=[[2, 3]]).head[0]
+    assert dense.weight.std().item() == pytest.approx(0.02, rel=0.1) and not dense.bias.any()
+    assert PromptBERT(64, template_edges=[[2, 3]], denoising="transform").head is None

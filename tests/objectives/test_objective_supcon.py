@@ -42,8 +42,8 @@ def slow_loss(rows, vectors, tau, kind):
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
-@pytest.mark.parametrize("dim", [2, 7])
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+@pytest.mark.parametrize("dim", [3])
 @pytest.mark.parametrize("name", ROWS)
 def test_equals_the_equation(name, dim, temperature, similarity):
     batch = embedded(ROWS[name], dim)
@@ -61,18 +61,6 @@ def test_matches_a_small_example_computed_by_hand():
     batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
     expected = math.log(math.e + 1 + 1 / math.e) - 1
     assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_two_positives_are_averaged_and_are_in_each_others_denominator():
-    vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]]])
-    batch = encoded(vectors, [[0, 0]], [7])
-    expected = math.log(math.e + 1) - 1 / 2
-    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_neutral_and_contradictory_hypotheses_are_negatives_alike():
-    batch, other = embedded([[0, 1], [0, 2]], 4), embedded([[0, 2], [0, 1]], 4)
-    assert torch.equal(SupCon(4)(batch), SupCon(4)(other))
 
 
 def test_the_cosine_ignores_norms_and_the_dot_product_does_not():

@@ -1,7 +1,5 @@
 """TSDAE: a decoder, which is the encoder with cross-attention, reconstructs a sentence from one embedding."""
 
-import copy
-
 import pytest
 import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
@@ -144,26 +142,6 @@ def test_padding_changes_nothing(model_type):
     assert model(**wider).loss.item() == pytest.approx(unpadded, rel=1e-9)
 
 
-def test_only_the_damaged_copy_is_encoded():
-    model, batch = model_of(), random_batch(3, 2)
-    other = {name: torch.stack([y[:, 0], x[:, 1]], 1) for (name, x), y in zip(
-        batch.items(), random_batch(3, 2, seed=5).values(), strict=True)}  # fmt: skip
-    one, two = model(**batch), model(**other)
-    assert one.sentence_embeddings.shape == (3, 1, 32)
-    assert torch.equal(one.sentence_embeddings, two.sentence_embeddings) and one.loss != two.loss
-
-
-def test_a_sentence_is_predicted_from_its_past_and_its_embedding_only():
-    model, batch = model_of(), random_batch(1, 2)
-    batch["attention_mask"][:] = 1
-    states = []
-    model.objective.decoder.register_forward_hook(lambda _, __, output: states.append(output.last_hidden_state))
-    model(**batch)
-    batch["input_ids"][0, 0, 5] = 7 if batch["input_ids"][0, 0, 5] != 7 else 8
-    model(**batch)
-    assert torch.equal(states[0][:, :5], states[1][:, :5]) and not torch.equal(states[0][:, 5:], states[1][:, 5:])
-
-
 def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):
     torch.manual_seed(1)
     start = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(initializer_range=0.2)), "start")
@@ -183,21 +161,6 @@ def test_a_checkpoint_holds_each_weight_once_and_continues(tmp_path, tokenizer):
     assert not info["unexpected_keys"] and not info["missing_keys"]
     again = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
     assert again(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
-
-
-def test_a_copy_of_the_model_shares_its_own_weights():
-    model = copy.deepcopy(model_of())
-    layer, decoder = model.bert.encoder.layer[0], model.objective.decoder.encoder.layer[0]
-    assert layer.attention.self.query is decoder.attention.self.query
-    assert model.objective._head.logits(torch.zeros(1, 32).double()).shape == (1, len(VOCABULARY))
-
-
-def test_trains_in_half_precision():
-    model = model_of().bfloat16()
-    model.objective = None
-    loss = model(**random_batch(3, 2)).loss
-    loss.backward()
-    assert loss.dtype == torch.float32 and torch.isfinite(loss)
 
 
 # --- refusals ---

@@ -99,17 +99,6 @@ def test_embeddings_of_training_equal_those_of_inference_without_dropout(tokeniz
     torch.testing.assert_close(in_training[:, 0], expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("model_type", ["roberta", "mpnet", "distilbert", "modernbert"])
-def test_only_the_text_changes_a_denoised_embedding_in_any_encoder(tokenizer, model_type):
-    """A text alone in its batch has the embedding that it has among longer texts."""
-    model = model_of(tokenizer, "tanh", model_type).eval()
-    ids = tokenize_texts(tokenizer, TEXTS, 20, TEMPLATE)
-    with torch.no_grad():
-        together = encode_token_ids(model, ids, tokenizer.pad_token_id)
-        alone = torch.cat([encode_token_ids(model, [row], tokenizer.pad_token_id) for row in ids])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
-
-
 # --- from a checkpoint with a masked-LM head to a saved model ---
 
 

@@ -68,12 +68,7 @@ ROWS = [
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 16, processes=2), "queue_size to 32 or more.* 80"),
     ("esimcse", {}, RELATED, "relations"),
     ("barlow_twins", {"projector_dim": 4}, TrainingRows(2, 1, processes=2), None),
-    (
-        "barlow_twins",
-        {"projector_dim": 4},
-        TrainingRows(3, 8),
-        "rows with 3 sentences, but this objective compares two",
-    ),
+    ("barlow_twins", {"projector_dim": 4}, TrainingRows(3, 8), "rows with 3 sentences, but this objective"),
     ("vicreg", {"projector_dim": 4}, RELATED, "rows with relations"),
     ("vicreg", {"projector_dim": 4}, TrainingRows(2, 1), f"{ALONE} to at least 2"),
     ("contrastive_tension", {}, TrainingRows(1, 4, processes=2), None),

@@ -1,14 +1,11 @@
 """Encoding without padding gives the values and gradients of the padded pass, and no sentence sees another."""
 
-import copy
-import pickle
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import disk_offload
-from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from conftest import FAMILIES, PAD, random_batch, tiny_config
 from transformers import AutoModel
 
@@ -174,15 +171,6 @@ def test_a_sentence_never_sees_another(family, first_only, dropout):
     assert (outputs[0][3] - outputs[1][3]).abs().max() > 1e-4
 
 
-def test_a_sentence_has_the_same_states_alone_and_in_a_batch():
-    model = encoder("bert", dropout=0.0).eval()
-    batch = random_batch(7, length=10)
-    together = encode_unpadded(model, **batch).last_hidden_state
-    for row in range(7):
-        alone = encode_unpadded(model, **{name: x[row : row + 1] for name, x in batch.items()}).last_hidden_state
-        torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("first_only", [True, False])
 def test_rows_without_tokens_get_zero_states(first_only):
     model = encoder("bert", dropout=0.0).train()
@@ -307,28 +295,6 @@ def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     assert all(torch.isfinite(x).all() for x in gradients(model, loss).values())
 
 
-def test_padded_calls_of_the_encoder_give_the_same_result_as_before():
-    model = encoder("bert").eval()
-    batch = random_batch(4)
-    before = AutoModel.from_config(tiny_config("bert")).eval()
-    before.load_state_dict(model.state_dict())
-    expected = before(**batch).last_hidden_state
-    assert before.config._attn_implementation == "sdpa"
-    assert torch.equal(model(**batch).last_hidden_state, expected)
-    encode_unpadded(model, **batch, first_only=True)
-    with pytest.raises(IndexError):
-        encode_unpadded(model, **{**batch, "input_ids": batch["input_ids"] + 1000})
-    assert torch.equal(model(**batch).last_hidden_state, expected)
-    assert not any("forward" in vars(module) for module in model.modules())
-
-
-def test_local_attention_without_a_mask_stays_local_in_padded_calls():
-    model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).eval()
-    ids = random_batch(3, length=24)["input_ids"].clamp(min=5)
-    masked = model(ids, torch.ones_like(ids)).last_hidden_state
-    torch.testing.assert_close(model(ids).last_hidden_state, masked, rtol=0, atol=1e-6)
-
-
 def test_threads_may_share_an_encoder():
     model = encoder("bert").eval()
     batch = random_batch(6)
@@ -351,28 +317,6 @@ def test_threads_may_share_an_encoder():
     assert not wrong
 
 
-class CountingHook(ModelHook):
-    calls = 0
-
-    def pre_forward(self, module, *args, **kwargs):
-        self.calls += 1
-        return args, kwargs
-
-
-def test_hooks_of_accelerate_on_the_last_layer_run_in_every_call():
-    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
-    batch = random_batch(4)
-    expected = model(**batch).sentence_embeddings
-    last, hook = model.base_model.encoder.layer[-1], CountingHook()
-    add_hook_to_module(last, hook)
-    for _ in range(3):
-        assert torch.equal(model(**batch).sentence_embeddings, expected)
-    assert hook.calls == 3
-    remove_hook_from_module(last)
-    assert torch.equal(model(**batch).sentence_embeddings, expected)
-    assert hook.calls == 3
-
-
 def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
     model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
     batch = random_batch(4)
@@ -391,17 +335,6 @@ def test_an_encoder_spread_over_several_accelerators_runs_with_padding(device_ma
     model = AutoModelForCL.from_config(tiny_config("bert"))
     model.hf_device_map = device_map
     assert model.runs_unpadded == unpadded
-
-
-@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_computes_with_its_own_weights(copy_of):
-    model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
-    batch = random_batch(4)
-    before = model(**batch).sentence_embeddings
-    twin = copy_of(model)
-    for parameter in model.parameters():
-        torch.nn.init.zeros_(parameter)
-    assert twin.runs_unpadded and torch.equal(twin(**batch).sentence_embeddings, before)
 
 
 def test_another_attention_implementation_is_respected(save_checkpoint):
@@ -476,17 +409,6 @@ def test_padding_on_the_left_gives_the_same_embeddings_with_and_without_padding(
         for model.unpadded in (True, False):
             embeddings[model.unpadded] = model(**batch).sentence_embeddings
         torch.testing.assert_close(embeddings[True], embeddings[False], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-@pytest.mark.parametrize("unpadded", [True, False])
-def test_poolers_find_cls_behind_padding_on_the_left(pooler_type, unpadded):
-    """RoBERTa derives positions from the attended tokens, so the side of the padding makes no difference."""
-    config = tiny_config("roberta", initializer_range=0.2)
-    model = AutoModelForCL.from_config(config, pooler_type=pooler_type, unpadded=unpadded).eval()
-    batch = random_batch(6, length=11)
-    embeddings = [model(**inputs).sentence_embeddings for inputs in (batch, left_padded(batch))]
-    torch.testing.assert_close(*embeddings, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("unpadded", [True, False])
