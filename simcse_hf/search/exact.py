@@ -33,6 +33,10 @@ class ExactIndex:
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
+    def set_parameters(self, parameters: str) -> None:
+        """Raise a `ValueError`: only a faiss index has parameters."""
+        raise ValueError(f"the backend 'exact' has no parameters, got {parameters!r}")
+
     def add(self, vectors: np.ndarray) -> None:
         """Append a copy of unit embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
         part = torch.tensor(vectors, dtype=torch.float32)

@@ -34,20 +34,17 @@ class FaissIndex:
         backend (`str`): A description for faiss's `index_factory`, such as `"IVF4096,SQ8"`; `"hnsw"` for `"HNSW32"`,
             a graph with 32 neighbours; or `"ivf"` for an inverted file of 4 sqrt(n) cells. What has to be trained is
             trained on the embeddings that the index holds when it is first searched or saved.
-        parameters (`str`, *optional*): Parameters in faiss's words, such as `"efSearch=256"` or `"nprobe=20"`. By
-            default a graph is built with `efConstruction=80` and searched with `efSearch=128`, and a tenth of the
-            cells is probed.
 
     Raises:
-        ValueError: If faiss does not know the description or a parameter.
+        ValueError: If faiss does not know the description.
         ImportError: If faiss is not installed.
     """
 
     FILE = "index.faiss"
 
-    def __init__(self, dim: int, backend: str, parameters: str | None = None) -> None:
+    def __init__(self, dim: int, backend: str) -> None:
         self._faiss: Any = require_extra("faiss", "faiss", f"the backend {backend!r}")
-        self.dim, self.backend, self._parameters = dim, backend, parameters
+        self.dim, self.backend, self._parameters = dim, backend, ""
         self._index = self._create(0)
         self._waiting: list[np.ndarray] = []  # embeddings that come before the training
         self._mapped: Path | None = None
@@ -64,12 +61,23 @@ class FaissIndex:
         elif isinstance(index, self._faiss.IndexIVF):
             index.nprobe = max(1, index.nlist // 10)
             index.cp.min_points_per_centroid = 1  # otherwise faiss warns of few embeddings on standard error
-        self._set_parameters(index, self._parameters)
         return index
 
-    def _set_parameters(self, index: Any, parameters: str | None) -> None:
+    def set_parameters(self, parameters: str) -> None:
+        """Set parameters in faiss's words, such as `"efSearch=256"` or `"nprobe=20"`.
+
+        By default a graph is built with `efConstruction=80` and searched with `efSearch=128`, and a tenth of the cells
+        is probed.
+
+        Args:
+            parameters (`str`): The parameters, separated by commas.
+
+        Raises:
+            ValueError: If the index has no such parameter.
+        """
+        self._parameters = parameters
         with _explained(f"faiss's index {self.backend!r} takes no parameters {parameters!r}"):
-            self._faiss.ParameterSpace().set_index_parameters(index, parameters or "")
+            self._faiss.ParameterSpace().set_index_parameters(self._index, parameters)
 
     def __len__(self) -> int:
         return int(self._index.ntotal) + sum(map(len, self._waiting))
@@ -91,6 +99,7 @@ class FaissIndex:
             index.train(vectors)
         index.add(vectors)
         self._index, self._waiting = index, []
+        self.set_parameters(self._parameters)
 
     def search(
         self, queries: np.ndarray, top_k: int, among: np.ndarray | None = None
@@ -130,14 +139,13 @@ class FaissIndex:
         self._faiss.write_index(self._index, str(folder / self.FILE))
 
     @classmethod
-    def load(cls, folder: Path, dim: int, backend: str, parameters: str | None = None) -> "FaissIndex":
+    def load(cls, folder: Path, dim: int, backend: str) -> "FaissIndex":
         """Read what `save` wrote, and leave the lists of an inverted file on the disk.
 
         Args:
             folder (`Path`): The folder that `save` wrote to.
             dim (`int`): Embedding size.
             backend (`str`): The description that the index was built with.
-            parameters (`str`, *optional*): Parameters that replace the saved ones.
 
         Returns:
             `FaissIndex`: The index.
@@ -145,12 +153,10 @@ class FaissIndex:
         index = cls(dim, backend)
         index._mapped = folder / cls.FILE
         index._index = index._faiss.read_index(str(index._mapped), index._faiss.IO_FLAG_MMAP)
-        index._parameters = parameters
-        index._set_parameters(index._index, parameters)
         return index
 
     def _read_whole(self) -> None:
         """Read the lists that are still on the disk: faiss neither extends nor copies them there."""
         if self._mapped is not None:
             self._index, self._mapped = self._faiss.read_index(str(self._mapped)), None
-            self._set_parameters(self._index, self._parameters)
+            self.set_parameters(self._parameters)

@@ -154,9 +154,9 @@ class SentenceIndex:
             ImportError: If faiss is needed and not installed.
         """
         dim = len(_encode_documents(model, [_PROBE], truncate_dim)[0])
-        if backend == "exact" and parameters is not None:
-            raise ValueError(f"the backend 'exact' has no parameters, got {parameters!r}")
-        chosen = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend, parameters)
+        chosen = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
+        if parameters is not None:
+            chosen.set_parameters(parameters)
         schema = pa.schema([(name, pa.large_string()) for name in (_SENTENCE, *(_KEPT + name for name in keep))])
         index = cls(model, chosen, schema.empty_table(), backend, truncate_dim)
         index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
@@ -319,9 +319,7 @@ class SentenceIndex:
             with filelock.FileLock(target / _LOCK, timeout=0):
                 saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
                 if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
-                    raise ValueError(
-                        f"{folder}: another process has changed this index since it was loaded: add again."
-                    )
+                    raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
@@ -375,9 +373,9 @@ class SentenceIndex:
             for name, saved in described["digests"].items():
                 if digest(data / Path(name).name) != saved:
                     raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
-            rows = pq.read_table(data / _ROWS)
+            rows = pq.ParquetFile(data / _ROWS).read()
             vectors: ExactIndex | FaissIndex = (
-                ExactIndex.load(data) if backend == "exact" else FaissIndex.load(data, dim, backend, parameters)
+                ExactIndex.load(data) if backend == "exact" else FaissIndex.load(data, dim, backend)
             )
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder)["data"] != described["data"]:  # another process has just replaced it
@@ -385,6 +383,8 @@ class SentenceIndex:
             raise ValueError(f"{folder} cannot be read: {error} {_DAMAGED}") from error
         if not len(vectors) == len(rows) == described["count"]:
             raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}")
+        if parameters is not None:
+            vectors.set_parameters(parameters)
         index = cls(model, vectors, rows, backend, described["truncate_dim"])
         index._saved = folder, described["data"]
         return index

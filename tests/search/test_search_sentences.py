@@ -154,6 +154,8 @@ def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_pat
     assert best.row == scores.argmax() and best.score == pytest.approx(scores.max().item(), abs=1e-5)
     index.save(tmp_path / "index")
     assert_same(SentenceIndex.load(tmp_path / "index", model).search("the cat", top_k=1), [best])
+    with pytest.raises(ValueError, match="'exact' has no parameters, got 'nprobe=3'"):
+        SentenceIndex.load(tmp_path / "index", model, parameters="nprobe=3")
 
 
 def test_any_text_can_be_indexed_and_found(model, tmp_path):

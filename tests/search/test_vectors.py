@@ -30,7 +30,11 @@ def make(backend, *parameters):
     if backend == "exact":
         return ExactIndex(DIM)
     pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
-    return FaissIndex(DIM, backend, *(parameters or (BACKENDS.get(backend),)))
+    index = FaissIndex(DIM, backend)
+    for each in parameters or (BACKENDS.get(backend),):
+        if each is not None:
+            index.set_parameters(each)
+    return index
 
 
 def load(index, folder):
@@ -138,7 +142,8 @@ def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
     assert recall["nprobe=1"] < recall[None] < recall["nprobe=1000"] == 1
     index.save(tmp_path)
     assert np.mean(FaissIndex.load(tmp_path, DIM, "ivf").search(queries, 10)[1] == truth) == 1
-    narrow = FaissIndex.load(tmp_path, DIM, "ivf", "nprobe=1")
+    narrow = FaissIndex.load(tmp_path, DIM, "ivf")
+    narrow.set_parameters("nprobe=1")
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
     narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
