@@ -17,41 +17,20 @@ from .table import SCALES, load_table, table_names
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reproduction",
-        description="Train and measure the rows of a table of a paper, and say whether the orderings that the paper "
-        "claims hold.",
-        epilog="Without a table, the command lists all of them. The same command continues an interrupted one, and "
-        "several may share an --output.",
+        description="Train and measure the rows of a table of a paper, and judge the orderings that the paper claims.",
+        epilog="The same command continues an interrupted one, and several may share an --output.",
     )
-    parser.add_argument(
-        "table", nargs="?", default="list", metavar="TABLE", help="such as simcse/3, a YAML file, or list"
-    )
-    parser.add_argument(
-        "--scale",
-        choices=SCALES,
-        default="small",
-        help="small: what two CPU cores do in under an hour; paper: the paper's settings; default: small",
-    )
-    parser.add_argument("--seeds", type=positive_int, default=3, help="runs of each cell; default: 3")
-    parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help="names of the rows to run; default: all")
-    parser.add_argument(
-        "--model_name_or_path", metavar="START", help="start model of all runs, in place of the scale's"
-    )
-    parser.add_argument(
-        "--data_dir",
-        default="../shared/data",
-        metavar="FOLDER",
-        help="folder with wiki/, nli/ and senteval/downstream/; models stand in the folder models beside it; "
-        "default: ../shared/data",
-    )
-    parser.add_argument("--dry_run", action="store_true", help="list the runs and missing data; train nothing")
-    parser.add_argument("--keep_models", action="store_true", help="keep the trained models")
-    parser.add_argument(
-        "--output",
-        default="outputs/reproduce",
-        metavar="FOLDER",
-        help="folder for the runs and the tables; default: outputs/reproduce",
-    )
-    parser.add_argument("--write_docs", metavar="FOLDER", help="also write the table's .json and .md there")
+    add = parser.add_argument
+    add("table", nargs="?", default="list", metavar="TABLE", help="such as simcse/3, or a YAML file; default: all")
+    add("--scale", choices=SCALES, default="small", help="small (the default, for two CPU cores) or the paper's")
+    add("--seeds", type=positive_int, default=3, help="runs of each cell; default: 3")
+    add("--only", nargs="+", default=[], metavar="ROW", help="names of the rows to run; default: all")
+    add("--model_name_or_path", metavar="START", help="start model of all runs, in place of the scale's")
+    add("--data_dir", default="../shared/data", metavar="FOLDER", help="default: ../shared/data (docs/reproducing.md)")
+    add("--dry_run", action="store_true", help="list the runs and missing data; train nothing")
+    add("--keep_models", action="store_true", help="keep the trained models")
+    add("--output", default="outputs/reproduce", metavar="FOLDER", help="runs and tables; default: outputs/reproduce")
+    add("--write_docs", metavar="FOLDER", help="also write the table's .json and .md there")
     add_general_options(parser)
     return parser
 

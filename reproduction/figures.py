@@ -15,9 +15,10 @@ from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
 from simcse_hf.evaluation.report import Scores, headline
 from simcse_hf.evaluation.run import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
-from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs
+from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
 from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
 
+from .regressor import score_regressor
 from .variants import NLI_FILES, Variant, nli_sentences, score_per_set, split_variant, transformed
 
 DEV = "STS-B dev"
@@ -47,6 +48,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "transfer_dev": (TRANSFER_TASKS, "dev"),
     "geometry": ((), "test"),
     "mteb": ((), "test"),
+    "regressor": (("STSBenchmark", "SICKRelatedness"), "test"),
 }
 #: Evaluations that keep no scores of single examples, so that their figures are not resampled.
 _NOT_RESAMPLED = ("transfer_dev", "geometry", "mteb")
@@ -60,6 +62,7 @@ METRICS: dict[str, Metric] = {
     "transfer_dev": Metric("transfer_dev", TRANSFER_TASKS),
     **{task: Metric("sts" if task in STS_TASKS else "transfer", (task,)) for task in ALL_TASKS},
     "mteb": Metric("mteb", ("average",)),
+    "regressor": Metric("regressor", GROUPS["regressor"][0]),
     **{f"mteb {category}": Metric("mteb", (category,)) for category in _MTEB},
     **{name: Metric("geometry", (name,)) for name in ("alignment", "uniformity")},
 }
@@ -125,6 +128,8 @@ def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: 
         return read_tasks((), None, pairs=(read_scored_pairs(dev_file, DEV),))
     if group == "mteb":
         return TaskData()
+    if group == "regressor":
+        return TaskData(sts={task: read_sts_task(task, senteval, ("test", "dev", "train")) for task in tasks})
     data = read_tasks(tasks, senteval, Protocol(mode=mode), geometry=group == "geometry")
     if transfer_examples is not None:
         for splits in data.transfer.values():
@@ -197,6 +202,10 @@ def _score(
         assert variant.method is not None
         return score_per_set(data, embeddings, Protocol(mode=mode), variant.method)
     embed: Any = embeddings
+    if group == "regressor":
+        scored = {task: score_regressor(task, parts, embed) for task, parts in data.sts.items()}
+        results = {task: splits["test"] for task, (splits, _) in scored.items()}
+        return Evaluation(results, {task: {"test": arrays["test"]} for task, (_, arrays) in scored.items()})
     if variant.method is not None and nli is not None:
         embed = transformed(embeddings, variant.method, nli_sentences(nli))
     return score_tasks(data, embed, tasks, Protocol(mode=mode))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import yaml
@@ -31,16 +32,6 @@ from .variants import nli_file
 from .word_vectors import WordVectors
 
 _CURVE = {"stsb_spearman": "dev", "stsb_alignment": "alignment", "stsb_uniformity": "uniformity"}
-
-
-class _WithoutProgress:
-    """A model whose `encode` shows no progress bar."""
-
-    def __init__(self, model: SimCSE):
-        self._model = model
-
-    def encode(self, texts: list[str]) -> torch.Tensor:
-        return cast(torch.Tensor, self._model.encode(texts, normalize_embeddings=None))
 
 
 class RunStore:
@@ -169,7 +160,8 @@ def _load(name: str, pooler: str | None) -> Encoder:
             return getattr(importlib.import_module(module), function)()
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{name}: {error}") from error
-    return _WithoutProgress(SimCSE(name, pooler_type=pooler, postprocess=False))
+    model = SimCSE(name, pooler_type=pooler, postprocess=False)
+    return SimpleNamespace(encode=partial(model.encode, normalize_embeddings=None))
 
 
 def find_senteval(data_dir: Path) -> Path:

@@ -1,7 +1,7 @@
 """Read a table of a paper from its YAML file: rows, columns, the paper's figures and its claims."""
 
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from .variants import Variant, variant_of
 
 TABLES = Path(__file__).with_name("tables")
 SCALES = ("small", "paper")
+
+Part = TypeVar("Part", "Table", "Column", "Row", "Claim")
 
 
 @dataclass(frozen=True)
@@ -157,18 +159,8 @@ class Table:
 
 
 def table_names() -> list[str]:
-    """List the tables that come with the package, as `"simcse/3"`."""
-    return sorted((_name_of(path) for path in TABLES.glob("*.yaml")), key=_order)
-
-
-def _order(name: str) -> tuple[Any, ...]:
-    paper, _, number = name.partition("/")
-    return (
-        ("simcse", "supcon").index(paper) if paper in ("simcse", "supcon") else 2,
-        not number.isdigit(),
-        (int(number) if number.isdigit() else 0),
-        number,
-    )
+    """List the tables of the papers, as `"simcse/3"`."""
+    return sorted(_name_of(path) for path in TABLES.glob("*.yaml"))
 
 
 def load_table(name: str) -> Table:
@@ -192,15 +184,11 @@ def load_table(name: str) -> Table:
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path.name} is not valid YAML in UTF-8: {error}") from None
     table = _read(Table, values, path.name)
-    table = Table(
-        **{name: getattr(table, name) for name in _names(Table)}
-        | {
-            "columns": _read_each(Column, table.columns, f"{path.name}: columns"),
-            "rows": _read_each(Row, table.rows, f"{path.name}: rows"),
-            "claims": _read_each(Claim, table.claims, f"{path.name}: claims"),
-            "name": _name_of(path) if path.parent == TABLES else path.stem,
-        }
-    )
+    parts = {
+        name: [_read(cls, entry, f"{path.name}: {name}, entry {n}") for n, entry in enumerate(getattr(table, name), 1)]
+        for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim))
+    }
+    table = replace(table, **parts, name=_name_of(path) if path.parent == TABLES else path.stem)
     _check(table, path.name)
     return table
 
@@ -209,32 +197,20 @@ def _name_of(path: Path) -> str:
     return path.stem.replace("-", "/", 1)
 
 
-Part = TypeVar("Part", Table, Column, Row, Claim)
-
-
-def _names(cls: type) -> list[str]:
-    return [f.name for f in fields(cls)]
-
-
 def _read(cls: type[Part], values: Any, where: str) -> Part:
     if not isinstance(values, dict):
         raise ValueError(f"{where} must be a table of names and values, not {values!r}")
-    if unknown := sorted(set(values) - set(_names(cls)), key=str):
-        raise ValueError(f"{where}: unknown entry {', '.join(map(str, unknown))}; known are {', '.join(_names(cls))}")
-    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    known = {f.name: f for f in fields(cls)}
+    if unknown := sorted(set(values) - set(known), key=str):
+        raise ValueError(f"{where}: unknown entry {', '.join(map(str, unknown))}; known are {', '.join(known)}")
+    required = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
     if missing := [name for name in required if name not in values]:
         raise ValueError(f"{where}: {', '.join(missing)} is missing")
     for name, value in values.items():
-        expected = next(f for f in fields(cls) if f.name == name).default_factory
+        expected = {"columns": list, "rows": list}.get(name, known[name].default_factory)
         if expected in (list, dict) and not isinstance(value, expected):
             raise ValueError(f"{where}: {name} must be a {'list' if expected is list else 'table'}, not {value!r}")
     return cls(**values)
-
-
-def _read_each(cls: type[Part], entries: Any, where: str) -> list[Part]:
-    if not isinstance(entries, list):
-        raise ValueError(f"{where} must be a list, not {entries!r}")
-    return [_read(cls, entry, f"{where}, entry {number}") for number, entry in enumerate(entries, start=1)]
 
 
 def _check(table: Table, where: str) -> None:
@@ -253,12 +229,10 @@ def _check(table: Table, where: str) -> None:
                 f"{where}: row {row.name} has {len(row.paper)} scores of the paper, and the table has "
                 f"{len(table.columns)} columns; use null where the paper gives none"
             )
-    for row in table.rows:
         variant_of(row.pooler, row.postprocess, f"{where}: row {row.name}")
-        if wrong := [
-            scale for scale, values in row.scan.items() if scale not in SCALES or not isinstance(values, dict)
-        ]:
-            raise ValueError(f"{where}: row {row.name}: scan must name scales and their arguments, not {wrong[0]}")
+        for scale, values in row.scan.items():
+            if scale not in SCALES or not isinstance(values, dict):
+                raise ValueError(f"{where}: row {row.name}: scan must name scales and their arguments, not {scale}")
     for column in table.columns:
         if not 0 <= column.quantile <= 1:
             raise ValueError(f"{where}: column {column.name}: quantile must be from 0 to 1, not {column.quantile}")

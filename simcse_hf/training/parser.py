@@ -4,6 +4,7 @@ import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -151,11 +152,17 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[st
     unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init}, key=str)
     if unknown:
         raise ValueError(f"{source}: unknown argument(s) {', '.join(map(str, unknown))}")
+    actions, types = _actions_and_types(tuple(classes))
+    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
+
+
+@cache
+def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
     # --unpadded has a type, --no_unpadded after it has none.
     actions = {action.dest: action for action in reversed(_make_parser(classes)._actions)}
     bases = [base for cls in classes for base in reversed(cls.__mro__)]  # HfArgumentParser changes `Field.type`
     types = {name: str(annotation) for base in bases for name, annotation in inspect.get_annotations(base).items()}
-    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
+    return actions, types
 
 
 def _convert(source: str, name: str, value: Any, action: Action, type_name: str) -> Any:

@@ -14,7 +14,7 @@ from reproduction.figures import DEV, Measured, figure, measure, resample
 from reproduction.prepared import content_digest, make_file, source_files
 from reproduction.reproduce import Options, _samples, plan
 from reproduction.runs import RunStore
-from reproduction.specs import Sources, differences, runs_of, scan_points, with_values
+from reproduction.specs import Sources, runs_of
 from reproduction.table import load_table
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
@@ -68,14 +68,6 @@ def test_a_scanned_row_shows_quantiles_over_all_combinations_once_all_are_finish
     finished = [each for each in planned if each.run.key(sources) != first]
     partly, _ = _samples(table, planned, finished, FinishedRuns())
     assert {seed for sample in partly.values() for seed in sample.figures} == {43}
-
-
-def test_a_scan_changes_single_options_of_an_objective():
-    settings = {"objective_options": {"projector_dim": 8, "weight": 1.0}}
-    changed = with_values(settings, {"objective_options.weight": 2.0, "temp": 0.1})
-    assert changed == {"objective_options": {"projector_dim": 8, "weight": 2.0}, "temp": 0.1}
-    assert settings["objective_options"]["weight"] == 1.0
-    assert scan_points({}) == [{}] and len(scan_points({"a": [1, 2], "b": [3, 4, 5]})) == 6
 
 
 @pytest.fixture
@@ -138,14 +130,6 @@ def test_transfer_tasks_are_measured_on_the_same_few_examples_for_every_model(tm
     few = [measure(lambda pooler: RandomVectors(), ["transfer_dev"], tmp_path, scored, None, 50) for _ in range(2)]
     assert few[0].results == few[1].results
     assert few[0].results["transfer_dev"]["SUBJ"]["examples"] == {"train": 50}
-
-
-def test_the_small_scale_says_its_start_model_and_that_transfer_tasks_have_fewer_examples(tmp_path):
-    table = table_of(tmp_path, columns=[{"name": "MR", "metric": "MR"}])
-    said = " ".join(differences(table, "small"))
-    assert "at most 2,000 examples" in said and "minilm-remasked-6x384" in said
-    start, *others = differences(table, "paper", "models/wiki-mlm-4x256")
-    assert "wiki-mlm-4x256" in start and not others
 
 
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):

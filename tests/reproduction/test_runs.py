@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 from conftest import VOCABULARY, WORDS, tiny_config
-from filelock import FileLock
 from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
 
 from reproduction import runs as runs_module
@@ -138,14 +137,6 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     assert continued == {name: {"42": each["42"]} for name, each in scores(finished[0]).items()}
 
 
-def test_a_run_that_another_process_trains_is_left_to_it(finished, data_dir, tmp_path, monkeypatch):
-    options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
-    store, run = RunStore(options.sources), plan(table_of(tmp_path), options)[0].run
-    store.folder.mkdir(parents=True)
-    with FileLock(store.folder / f"{run.key(options.sources)}.lock"):
-        assert not store.finish(run, ["dev"], wait=False)
-
-
 def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypatch):
     document, options = finished
     rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
@@ -175,25 +166,6 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
     assert "- broken: missing" in page
     with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
         plan(table, replace(options, only=("hot",)))
-
-
-def test_another_start_model_makes_other_runs(data_dir, tmp_path):
-    usual = Options(Sources(data_dir, tmp_path), seeds=1)
-    other = Options(Sources(data_dir, tmp_path, model=str(data_dir.parent / "models/tiny")), seeds=1)
-    keys = [
-        {each.run.key(options.sources) for each in plan(table_of(tmp_path), options)} for options in (usual, other)
-    ]
-    assert keys[0] == keys[1]  # the same files under another name
-    missing = Options(Sources(data_dir, tmp_path, model="no-such-model"), seeds=1)
-    assert dry_run(table_of(tmp_path), missing)["missing"] == [
-        "no-such-model: download this model of the Hugging Face hub, or name another start model"
-    ]
-
-
-def test_the_command_lists_the_tables(data_dir, tmp_path, capsys):
-    assert main(["--data_dir", str(data_dir), "--output", str(tmp_path / "out"), "--seeds", "1"]) == 0
-    listed = capsys.readouterr().out
-    assert "simcse/3" in listed and "missing" in listed and not (tmp_path / "out").exists()
 
 
 def test_a_page_says_what_was_not_run_and_which_intervals_come_from_the_seeds_alone(finished):

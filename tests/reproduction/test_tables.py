@@ -31,8 +31,11 @@ def write(folder, **changes):
     return str(path)
 
 
-def test_there_are_22_tables():
-    assert len(table_names()) == 22
+def test_the_command_lists_the_22_tables(tmp_path, capsys):
+    assert main(["--data_dir", str(tmp_path), "--seeds", "1"]) == 0
+    assert len(table_names()) == len(capsys.readouterr().out.splitlines()) == 22
+    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
+        load_table("simcse/99")
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -109,20 +112,8 @@ def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
         list(runs_of(load_table(write(tmp_path, **changes)), "small", 1, Sources(tmp_path, tmp_path)))
 
 
-def test_an_unknown_table_is_refused_with_the_list_of_tables():
-    with pytest.raises(ValueError, match=r"there is no table simcse/99. Use one of .*simcse/3"):
-        load_table("simcse/99")
-
-
 def test_the_table_in_the_documentation_is_valid(tmp_path):
     text = (ROOT / "docs/reproducing.md").read_text(encoding="utf-8")
     (tmp_path / "temperatures.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1])
     table = load_table(str(tmp_path / "temperatures.yaml"))
     assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3
-
-
-def test_the_paper_scale_keeps_the_settings_of_the_recipe(tmp_path):
-    (_, _, run), *_ = runs_of(load_table("simcse/A.1"), "paper", 1, Sources(tmp_path, tmp_path))
-    recipe = yaml.safe_load((ROOT / "examples/recipes/unsup-simcse-bert-base-uncased.yaml").read_text())
-    changed = {name for name, value in run.settings.items() if recipe.get(name) != value}
-    assert changed == {"learning_rate"}  # the first row of the grid: batch 64, learning rate 1e-5
