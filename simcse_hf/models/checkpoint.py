@@ -69,9 +69,9 @@ class Kind(NamedTuple):
 #: What each kind of checkpoint gives; the first that matches counts.
 KINDS = (
     Kind(
-        "simcse_hf",  # config.json has our section; prompts stand in a file that other tools edit, which wins
+        "simcse_hf",  # config.json has our section
         lambda found: found.section is not None,
-        lambda found: {**found.section, "pooling": {**found.section.get("pooling", {}), **found.prompts}},  # type: ignore[dict-item]
+        lambda found: found.own_section,
         lambda found, is_bare: found.saved.pooler_type == "cls",
     ),
     Kind(
@@ -150,9 +150,11 @@ class Checkpoint:
         return self.saved.pooler_type if self.section is not None else self.files.pooling.get("pooler_type")
 
     @property
-    def prompts(self) -> dict[str, Any]:
-        """The prompts of sentence-transformers' files with the name of the default one, if there are any."""
-        return {n: x for n, x in self.files.pooling.items() if n in ("prompts", "default_prompt_name")}
+    def own_section(self) -> dict[str, Any]:
+        """The section `simcse`, with the prompts of sentence-transformers' file, which other tools edit."""
+        section, files = self.section or {}, self.files.pooling
+        prompts = {name: files[name] for name in ("prompts", "default_prompt_name") if name in files}
+        return {**section, "pooling": {**section.get("pooling", {}), **prompts}}
 
     @cached_property
     def weight_names(self) -> frozenset[str]:

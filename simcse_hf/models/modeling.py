@@ -140,7 +140,7 @@ class ContrastiveModel(PreTrainedModel):
             self._register_mlm_head()
         self.post_init()
         self._freeze_unused_parameters()
-        install_unpadded_attention(self.base_model)
+        install_unpadded_attention(cast(PreTrainedModel, self.base_model))
         if fast_dropout:
             use_fast_dropout(self.base_model)
 
@@ -188,7 +188,7 @@ class ContrastiveModel(PreTrainedModel):
         """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
         if not self.unpadded or torch.compiler.is_compiling():
             return False
-        return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
+        return supports_unpadded(cast(PreTrainedModel, self.base_model), getattr(self, "hf_device_map", None))
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
@@ -263,10 +263,10 @@ class ContrastiveModel(PreTrainedModel):
             "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
-        encode = encode_unpadded if self.runs_unpadded else encode_padded
+        encode, encoder = encode_unpadded if self.runs_unpadded else encode_padded, cast(Any, self.base_model)
         # Compiled code cannot switch kernels; the Trainer does so around it.
         with nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(input_ids.device):
-            return encode(self.base_model, input_ids, attention_mask, token_type_ids, lengths, **needs)
+            return encode(encoder, input_ids, attention_mask, token_type_ids, lengths, **needs)
 
     def _pool(
         self,
@@ -389,7 +389,7 @@ class ContrastiveModel(PreTrainedModel):
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
-        speed = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
+        speed: dict[str, Any] = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
         twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
         names = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})

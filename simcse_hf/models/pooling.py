@@ -168,7 +168,7 @@ def pool(
 
 def flatten_rows(
     inputs: dict[str, torch.Tensor], counts: np.ndarray | None
-) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
+) -> tuple[dict[str, Any], np.ndarray | None]:
     """Flatten rows of texts and their lengths, from `(batch, num_sentences, length)` to `(n, length)`."""
     flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
     return flat, None if counts is None else counts.reshape(-1)
