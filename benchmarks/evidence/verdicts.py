@@ -6,7 +6,7 @@ The corpus is the text of the training part of a domain, without labels. The tas
 
 import argparse
 
-from simcse_hf.training.adaptation.adapt import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
 
 from ..harness import Report, markdown
 from .domains import DOMAINS, POOLER, STARTS, write_tasks

@@ -73,7 +73,7 @@ def adapt_main(argv: list[str]) -> int:
         `int`: The exit status.
     """
     arguments = _parser().parse_args(argv)
-    from ..training.adaptation.adapt import AdaptationSettings, adapt
+    from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
     settings = AdaptationSettings(
         corpus=arguments.corpus,

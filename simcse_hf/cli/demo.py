@@ -86,7 +86,7 @@ def demo_main(argv: list[str]) -> int:
 
 
 def _import_gradio() -> Any:
-    from ..ops.extras import require_extra
+    from ..ops.errors import require_extra
 
     # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..ops.finite import check_finite_texts
+from ..ops.errors import check_finite_texts
 
 
 class Encoder(Protocol):

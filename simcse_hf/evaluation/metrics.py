@@ -7,7 +7,7 @@ import numpy as np
 import scipy.stats
 import torch
 
-from ..ops.finite import check_finite
+from ..ops.errors import check_finite
 
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 

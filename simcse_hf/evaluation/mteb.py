@@ -5,7 +5,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..ops.extras import require_extra
+from ..ops.errors import require_extra
 from .embeddings import Encoder, SentenceEmbeddings
 
 #: The 56 English data sets of Muennighoff et al. (2023), on which "Non-contrastive sentence representations via

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..ops.finite import check_finite
+from ..ops.errors import check_finite
 
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 

@@ -15,9 +15,8 @@ from tqdm.auto import tqdm
 
 from ..data.read import stream_texts, text_column
 from ..ops.distributed import on_first_process, world
+from ..ops.errors import NotFiniteError, refuse
 from ..ops.files import ARRAY_DAMAGE, digest, read_json_object, read_npy, write_atomically, write_json
-from ..ops.finite import NotFiniteError
-from ..ops.refusals import refuse
 from .encoding import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,

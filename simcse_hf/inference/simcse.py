@@ -19,8 +19,8 @@ from ..data.read import list_texts, stream_texts, text_column
 from ..models.auto import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
 from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, max_positions
+from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS, explain_damage
-from ..ops.finite import check_finite, check_finite_texts
 from ..postprocessing import VectorTransform
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, find_transform, save_transform

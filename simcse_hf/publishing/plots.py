@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..evaluation.report import read_results
-from ..ops.extras import require_extra
+from ..ops.errors import require_extra
 from ..ops.files import read_json_object, write_json
 
 if TYPE_CHECKING:

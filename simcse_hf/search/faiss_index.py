@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.extras import require_extra
+from ..ops.errors import require_extra
 
 #: Short names, and their descriptions for faiss's `index_factory`.
 _DESCRIPTIONS = {"hnsw": "HNSW32", "ivf": "IVF{cells},Flat"}

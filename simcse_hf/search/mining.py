@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from ..ops.finite import check_finite_texts
+from ..ops.errors import check_finite_texts
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 

@@ -19,8 +19,8 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.read import list_texts, stream_rows
+from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import digest, read_json_object, write_atomically, write_json
-from ..ops.finite import NotFiniteError, check_finite
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 

@@ -20,8 +20,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, sum_over_processes, world
+from ..ops.errors import refuse
 from ..ops.files import digest, read_json_object, write_json
-from ..ops.refusals import refuse
 
 logger = logging.get_logger(__name__)
 

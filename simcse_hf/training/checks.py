@@ -15,7 +15,7 @@ from transformers.utils import logging
 from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
 from ..objectives import TrainingRows
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .callbacks import DevSetCallback
 from .gradcache import check_gradcache, preserve_random_state
 from .rows import sampling_strategy

@@ -13,7 +13,7 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import sum_over_processes, world
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 

@@ -16,7 +16,7 @@ from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective, objective_class
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .callbacks import default_prompt
 from .training_args import SimCSETrainingArguments
 

@@ -25,7 +25,7 @@ from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from ..ops.distributed import on_first_process
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .callbacks import warn_of_overlap
 from .run_record import SEEDS, prepare_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments

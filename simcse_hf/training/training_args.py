@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from ..data.views import VIEWS
 from ..ops.cpu import lacks_bfloat16
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .parser import option
 
 logger = logging.get_logger(__name__)

@@ -8,7 +8,7 @@ from conftest import tiny_config
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.inference.quantization import PRECISIONS, calibrate_ranges, quantize
 from simcse_hf.inference.shards import encode_file
-from simcse_hf.ops.finite import NotFiniteError, check_finite
+from simcse_hf.ops.errors import NotFiniteError, check_finite
 from simcse_hf.search import SentenceIndex
 
 TEXTS = ["a cat sat", "bird", "the bird sang"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ...ops.extras import require_extra
+from ...ops.errors import require_extra
 from .words import TextView, check_rate, is_unspaced
 
 logger = logging.get_logger(__name__)

@@ -18,13 +18,24 @@ from ...ops.files import write_atomically
 from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
 from ...publishing.card_training import public_name
+from ...publishing.plots import COLOURS, MARKERS, new_figure
 from ..run_record import hardware
-from .search import Search
+from .candidate_search import Search
 from .tasks import Tasks
 from .trial import START, Trial
 from .verdict import CONFIDENCE, GAIN, TaskVerdict, sentence
 
 MODEL = "model"
+
+
+PICTURE = "trials.png"
+_MEANINGS = {
+    "start": "the start model",
+    "untrained": "other pooler or whitening",
+    "short": "short run",
+    "long": "longer run",
+    "seed": "further seed of the chosen run",
+}
 
 
 def describe(
@@ -118,3 +129,32 @@ def ship(result: dict[str, Any], model: SimCSE | None, start: str, output: Path)
         kept = {name: value for name, value in result.items() if name != "arguments"}
         (folder / ADAPTATION).write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         write_card(folder, repo_id=f"your-name/{output.resolve().name}")
+
+
+def draw_trials(result: dict[str, Any], output: Path) -> None:
+    """Write `trials.png`, if matplotlib is installed.
+
+    Args:
+        result (`dict[str, Any]`): The content of `adaptation.json`.
+        output (`Path`): The output directory.
+    """
+    trials = [trial for trial in result["plan"] if trial["dev"]]
+    values = [trial["dev"][result["task"]] for trial in trials]
+    try:
+        figure = new_figure(8, 1.2 + 0.26 * len(trials))
+    except ImportError:
+        return
+    axes = figure.subplots()
+    for number, (name, meaning) in enumerate(_MEANINGS.items()):
+        rows = [row for row, trial in enumerate(trials) if trial["round"] == name]
+        if rows:
+            found = [values[row] for row in rows]
+            axes.scatter(found, rows, color=COLOURS[number], marker=MARKERS[number], label=meaning, zorder=3)
+    axes.axvline(values[0], color="black", linewidth=1, linestyle="--", zorder=1)
+    steps = [f", {sum(trial['steps'])} steps" if trial["steps"] else "" for trial in trials]
+    labels = [f"{trial['name']}{count} ({trial['variant']})" for trial, count in zip(trials, steps, strict=True)]
+    axes.set_yticks(range(len(trials)), labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"dev {result['task']} ({result['metric']} × 100); dashed: the start model")
+    figure.legend(loc="outside upper right", ncols=3, fontsize=8)
+    figure.savefig(output / PICTURE, dpi=120)

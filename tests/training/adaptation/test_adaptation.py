@@ -15,10 +15,10 @@ from simcse_hf import SimCSE, load_text_dataset
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
 from simcse_hf.models.auto import contrastive_class
-from simcse_hf.training.adaptation import adapt as adapt_module
-from simcse_hf.training.adaptation import search as search_module
+from simcse_hf.training.adaptation import adaptation as adapt_module
+from simcse_hf.training.adaptation import candidate_search as search_module
 from simcse_hf.training.adaptation import verdict as verdict_module
-from simcse_hf.training.adaptation.adapt import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
 from simcse_hf.training.adaptation.candidates import TrainingOptions, train_candidate
 from simcse_hf.training.adaptation.corpus import read_corpus
 from simcse_hf.training.adaptation.plan import Costs, Division, Stage

@@ -14,11 +14,10 @@ from transformers.utils import logging
 from ...inference.simcse import SimCSE
 from ...models.settings import max_positions
 from ...ops.files import read_json_object, write_atomically
+from .candidate_search import Search
 from .corpus import Corpus, fit_to_tokenizer, read_corpus
 from .record import RESULT, Record, clear_output
-from .report import draw_trials
-from .results import describe, ship
-from .search import Search
+from .results import describe, draw_trials, ship
 from .tasks import Tasks, prepare_tasks
 from .trial import START, Trial
 from .variants import StartModel, TaskScores, Variant, open_variant

@@ -1,9 +1,48 @@
-"""Refuse embeddings that hold NaN or infinity, with one message wherever they turn up."""
+"""Raise errors with one message: for wrong arguments, missing packages, and embeddings that are not finite."""
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
+
+
+def refuse(problems: Mapping[str, object]) -> None:
+    """Raise an error with the first problem that is there.
+
+        refuse({f"rows must be at least 1, got {rows}": rows < 1})
+
+    Args:
+        problems (`Mapping[str, object]`): Whether each problem is there, by a message that says what is wrong, where,
+            and what to do.
+
+    Raises:
+        ValueError: With the message of the problem.
+    """
+    for problem, is_there in problems.items():
+        if is_there:
+            raise ValueError(problem)
+
+
+def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import a module of an optional package.
+
+    Args:
+        module (`str`): The module, such as `"faiss"`.
+        extra (`str`): The extra of this package that installs it, such as `"faiss"`.
+        purpose (`str`): What needs it, for the message, such as `"an approximate index"`.
+
+    Returns:
+        `ModuleType`: The module.
+
+    Raises:
+        ImportError: If the package is not installed. The message names the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{purpose} needs {module}: run pip install 'simcse-hf[{extra}]' ({error})") from error
 
 
 class NotFiniteError(ValueError):
