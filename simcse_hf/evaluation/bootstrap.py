@@ -117,27 +117,27 @@ def interval(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mean_over_drawn_seeds(figures: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Average the resampled figures of several seeds over seeds that are drawn with replacement in every resample.
+def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Average the resampled scores of several seeds over seeds that are drawn with replacement in every resample.
 
     So the result varies as another draw of test examples and other seeds of the training would make it vary. A mean
     over n drawn seeds varies less than a mean over n new seeds, by (n - 1) / n in variance, so the part that comes
     from the seeds is scaled by sqrt(n / (n - 1)) (Davison and Hinkley 1997, section 3.8).
 
     Args:
-        figures (`numpy.ndarray`): The figure of each seed on the same resamples, of shape `(seeds, resamples)`.
+        scores (`numpy.ndarray`): The score of each seed on the same resamples, of shape `(seeds, resamples)`.
         random (`numpy.random.Generator`): Random generator. Equal generators draw equal seeds, which keeps several
-            figures of the same models together.
+            scores of the same models together.
 
     Returns:
-        `numpy.ndarray`: Means of shape `(resamples,)`; those of `figures` itself for one seed.
+        `numpy.ndarray`: Means of shape `(resamples,)`; those of `scores` itself for one seed.
     """
-    n = len(figures)
-    centre = figures.mean(axis=0)
+    n = len(scores)
+    centre = scores.mean(axis=0)
     if n == 1:
         return centre
-    drawn = random.integers(n, size=figures.shape)
-    return centre + np.sqrt(n / (n - 1)) * (np.take_along_axis(figures, drawn, axis=0).mean(axis=0) - centre)
+    drawn = random.integers(n, size=scores.shape)
+    return centre + np.sqrt(n / (n - 1)) * (np.take_along_axis(scores, drawn, axis=0).mean(axis=0) - centre)
 
 
 def resampled_scores(
@@ -156,7 +156,7 @@ def resampled_scores(
         random (`numpy.random.Generator`): Random generator.
 
     Returns:
-        `numpy.ndarray`: The task's figures times 100, of shape `(len(systems), resamples)`.
+        `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
 
     Raises:
         ValueError: If the aggregation or the metric is unknown.
@@ -168,27 +168,25 @@ def resampled_scores(
         )
     sizes = [len(named["gold"]) for named in systems[0].values()]
     chunk = max(1, CHUNK_ELEMENTS // sum(sizes))
-    figures = []
+    scores = []
     for start in range(0, resamples, chunk):
         number = min(chunk, resamples - start)
         counts = [resampled_counts(size, number, random) for size in sizes]
-        figures.append([_figures(list(parts.values()), counts, aggregation, metric) for parts in systems])
-    drawn = np.concatenate(figures, axis=1)
+        scores.append([_scores(list(parts.values()), counts, aggregation, metric) for parts in systems])
+    drawn = np.concatenate(scores, axis=1)
     if "clusters" in next(iter(systems[0].values())):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
-        # bias makes the resamples vary around the figure of the whole task.
+        # bias makes the resamples vary around the score of the whole task.
         everything = [np.ones((1, size), dtype=np.int64) for size in sizes]
-        whole = [_figures(list(parts.values()), everything, aggregation, metric) for parts in systems]
+        whole = [_scores(list(parts.values()), everything, aggregation, metric) for parts in systems]
         drawn += np.array(whole) - drawn.mean(axis=1, keepdims=True)
     return 100 * drawn
 
 
-def _figures(
-    parts: list[dict[str, np.ndarray]], counts: list[np.ndarray], aggregation: str, metric: str
-) -> np.ndarray:
+def _scores(parts: list[dict[str, np.ndarray]], counts: list[np.ndarray], aggregation: str, metric: str) -> np.ndarray:
     if "predicted" not in parts[0]:
         (part,), (count,) = parts, counts
-        return _figure(part, count)
+        return _score(part, count)
     if aggregation == "all":
         predicted, gold = (np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold"))
         return counted_correlation(predicted, gold, np.concatenate(counts, axis=1), metric)
@@ -200,7 +198,7 @@ def _figures(
     return np.average(values, axis=0, weights=weights)
 
 
-def _figure(part: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+def _score(part: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
     if "similarity" in part:
         return counted_average_precision(part["similarity"], part["gold"], counts)
     if "clusters" in part:

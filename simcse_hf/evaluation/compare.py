@@ -24,7 +24,7 @@ def compare_evaluations(
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
     the same resampled pairs or test examples, so that what they have in common cancels. An interval says what another
     draw of test pairs could have shown. It says what other seeds of the training could have shown only for a system
-    whose evaluations with several seeds are given: the figures are then means over the seeds, and the seeds are drawn
+    whose evaluations with several seeds are given: the scores are then means over the seeds, and the seeds are drawn
     as well (see [`mean_over_drawn_seeds`]).
 
     Args:
@@ -38,8 +38,8 @@ def compare_evaluations(
     Returns:
         `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
         `figures[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
-        have a figure; `seeds[name]`, the number of evaluations; and `differences[name][task]` with `difference` (name
-        minus baseline), `low` and `high` (`None` without stored scores). All figures are times 100.
+        have a score; `seeds[name]`, the number of evaluations; and `differences[name][task]` with `difference` (name
+        minus baseline), `low` and `high` (`None` without stored scores). All scores are times 100.
 
     Raises:
         ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
@@ -51,10 +51,10 @@ def compare_evaluations(
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
     everything = [each for seeds in systems.values() for each in seeds]
     tasks = list(dict.fromkeys(task for each in everything for task in each.results if task not in NOT_TASKS))
-    figures: dict[str, dict[str, Any]] = {
-        name: {task: _figure(seeds, task, protocol) for task in tasks} for name, seeds in systems.items()
+    scores: dict[str, dict[str, Any]] = {
+        name: {task: _score(seeds, task, protocol) for task in tasks} for name, seeds in systems.items()
     }
-    common = [task for task in tasks if all(figures[name][task] is not None for name in named)]
+    common = [task for task in tasks if all(scores[name][task] is not None for name in named)]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     users = _user_labels(everything, common)
@@ -65,13 +65,13 @@ def compare_evaluations(
         members = [task for task in common if is_transfer(task) == transfer and task not in users]
         if members:
             groups[key] = members
-            averages[key] = {name: _mean(figures[name][task] for task in members) for name in named}
+            averages[key] = {name: _mean(scores[name][task] for task in members) for name in named}
             averages[key]["tasks"] = members
     baseline, *others = systems
     differences: dict[str, dict[str, Any]] = {name: {} for name in others}
     for row, name in enumerate(others, start=1):
         for key, members in groups.items():
-            difference = _mean(figures[name][task] - figures[baseline][task] for task in members)
+            difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
             low = high = None
             if all(samples[task] is not None for task in members):
                 drawn = np.mean([samples[task][row] - samples[task][0] for task in members], axis=0)
@@ -87,19 +87,19 @@ def compare_evaluations(
         "tasks": tasks,
         "labels": users,
         "seeds": {name: len(seeds) for name, seeds in systems.items()},
-        "figures": figures,
+        "figures": scores,
         "averages": averages,
         "differences": differences,
     }
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """Format a comparison as text: the figures of all systems, then the differences of each to the baseline."""
+    """Format a comparison as text: the scores of all systems, then the differences of each to the baseline."""
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
     rows = [["", *(labels.get(task, task) for task in comparison["tasks"]), *(labels[key] for key in averages)]]
-    for name, figures in comparison["figures"].items():
-        cells = [figures[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
+    for name, scores in comparison["figures"].items():
+        cells = [scores[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
         rows.append([name] + [format_number(cell) for cell in cells])
     blocks = [
         f"mode {comparison['mode']}, {comparison['metric']}, aggregation {comparison['aggregation']}, x 100",
@@ -154,8 +154,8 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _figure(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
-    """Return the mean figure of a system over its seeds, or `None` if one of them has none."""
+def _score(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
+    """Return the mean score of a system over its seeds, or `None` if one of them has none."""
     how = (protocol.mode, protocol.aggregation, protocol.metric)
     values = [headline(each.results[task], *how) for each in seeds if task in each.results]
     present = [value for value in values if value is not None]
@@ -165,7 +165,7 @@ def _figure(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float
 def _samples(
     systems: dict[str, list[Evaluation]], task: str, protocol: Protocol, resamples: int, seed: int
 ) -> np.ndarray | None:
-    """Return figures of shape `(systems, resamples)`, or `None` if a system has no stored scores."""
+    """Return scores of shape `(systems, resamples)`, or `None` if a system has no stored scores."""
     names = [name for name, seeds in systems.items() for _ in seeds]
     scores = [each.scores.get(task) for seeds in systems.values() for each in seeds]
     found = [parts for parts in scores if parts is not None]

@@ -82,7 +82,7 @@ def format_rows(rows: list[list[str]]) -> str:
 
 
 def format_table(results: dict[str, Any], mode: str, aggregation: str, metric: str, verbose: bool = False) -> str:
-    """Format results as text: a table and average for each kind of task, and why any task has no figure.
+    """Format results as text: a table and average for each kind of task, and why any task has no score.
 
     Args:
         results (`dict[str, Any]`): Results of an evaluation.

@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 
-import simcse_hf
 from simcse_hf.evaluation.classifier import TEST_CONFIG
 from simcse_hf.evaluation.report import (
     add_averages,
     describe_protocol,
     format_table,
     read_results,
-    versions,
     write_results,
 )
 from simcse_hf.evaluation.run import Protocol
@@ -120,8 +118,3 @@ def test_a_file_of_scores_with_a_damaged_flag_is_named(tmp_path, flag):
     (tmp_path / "e.scores.npz").write_bytes(content)
     with pytest.raises(ValueError, match=r"e\.scores\.npz: damaged .*evaluate the model again"):
         read_results(tmp_path / "e.json")
-
-
-def test_versions_list_the_packages_that_figures_depend_on():
-    assert {"python", "torch", "transformers", "simcse-hf", "scipy"} <= set(versions())
-    assert versions()["simcse-hf"] == simcse_hf.__version__

@@ -31,17 +31,6 @@ def test_a_task_whose_subsets_are_unknown_has_no_mean():
     assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
 
 
-def test_splits_are_scored_separately():
-    result = score_splits("STSBenchmark", {"dev": PREDICTED["a"]}, {"dev": GOLD["a"]})
-    assert result["splits"]["dev"]["pairs"] == 20
-    assert result["splits"]["dev"]["pearson"] == pytest.approx(100 * np.corrcoef(PREDICTED["a"], GOLD["a"])[0, 1])
-
-
-def test_an_error_names_a_constant_subset():
-    with pytest.raises(ValueError, match="STS12 b: all 60 values of the first sequence"):
-        score_subsets("STS12", {**PREDICTED, "b": np.ones(60)}, GOLD)
-
-
 def test_the_prediction_for_a_pair_is_the_cosine_of_the_embeddings_of_its_texts():
     angles = {"east": 0.0, "north": np.pi / 2, "northeast": np.pi / 4}
     pairs = ScoredPairs("x", ["east", "east", "north"], ["north", "northeast", "north"], [0.0, 3.0, 5.0])

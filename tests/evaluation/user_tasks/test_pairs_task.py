@@ -31,25 +31,6 @@ def test_average_precision_equals_its_definition(table):
     assert result.details == {"protocol": "average precision of the cosine", "examples": 60, "positives": sum(gold)}
 
 
-def test_average_precision_is_that_of_sentence_transformers(table):
-    evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-
-    class Model:
-        similarity_fn_name, truncate_dim, model_card_data = "cosine", None, None
-
-        def encode(self, texts, **kwargs):
-            return encode(texts)
-
-        encode_query = encode_document = encode
-
-    rows = binary_pairs()
-    evaluator = evaluators.BinaryClassificationEvaluator(
-        *([row[i] for row in rows] for i in range(3)), similarity_fn_names=["cosine"]
-    )
-    theirs = evaluator.compute_metrices(Model())["cosine"]["ap"]
-    assert read_task("pairs", table).evaluate(encode).metrics["average_precision"] == pytest.approx(100 * theirs)
-
-
 def test_a_split_separates_no_pairs_that_share_a_text(tmp_path):
     rows = binary_pairs(60)
     # The first text of every third pair is the first text of the pair before it.
@@ -93,10 +74,4 @@ def test_units_are_grouped_through_chains_of_texts():
 def test_bad_pairs_are_refused(tmp_path, rows, message):
     path = write_rows(tmp_path / "mine.csv", HEADER, rows)
     with pytest.raises(ValueError, match=message):
-        read_task("pairs", path)
-
-
-def test_a_file_without_the_columns_is_refused(tmp_path):
-    path = write_rows(tmp_path / "mine.csv", ["first", "second", "same", "id"], [("a", "b", 1, 2)])
-    with pytest.raises(ValueError, match="expected the columns sentence1, sentence2 and score"):
         read_task("pairs", path)
