@@ -21,8 +21,6 @@ CASES = {  # name: (sentences per row, settings)
     "views of a sentence": (1, {}),
     "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
-    "fixed mask": (1, {"fixed_mask": True}),
-    "averages": (2, {"pooler_type": "avg"}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
     "symmetric, with duplicates masked": (
         2,
@@ -31,7 +29,6 @@ CASES = {  # name: (sentences per row, settings)
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
     "an objective with a projector": (2, BARLOW_TWINS),
-    "pairs with a score": (2, {"objective": "angle"}),
 }
 
 
@@ -50,9 +47,6 @@ def case_batch(case, rows=ROWS):
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
         batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
-    if CASES[case][1].get("objective") == "angle":
-        batch["scores"] = torch.arange(rows) % 3 / 2
-        batch["text_ids"] = torch.arange(2 * rows).view(rows, 2)
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk

@@ -130,16 +130,6 @@ def test_a_nan_loss_stops_training_and_keeps_the_saved_checkpoints(tmp_path, tok
     assert all(torch.isfinite(tensor).all() for tensor in saved.state_dict().values())
 
 
-def test_the_loss_is_computed_in_float32_under_bf16(tmp_path, tokenizer):
-    trainer = SimCSETrainer(model_of(), arguments(tmp_path, bf16=True), texts(32), processing_class=tokenizer)
-    seen = []
-    trainer.model.objective.register_forward_hook(
-        lambda _module, inputs, out: seen.append((inputs[0].embeddings.dtype, out.dtype))
-    )
-    trainer.train()
-    assert set(seen) == {(torch.bfloat16, torch.float32)}  # the head returns bfloat16 embeddings
-
-
 @pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)))
 def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, tokenizer, columns, dropout):
     """CUDA graphs can only be recorded from one graph without breaks."""
