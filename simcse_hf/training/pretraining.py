@@ -28,7 +28,7 @@ from ..data.read import load_text_dataset
 from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
 from ..models.settings import SECTION, check_max_length
-from ..objectives.masked_lm import mask_tokens
+from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.files import write_json
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .parser import fill, given_arguments, option
@@ -115,6 +115,8 @@ class MaskedLMTrainer(Trainer):
         callbacks = [self.stop_on_signal, FiniteWeights()]
         super().__init__(model, args, padding, processing_class=tokenizer, callbacks=callbacks, **kwargs)
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        #: The first module that reads the states of the encoder.
+        self.head = next(child for child in model.children() if child is not model.base_model)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""
@@ -134,10 +136,16 @@ class MaskedLMTrainer(Trainer):
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
-        if "labels" not in inputs:
-            masked, labels = mask_tokens(inputs["input_ids"], self.masker)
-            inputs = {**inputs, "input_ids": masked, "labels": labels}
-        return super().compute_loss(model, inputs, *args, **kwargs)
+        # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
+        ids, labels = inputs["input_ids"], inputs.get("labels")
+        if labels is None:
+            ids, labels = mask_tokens(ids, self.masker)
+        predicted = labels != IGNORED
+        if not predicted.any():  # in a batch of few tokens: the mean over none would not be a number
+            predicted[0, 0], labels[0, 0] = True, ids[0, 0]
+        inputs = {**inputs, "input_ids": ids, "labels": labels[predicted]}
+        with self.head.register_forward_pre_hook(lambda _, hidden: (hidden[0][predicted], *hidden[1:])):
+            return super().compute_loss(model, inputs, *args, **kwargs)
 
     def mask_once(self, rows: Dataset) -> Dataset:
         """Add `labels` to rows, with masks that are the same in every evaluation."""

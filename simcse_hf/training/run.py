@@ -303,7 +303,7 @@ def load_training_texts(
     refuse(conflicts)
     if is_structured:
         return _load_structured_rows(str(source), model_args, data_args, training_args)
-    options = {"split": data_args.dataset_split, "columns": data_args.columns}
+    options: dict[str, Any] = {"split": data_args.dataset_split, "columns": data_args.columns}
     options["expected_columns"] = None if supervised else 1
     texts = (
         load_text_stream(str(source), **options)

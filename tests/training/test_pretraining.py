@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import MASK, PAD, VOCABULARY, tiny_config
+from conftest import FAMILIES, MASK, PAD, VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
@@ -65,7 +65,20 @@ def test_training_masks_tokens_but_neither_special_tokens_nor_padding(make_train
     seen = []
     trainer.model.register_forward_pre_hook(lambda *call: seen.append(call[-1]), with_kwargs=True)
     trainer.compute_loss(trainer.model, rows)
-    assert seen[0]["labels"].tolist() == [[-100, 7, 8, -100], [-100, 9, -100, -100]]
+    assert seen[0]["labels"].tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(tokenizer, tmp_path, family):
+    model = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))
+    trainer = MaskedLMTrainer(model, TrainingArguments(str(tmp_path), use_cpu=True), tokenizer, 0.3)
+    batch = with_masked_inputs(random_batch(5, length=9), seed=1)
+    mask, labels = batch["attention_mask"], batch["mlm_targets"]
+    inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": mask}
+    stock = model(**inputs, labels=labels).loss
+    torch.testing.assert_close(trainer.compute_loss(model, {**inputs, "labels": labels}), stock)
+    nothing = trainer.compute_loss(model, {**inputs, "labels": torch.full_like(labels, -100)})
+    assert nothing.isfinite() and model(**inputs, labels=labels).loss == stock  # the model is as it was
 
 
 def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, make_trainer, sentences):
