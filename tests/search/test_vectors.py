@@ -31,9 +31,8 @@ def make(backend, *parameters):
         return ExactIndex(DIM)
     pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
     index = FaissIndex(DIM, backend)
-    for each in parameters or (BACKENDS.get(backend),):
-        if each is not None:
-            index.set_parameters(each)
+    if chosen := next(iter(parameters), BACKENDS.get(backend)):
+        index.set_parameters(chosen)
     return index
 
 
