@@ -10,13 +10,6 @@ from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, r
 random = np.random.RandomState(0)
 
 
-def test_counts_describe_samples_with_replacement():
-    counts = resampled_counts(40, 500, np.random.default_rng(0))
-    assert counts.shape == (500, 40) and (counts.sum(axis=1) == 40).all()
-    assert counts.mean(axis=0) == pytest.approx(np.ones(40), abs=0.25)
-    assert counts.var() == pytest.approx(1, abs=0.1)  # binomial: n p (1 - p)
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_ranks_and_correlations_equal_those_of_the_written_out_sample(ties):
     x, y = random.randn(30), random.randn(30)

@@ -50,19 +50,6 @@ def test_intervals_cover_the_true_difference_at_their_confidence_level():
     assert 46 <= inside <= 60
 
 
-def test_pairing_narrows_the_interval():
-    # y is x but for a little noise: paired, the difference is known far better than either figure.
-    x = evaluation(0.5, 0)
-    predicted = {p: v["predicted"] + 0.01 * random.randn(len(v["gold"])) for p, v in x.scores["STS12"].items()}
-    y = Evaluation(
-        {"STS12": score_subsets("STS12", predicted, GOLD)},
-        {"STS12": {part: {"predicted": predicted[part], "gold": GOLD[part]} for part in GOLD}},
-    )
-    unrelated = compare_evaluations({"x": x, "z": evaluation(0.5, 1)})["differences"]["z"]["STS12"]
-    related = compare_evaluations({"x": x, "y": y})["differences"]["y"]["STS12"]
-    assert related["high"] - related["low"] < 0.2 * (unrelated["high"] - unrelated["low"])
-
-
 def test_a_comparison_uses_the_figures_of_the_protocol():
     pair = {"x": evaluation(0.3, 0), "y": evaluation(0.4, 1)}
     result = compare_evaluations(pair, Protocol(aggregation="wmean", metric="pearson"))

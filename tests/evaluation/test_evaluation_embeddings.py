@@ -65,8 +65,3 @@ def test_encode_is_called_without_normalization_if_it_takes_the_argument():
 def test_broken_embeddings_are_an_error(vectors, message):
     with pytest.raises(ValueError, match=message):
         SentenceEmbeddings(Fixed(vectors), ["bb", "a"])
-
-
-def test_without_texts_encode_is_not_called():
-    model = BagOfWords()
-    assert len(SentenceEmbeddings(model, [])) == 0 and model.calls == []

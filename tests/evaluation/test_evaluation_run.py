@@ -114,14 +114,6 @@ def test_further_pairs_become_tasks(folder, tmp_path):
         evaluate_tasks(BagOfWords(), None, (), pairs=(pairs, pairs))
 
 
-class Constant:
-    def __init__(self, value):
-        self.value = value
-
-    def encode(self, texts):
-        return np.full((len(texts), 4), self.value)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -122,15 +122,6 @@ def test_a_split_keeps_labels_and_shares_no_text(table, kind):
     assert again.texts == first.texts and task.split(0.4, seed=4)[0].texts != first.texts
 
 
-def test_a_split_leaves_the_training_rows_in_both_parts(tmp_path):
-    write_rows(tmp_path / "set/train.csv", HEADER, labelled_rows(60, seed=1))
-    write_rows(tmp_path / "set/test.csv", HEADER, labelled_rows(30, seed=2))
-    task = read_task("classification", tmp_path / "set")
-    first, second = task.split(0.5)
-    assert first.shared is second.shared is task.shared
-    assert not set(first.units) & set(second.units)
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 @pytest.mark.parametrize("header", [["text", "label"], ["Sentence", "Category"], ["sent0", "intent"]])
 def test_usual_names_and_formats_are_read(tmp_path, suffix, header):
@@ -188,11 +179,3 @@ def test_unknown_kinds_missing_files_and_folders_without_a_test_file_are_refused
     write_rows(tmp_path / "test.tsv", HEADER, GOOD)
     with pytest.raises(ValueError, match="both test.csv and test.tsv"):
         read_task("classification", tmp_path)
-
-
-def test_embeddings_that_are_broken_are_refused(table):
-    task = read_task("classification", table)
-    with pytest.raises(ValueError, match="NaN"):
-        task.evaluate(lambda texts: np.full((len(texts), 3), np.nan))
-    with pytest.raises(ValueError, match="shape"):
-        task.evaluate(lambda texts: np.ones((1, 3)))

@@ -10,7 +10,7 @@ from task_files import encode, write_rows
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.run import TaskData, score_tasks
-from simcse_hf.evaluation.user_tasks import paired_interval, read_task
+from simcse_hf.evaluation.user_tasks import read_task
 
 
 class SentenceTransformersModel:
@@ -203,13 +203,6 @@ def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folde
     assert "left out 1 document(s) without text, such as 'e'" in caplog.text
 
 
-def test_queries_without_a_relevant_document_are_left_out(tmp_path, caplog):
-    corpus, queries, qrels = beir()
-    qrels["q0"] = dict.fromkeys(qrels["q0"], 0)
-    assert len(read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, qrels))) == 11
-    assert "left out 1 of 12 queries" in caplog.text
-
-
 @pytest.mark.parametrize(
     "name, row, message",
     [
@@ -259,17 +252,6 @@ def test_a_split_shares_no_query_and_keeps_the_corpus(kind, reranking, folder):
     values = [part.evaluate(encode).scores["value"] for part in (first, second)]
     whole = task.evaluate(encode).scores["value"]
     assert sorted(np.concatenate(values)) == pytest.approx(sorted(whole))
-
-
-@pytest.mark.parametrize("kind", ["reranking", "retrieval"])
-def test_intervals_resample_the_queries(kind, reranking, folder):
-    task = reranking if kind == "reranking" else read_task("retrieval", folder)
-    before, after = task.evaluate(lambda texts: encode(texts)[:, :3]), task.evaluate(encode)
-    difference, low, high = paired_interval(task, [before], [after], seed=5)
-    assert difference == pytest.approx(after.metrics[task.metric] - before.metrics[task.metric])
-    drawn = np.random.default_rng(5).integers(len(task), size=(1000, len(task)))
-    differences = 100 * (after.scores["value"] - before.scores["value"])[drawn].mean(axis=1)
-    assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])))
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------
