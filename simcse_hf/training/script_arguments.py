@@ -16,6 +16,7 @@ from ..objectives import OBJECTIVES, objective_class
 from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
+from ..ops.errors import refuse
 from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments
 
@@ -88,21 +89,23 @@ class ModelArguments:
         Raises:
             ValueError: If the words have another form.
         """
-        if not isinstance(self.objective_options, dict):
-            words = self.objective_options if isinstance(self.objective_options, list) else [self.objective_options]
-            pairs = [str(word).partition("=") for word in words]
+        options: Any = self.objective_options
+        if not isinstance(options, dict):
+            pairs = [str(word).partition("=") for word in (options if isinstance(options, list) else [options])]
             invalid = [name for name, equals, _ in pairs if not (name and equals)]
-            if invalid:
-                raise ValueError(f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}")
-            self.objective_options = {name: yaml.safe_load(value) for name, _, value in pairs}
-        dims = self.matryoshka_dims
+            refuse({f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}": invalid})
+            options = {name: yaml.safe_load(value) for name, _, value in pairs}
+        self.objective_options = options
+        dims: Any = self.matryoshka_dims
         try:
-            words = dims.split(",") if isinstance(dims, str) else dims
-            self.matryoshka_dims = None if words is None else [int(word) for word in words]
+            dims = dims.split(",") if isinstance(dims, str) else dims
+            dims = None if dims is None else [int(word) for word in dims]
         except (TypeError, ValueError):
+            given = self.matryoshka_dims
             raise ValueError(
-                f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {dims!r}"
+                f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {given!r}"
             ) from None
+        self.matryoshka_dims = dims
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
@@ -236,7 +239,7 @@ def parse_arguments(
     pooler = values.get("pooler_type") or _saved_pooler(start, values) or papers.get("pooler_type", "cls")
     if pooler != "cls" and "mlp_only_train" not in given:
         values.pop("mlp_only_train", None)  # The head belongs to the pooler cls.
-    length, positions = values.get("max_seq_length"), None if start is None else max_positions(start)
+    length, positions = values.get("max_seq_length", 32), None if start is None else max_positions(start)
     if "max_seq_length" in papers and "max_seq_length" not in given and positions is not None and positions < length:
         where = f"{values['model_name_or_path']}: max_seq_length is {positions}"
         logger.info(f"{where}, because the encoder has no more positions (paper: {length}).")
@@ -246,11 +249,12 @@ def parse_arguments(
     if values.get("dev_file") is None and not values.get("dev_task"):
         # There is no best model without evaluations, and saving need not keep step with them.
         values["load_best_model_at_end"] = False
-    if "seed" in given and given.get("seeds") is not None:
-        raise ValueError(
-            f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or --seeds "
-            "with the list of seeds for several"
-        )
+    refuse(
+        {
+            f"seed is {given.get('seed')} and seeds {given.get('seeds')}: give one of the two, --seed for one run or "
+            "--seeds with the list of seeds for several": "seed" in given and given.get("seeds") is not None
+        }
+    )
     return cast(Any, fill(ARGUMENT_CLASSES, values))
 
 
