@@ -49,8 +49,8 @@ def contents(folder):
 
 
 def change_description(folder, **changes):
-    described = json.loads((folder / "index.json").read_text()) | changes
-    (folder / "index.json").write_text(json.dumps({k: v for k, v in described.items() if v != "missing"}))
+    described = {k: v for k, v in (describe(folder) | changes).items() if v != "missing"}
+    (folder / "index.json").write_text(json.dumps(described))
 
 
 # --- other people's files ----------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
 @pytest.mark.parametrize("key", ["model", "pooler", "count", "backend", "probe", "data", "digests"])
 @pytest.mark.parametrize("value", ["missing", [[]], {"a": 1}, 10**30, ".."])
 def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key, value):
-    if (key, value) in (("model", ".."), ("pooler", "..")):
-        return  # a name like any other
+    if value == ".." and key in ("model", "pooler"):
+        pytest.skip("a name like any other")
     change_description(folder, **{key: value})
     with pytest.raises(ValueError):
         SentenceIndex.load(folder, model)
@@ -150,9 +150,9 @@ def test_a_full_disk_leaves_the_old_index_intact(model, folder, monkeypatch):
     replace = os.replace
 
     def refuse(source, target):
-        if Path(target).name == "index.json":
-            raise OSError(28, "No space left on device")
-        return replace(source, target)
+        if Path(target).name != "index.json":
+            return replace(source, target)
+        raise OSError(28, "No space left on device")
 
     for module, name, refusing in (
         (index.vectors, "save", lambda _: refuse("", "index.json")),

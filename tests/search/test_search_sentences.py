@@ -81,9 +81,8 @@ def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend, 
     threshold = (scores[1] + scores[2]) / 2
     for top_k, least in ((1, -1), (3, None), (80, threshold), (1, threshold), (500, None)):
         expected = [by_hand(model, query, top_k, -2 if least is None else least) for query in queries]
-        for query, results, wanted in zip(
-            queries, index.search(queries, top_k=top_k, threshold=least), expected, strict=True
-        ):
+        several = index.search(queries, top_k=top_k, threshold=least)
+        for query, results, wanted in zip(queries, several, expected, strict=True):
             assert_same(results, wanted)
             assert_same(index.search(query, top_k=top_k, threshold=least), wanted)
     assert len(index.search(queries[0], top_k=80, threshold=threshold)) == 2
@@ -298,10 +297,8 @@ def test_the_commands_keep_columns_and_filter(table, tmp_path, capsys, monkeypat
     search = ["--index", folder, SENTENCES[7], "--top_k", "4", "--filter", "source=s1", "--filter"]
     assert search_main([*search, "year=2001", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["results"]
-    rows = [n for n in range(80) if n % 3 == 1 and n % 2]
-    assert_same(
-        [(each["sentence"], each["score"]) for each in found], by_hand(CountingModel(), SENTENCES[7], 4, rows=rows)
-    )
+    expected = by_hand(CountingModel(), SENTENCES[7], 4, rows=[n for n in range(80) if n % 3 == 1 and n % 2])
+    assert_same([(each["sentence"], each["score"]) for each in found], expected)
     assert found[0]["row"] == 7 and all(each["columns"] == {"source": "s1", "year": "2001"} for each in found)
     for condition, message in (("year", "'year' is not of the form COLUMN=VALUE"), ("source=s2", "a column twice")):
         with pytest.raises(SystemExit):
