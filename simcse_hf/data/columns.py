@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from transformers.utils import logging
 
+from ..ops.refusals import refuse
+
 logger = logging.get_logger(__name__)
 
 #: Rows that the columns of a table are judged by.
@@ -96,11 +98,12 @@ def resolve_columns(
     if any(is_list(cell) for row in rows for cell in row):
         counts = {sum(not isinstance(x, str | None) or has_text(x) for x in _flatten(row[2:])) for row in rows}
         width = 2 + min(counts - {0}, default=0)
-    if expected_columns is not None and width != expected_columns:
-        raise ValueError(
+    refuse(
+        {
             f"{name}: {width} text column(s) ({_quote(chosen)}) where {expected_columns} are expected. {_ADVICE}; the "
-            f"columns are {_quote(column_names)}."
-        )
+            f"columns are {_quote(column_names)}.": expected_columns not in (None, width)
+        }
+    )
     parts = ", ".join(
         f"{part} {_quote(names)}"
         for part, names in (("anchor", chosen[:1]), ("positive", chosen[1:2]), ("hard negatives", chosen[2:]))
@@ -136,8 +139,7 @@ def resolve_text_column(column_names: Sequence[str], name: str, column: str | No
     if column is not None:
         return _requested(column_names, [column], name)[0]
     known = [name for name in column_names if len(column_names) == 1 or name in PART_NAMES["text"]]
-    if len(known) != 1:
-        raise ValueError(f"{name}: which of the columns {_quote(column_names)} holds the texts? Name it.")
+    refuse({f"{name}: which of the columns {_quote(column_names)} holds the texts? Name it.": len(known) != 1})
     return known[0]
 
 
@@ -174,10 +176,14 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
 
 
 def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
-    if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
-        raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
-    if missing := [column for column in columns if column not in column_names]:
-        raise ValueError(f"{name}: no column {_quote(missing)}; the columns are {_quote(column_names)}.")
+    is_wrong = isinstance(columns, str) or not columns or len(set(columns)) < len(columns)
+    missing = [column for column in columns if column not in column_names]
+    refuse(
+        {
+            f"columns must be a non-empty list of different column names, got {columns!r}.": is_wrong,
+            f"{name}: no column {_quote(missing)}; the columns are {_quote(column_names)}.": missing,
+        }
+    )
     return list(columns)
 
 
@@ -281,8 +287,7 @@ def resolve_dataset_columns(
         return dataset
     if columns is None and dataset._fingerprint in _resolved and expected_columns in (None, len(column_names)):
         return dataset
-    if len(dataset) == 0:
-        raise ValueError(f"{name}: there are no rows.")
+    refuse({f"{name}: there are no rows.": len(dataset) == 0})
     dataset = dataset.with_format(None)
     head = dataset[:SAMPLE_ROWS]
     sample = list(zip(*(head[column] for column in column_names), strict=True))
@@ -340,11 +345,13 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     """
     if "input_ids" in dataset.column_names:
         return dataset
-    if SCORE not in dataset.column_names:
-        raise ValueError(
+    columns = dataset.column_names
+    refuse(
+        {
             f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
-            f"columns sentence1, sentence2 and score; the columns are {_quote(dataset.column_names)}."
-        )
+            f"columns sentence1, sentence2 and score; the columns are {_quote(columns)}.": SCORE not in columns
+        }
+    )
     if dataset._fingerprint in _resolved:
         return dataset
     values = dataset.with_format(None)[SCORE][:]
@@ -371,8 +378,7 @@ def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it b
         score = float(value)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(f"{where}: the score {value!r} is not a finite number. {advice}.")
+    refuse({f"{where}: the score {value!r} is not a finite number. {advice}.": not math.isfinite(score)})
     return score
 
 

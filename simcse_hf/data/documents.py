@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..ops.refusals import refuse
 from .read import open_table
 from .templates import special_tokens
 from .view_dataset import SeededDataset
@@ -54,14 +55,13 @@ def _documents_of(path: str | Path) -> Iterator[list[str]]:
             document = []
         document.append(sentence)
         last = number
-    if not document:
-        raise ValueError(f"{path}: the file holds no sentences, only blank lines.")
-    if not documents:
-        raise ValueError(
-            f"{path}: there is no empty line between line 1 and line {last}, so the whole file would be one document "
-            "and neighbours might come from different texts. Write one sentence on each line and an empty line after "
-            "each document."
-        )
+    refuse(
+        {
+            f"{path}: the file holds no sentences, only blank lines.": not document,
+            f"{path}: there is no empty line between line 1 and line {last}, so neighbours might come from different "
+            "texts. Write one sentence on each line and an empty line after each document.": not documents,
+        }
+    )
     yield document
 
 
@@ -169,19 +169,17 @@ class SpanDataset(SeededDataset):
         room = max_seq_length - len(self._before) - len(self._after)
         self.max_span = room if options.max_span is None else options.max_span
         self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
-        if anchors < 1 or positives < 1:
-            raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
-        if not 1 <= self.min_span <= self.max_span <= room:
-            raise ValueError(
-                f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
-                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
-                "special tokens)"
-            )
-        shortest = 2 * anchors * self.max_span if options.min_tokens is None else options.min_tokens
-        if shortest < anchors * self.max_span:
-            raise ValueError(
-                f"min_tokens must be at least anchors * max_span = {anchors * self.max_span}, got {shortest}"
-            )
+        needed, few = anchors * self.max_span, min(anchors, positives)
+        shortest = 2 * needed if options.min_tokens is None else options.min_tokens
+        spans = f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 and"
+        refuse(
+            {
+                f"anchors and positives must be at least 1, got {anchors} and {positives}": few < 1,
+                f"{spans} at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
+                "special tokens)": not 1 <= self.min_span <= self.max_span <= room,
+                f"min_tokens must be at least anchors * max_span = {needed}, got {shortest}": shortest < needed,
+            }
+        )
         self.anchors, self.positives = anchors, positives
         self._tokens, self._ends = _tokenize(documents, tokenizer, shortest)
 

@@ -11,6 +11,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
+from ..ops.refusals import refuse
 from .columns import check_text, find_parts
 from .read import open_table
 
@@ -140,11 +141,12 @@ def build_nli_groups(
         ValueError: If the sampling is unknown, a column is missing, a label is unknown, or nothing is left. The
             message names the file and the line or row.
     """
-    if sampling not in SAMPLINGS:
-        raise ValueError(
+    refuse(
+        {
             f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}. For 3p3n, 3palln and allpalln of Liao "
-            "2021 set the objective's options max_positives and max_negatives"
-        )
+            "2021 set the objective's options max_positives and max_negatives": sampling not in SAMPLINGS
+        }
+    )
     skipped: Counter[str] = Counter()
     premises = _read_premises(source, skipped)
     texts, relations = [], []
@@ -168,17 +170,21 @@ def build_nli_groups(
 def _check_arguments(
     hard_negatives_per_pair: int, negatives: Sequence[str], positives: Sequence[str], max_rows: int | None
 ) -> None:
-    for name, labels in (("negatives", negatives), ("positives", positives)):
-        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels) or not set(labels) <= set(LABELS):
-            raise ValueError(f"{name} must list distinct labels of {', '.join(LABELS)}, got {labels!r}.")
-    for name, number, least in (("hard_negatives_per_pair", hard_negatives_per_pair, 0), ("max_rows", max_rows, 1)):
-        if number is not None and number < least:
-            raise ValueError(f"{name} must be {least} or more, got {number}.")
-    if hard_negatives_per_pair and set(negatives) & set(positives):
-        raise ValueError(
-            f"negatives {list(negatives)} and positives {list(positives)} share a label: name different labels, or "
-            "set hard_negatives_per_pair to 0."
+    def is_wrong(labels: Sequence[str]) -> bool:
+        return (
+            isinstance(labels, str) or not labels or len(set(labels)) < len(labels) or not set(labels) <= set(LABELS)
         )
+
+    refuse(
+        {
+            f"negatives must list distinct labels of {', '.join(LABELS)}, got {negatives!r}.": is_wrong(negatives),
+            f"positives must list distinct labels of {', '.join(LABELS)}, got {positives!r}.": is_wrong(positives),
+            f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.": hard_negatives_per_pair < 0,
+            f"max_rows must be 1 or more, got {max_rows}.": max_rows is not None and max_rows < 1,
+            f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
+            "hard_negatives_per_pair to 0.": hard_negatives_per_pair and set(negatives) & set(positives),
+        }
+    )
 
 
 def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:

@@ -25,6 +25,7 @@ from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
 from ..ops.files import digest, read_json_object, write_atomically, write_json
+from ..ops.refusals import refuse
 from .columns import (
     SAMPLE_ROWS,
     RowCleaner,
@@ -176,13 +177,14 @@ def open_table(path: str | os.PathLike[str]) -> Table:
     suffix = SUFFIX.search(path.name)
     if not path.exists():
         raise DataFileNotFoundError(f"{path}: no such file.")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
-    if suffix is None:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty.")
-    extension = suffix[1].lower()
+    refuse(
+        {
+            f"{path}: is a directory. Name the files in it instead.": path.is_dir(),
+            f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.": suffix is None,
+            f"{path}: the file is empty.": path.stat().st_size == 0,
+        }
+    )
+    extension = cast(re.Match[str], suffix)[1].lower()
     if extension == "txt":
 
         def rows(_: Sequence[str]) -> Iterator[Row]:
@@ -196,15 +198,16 @@ def open_table(path: str | os.PathLike[str]) -> Table:
 
 
 def _open_csv(path: Path, delimiter: str) -> Table:
-    header = next(csv_records(path, delimiter), None)
-    if header is None:
-        raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
-    names = [cell.strip() for cell in header[1]]
-    if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
-        raise ValueError(
-            f"{path}: the header is the one column {names[0]!r}. Separate the cells of a .csv file by commas and "
-            "those of a .tsv file by tabs, or rename the column if it is one."
-        )
+    _, header = next(csv_records(path, delimiter), (1, []))
+    names = [cell.strip() for cell in header]
+    is_other = len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0])
+    refuse(
+        {
+            f"{path}: the file holds no header and no rows, only blank lines.": not names,
+            f"{path}: the header is the one column {''.join(map(repr, names))}. Separate the cells of a .csv file by "
+            "commas and those of a .tsv file by tabs, or rename the column if it is one.": is_other,
+        }
+    )
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         indices = [names.index(column) for column in columns]
@@ -397,11 +400,9 @@ def stream_rows(
     """
     table, column = text_column(path, column)
     others = [name for name in table.columns if name != column]
-    if wrong := [name for name in keep if name not in others]:
-        raise ValueError(
-            f"{table.name}: no column {wrong[0]!r} to keep beside {column!r}; the other columns: "
-            f"{', '.join(map(repr, others)) or 'none'}."
-        )
+    wrong = ", ".join(repr(name) for name in keep if name not in others)
+    listed = ", ".join(map(repr, others)) or "none"
+    refuse({f"{table.name}: no column {wrong} to keep beside {column!r}; the other columns: {listed}.": wrong})
     for number, (text, *cells) in table.rows([column, *keep]):
         where = f"{table.name}, {table.unit} {number}"
         kept = (check_text("" if cell is None else str(cell), where) for cell in cells)
@@ -462,12 +463,10 @@ def load_text_dataset(
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
         ValueError: If the input is malformed. The message names the file and the line or row.
     """
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
+    refuse({f"max_rows must be at least 1, got {max_rows}.": max_rows is not None and max_rows < 1})
     name = "the dataset"
     if isinstance(source, DatasetDict):
-        if split not in source:
-            raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
+        refuse({f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.": split not in source})
         source = source[split]
     elif hasattr(source, "iloc"):  # a data frame
         name = "the data frame"
@@ -553,19 +552,20 @@ def table_cleaners(
             )
         table.refuse_late_keys = columns is None
         sample = table.sample()
-        if not sample:
-            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
+        refuse({f"{table.name}: there are no rows, only a header or blank lines.": not sample})
         requested = table.columns if table.positional and columns is None else columns
         chosen, width = resolve_columns(
             table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
         )
-        if cleaners and width != cleaners[0].width:
-            first = cleaners[0]
-            raise ValueError(
-                f"{first.name} has {first.width} text column(s) ({', '.join(first.columns)}), but {table.name} has "
-                f"{width} ({', '.join(chosen)}). Files loaded together must have the same number."
-            )
         cleaners.append(RowCleaner(table.name, chosen, width, table.unit))
+        first = cleaners[0]
+        refuse(
+            {
+                f"{first.name} has {first.width} text column(s) ({', '.join(first.columns)}), but {table.name} has "
+                f"{width} ({', '.join(chosen)}). Files loaded together must have the same number.": width
+                != first.width
+            }
+        )
     return cleaners
 
 

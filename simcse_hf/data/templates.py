@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..ops.refusals import refuse
+
 TEXT, MASK = "{text}", "[MASK]"
 
 
@@ -77,11 +79,10 @@ class Template:
             ValueError: If the template leaves no room for a text.
         """
         longest = int(tokenizer.model_max_length)
-        if longest <= self.num_tokens:
-            raise ValueError(
-                f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
-                "so there is no room for a text: shorten the template"
-            )
+        message = (
+            f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), so"
+        )
+        refuse({f"{message} there is no room for a text: shorten the template": longest <= self.num_tokens})
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
@@ -99,18 +100,21 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     Raises:
         ValueError: If the template does not contain both once, or the tokenizer has no mask token.
     """
-    if tokenizer.mask_token is None:
-        raise ValueError(f"the template {template!r} needs a mask token, but this tokenizer has none")
-    if template.count(TEXT) != 1 or template.count(MASK) != 1:
-        raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
+    has_both = template.count(TEXT) == template.count(MASK) == 1
+    refuse(
+        {
+            f"the template {template!r} needs a mask token, but this tokenizer has none": tokenizer.mask_token is None,
+            f"a template must contain {TEXT} once and {MASK} once, got {template!r}": not has_both,
+        }
+    )
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
     first, last = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     before, space = before.rstrip(), before != before.rstrip()
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] if part else [] for part in (before, after)]
     tokenized = Template([*first, *parts[0]], [*parts[1], *last], space)
-    if (tokenized.before + tokenized.after).count(tokenizer.mask_token_id) != 1:
-        raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
+    masks = (tokenized.before + tokenized.after).count(tokenizer.mask_token_id)
+    refuse({f"the tokenizer does not recognise the mask token in the template {template!r}": masks != 1})
     return tokenized
 
 

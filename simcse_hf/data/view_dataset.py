@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..ops.refusals import refuse
 from .templates import special_tokens
 from .views import TextView, TokenView
 
@@ -87,13 +88,14 @@ class ViewDataset(SeededDataset):
         with_view_seed: bool = False,
     ):
         super().__init__(seed)
-        if texts.column_names != ["sent0"]:
-            raise ValueError(
-                "views are made from single sentences in the column sent0; the data set has "
-                f"{', '.join(texts.column_names)}. Select one column of sentences, or use view identity."
-            )
-        if len(texts) == 0:
-            raise ValueError("the dataset to make views of is empty.")
+        columns = texts.column_names
+        refuse(
+            {
+                f"views are made from single sentences in the column sent0; the data set has {', '.join(columns)}. "
+                "Select one column of sentences, or use view identity.": columns != ["sent0"],
+                "the dataset to make views of is empty.": len(texts) == 0,
+            }
+        )
         self.texts = texts
         self.tokenizer = tokenizer
         self.view = view
