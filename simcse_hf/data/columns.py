@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from transformers.utils import logging
 
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 
 logger = logging.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .columns import check_text, find_parts
 from .read import open_table
 

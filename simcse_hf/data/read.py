@@ -24,8 +24,8 @@ from datasets import Dataset, DatasetDict, NamedSplit, config, load_dataset
 from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
+from ..ops.errors import refuse
 from ..ops.files import digest, read_json_object, write_atomically, write_json
-from ..ops.refusals import refuse
 from .columns import (
     SAMPLE_ROWS,
     RowCleaner,

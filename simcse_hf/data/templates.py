@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 
 TEXT, MASK = "{text}", "[MASK]"
 

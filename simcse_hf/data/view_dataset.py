@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.refusals import refuse
+from ..ops.errors import refuse
 from .templates import special_tokens
 from .views import TextView, TokenView
 
