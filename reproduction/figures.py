@@ -14,7 +14,7 @@ from simcse_hf.evaluation.bootstrap import resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
 from simcse_hf.evaluation.report import Scores, headline
-from simcse_hf.evaluation.run import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
+from simcse_hf.evaluation.scoring import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
 from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
 from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
 

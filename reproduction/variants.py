@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation.run import Evaluation, Protocol, TaskData, score_tasks
+from simcse_hf.evaluation.scoring import Evaluation, Protocol, TaskData, score_tasks
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .data import find_data

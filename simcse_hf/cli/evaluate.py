@@ -197,7 +197,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -
     from accelerate import PartialState
 
     from ..evaluation.embeddings import SentenceEmbeddings
-    from ..evaluation.run import default_tasks, read_tasks, score_tasks
+    from ..evaluation.scoring import default_tasks, read_tasks, score_tasks
     from ..evaluation.sts import read_pairs_argument
 
     tasks: tuple[str, ...] = ()

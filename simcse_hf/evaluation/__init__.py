@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
-from .run import Evaluation, Protocol, evaluate_sts, evaluate_tasks, evaluate_transfer
+from .scoring import Evaluation, Protocol, evaluate_sts, evaluate_tasks, evaluate_transfer
 from .sts import ScoredPairs, read_scored_pairs
 
 __all__ = [

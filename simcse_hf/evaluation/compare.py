@@ -7,7 +7,7 @@ import numpy as np
 
 from .bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from .report import NOT_TASKS, format_number, format_rows, headline, is_transfer, is_user_task
-from .run import PAPER_PROTOCOL, Evaluation, Protocol
+from .scoring import PAPER_PROTOCOL, Evaluation, Protocol
 
 AVERAGES = {"average": False, "average_transfer": True}
 

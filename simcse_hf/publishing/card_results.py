@@ -19,7 +19,7 @@ from ..evaluation.report import (
     read_results,
     spread,
 )
-from ..evaluation.run import Evaluation
+from ..evaluation.scoring import Evaluation
 from ..evaluation.sts import HUB_DATASETS, STS_SUBSETS
 from ..ops.files import read_json_object
 from ..postprocessing.transform import FOLDER

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simcse_hf.cli import common, encode, evaluate, outputs, postprocess, publish, search
-from simcse_hf.evaluation import run
+from simcse_hf.evaluation import scoring
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
 from simcse_hf.inference import quantization, shards
@@ -20,7 +20,7 @@ def test_choices_are_those_of_the_package():
     assert encode.PRECISIONS == tuple(quantization.PRECISIONS) and encode.FORMATS == tuple(shards.FORMATS)
     assert publish.EXPORTS == tuple(EXPORTS)
     assert postprocess.METHODS == tuple(METHODS)
-    assert evaluate.TASK_SETS == run.TASK_SETS and evaluate.TASKS == ", ".join(run.ALL_TASKS)
+    assert evaluate.TASK_SETS == scoring.TASK_SETS and evaluate.TASKS == ", ".join(scoring.ALL_TASKS)
     assert evaluate.SEED == SEED
     assert common.TASK_KINDS == tuple(KINDS)
 

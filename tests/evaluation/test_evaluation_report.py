@@ -13,7 +13,7 @@ from simcse_hf.evaluation.report import (
     read_results,
     write_results,
 )
-from simcse_hf.evaluation.run import Protocol
+from simcse_hf.evaluation.scoring import Protocol
 
 
 def results():

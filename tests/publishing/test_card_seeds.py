@@ -13,7 +13,7 @@ from simcse_hf.cli.publish import card_main
 from simcse_hf.evaluation.bootstrap import mean_over_drawn_seeds
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.report import add_averages, write_results
-from simcse_hf.evaluation.run import Evaluation
+from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_splits
 from simcse_hf.publishing import write_card
 from simcse_hf.training.callbacks import dev_change, keep_dev_scores

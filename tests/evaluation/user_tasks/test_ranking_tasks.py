@@ -9,7 +9,7 @@ from evaluation_helpers import random_texts
 from task_files import encode, write_rows
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.run import TaskData, score_tasks
+from simcse_hf.evaluation.scoring import TaskData, score_tasks
 from simcse_hf.evaluation.user_tasks import read_task
 
 

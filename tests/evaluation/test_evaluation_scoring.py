@@ -14,7 +14,7 @@ from simcse_hf.evaluation import (
     read_scored_pairs,
     uniformity,
 )
-from simcse_hf.evaluation.run import default_tasks, read_tasks
+from simcse_hf.evaluation.scoring import default_tasks, read_tasks
 
 STS = ("STS12", "STS13", "STSBenchmark", "SICKRelatedness")
 
