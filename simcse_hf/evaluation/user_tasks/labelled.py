@@ -38,10 +38,14 @@ RESTARTS = 5
 
 
 class LabelledTask(UserTask[Row]):
-    """A task on rows of a text and a label, in which no text occurs twice."""
+    """A task on rows of a text and a label, in which no text occurs twice; it needs at least two labels."""
 
     #: Rows of a label that a part of a split needs.
     least = 1
+
+    def __init__(self, source: str, name: str, units: list[Row], shared: list[Row] | None = None):
+        super().__init__(source, name, units, shared)
+        _check_labels(source, "scored", units)
 
     def linking_texts(self, unit: Row) -> Sequence[str]:
         """Return the text of a row."""
@@ -206,14 +210,15 @@ def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
         raise ValueError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
     if unused := [name for name in splits if name not in ("train", "test")]:
         logger.warning(f"{path}: rows of the split(s) {', '.join(unused)} are not used.")
-    for name in ("train", "test"):
-        labels = {label for _, label in splits.get(name, [])}
-        if len(labels) == 1:
-            raise ValueError(
-                f"{path}: all {len(splits[name])} {name} rows have the label {labels.pop()!r}. A task needs at least "
-                "two labels."
-            )
+    _check_labels(str(path), "train", splits.get("train", []))
     return splits["test"], splits.get("train")
+
+
+def _check_labels(source: str, kind: str, rows: list[Row]) -> None:
+    if rows and len({label for _, label in rows}) < 2:
+        raise ValueError(
+            f"{source}: all {len(rows)} {kind} rows have the label {rows[0][1]!r}. A task needs at least two labels."
+        )
 
 
 def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:

@@ -96,7 +96,7 @@ class RankingTask(UserTask[Query]):
         """Yield the documents, without their prompt."""
 
     def _list_texts(self) -> None:
-        """Set `texts` to the queries and documents with their prompts, and `_rows` to where each is."""
+        """Set `texts` to the queries and documents with their prompts, and where each of them stands in it."""
         queries = [self.query_prompt + query.text for query in self.units]
         documents = [self.document_prompt + text for text in self._documents()]
         self.texts, positions = distinct([*queries, *documents])

@@ -152,7 +152,7 @@ GOOD = labelled_rows(12)
         (["words", "label"], GOOD, "mine.csv: no column 'text'.*sentence, sent0.*'words', 'label'"),
         (["text", "topic"], GOOD, "no column 'label'.*category"),
         (["words", "topic"], GOOD, "no column 'text' and no column 'label'"),
-        (HEADER, [(text, "same") for text, _ in GOOD], "all 12 test rows have the label 'same'"),
+        (HEADER, [(text, "same") for text, _ in GOOD], "all 12 scored rows have the label 'same'"),
         (HEADER, [*GOOD, ("alone", "single")], "the label 'single' has one row"),
         (HEADER, [*GOOD, (" ", "good")], "mine.csv, line 14: the text is empty"),
         (HEADER, [*GOOD, ("a text", "")], "mine.csv, line 14: the label is empty"),
@@ -179,3 +179,11 @@ def test_unknown_kinds_missing_files_and_folders_without_a_test_file_are_refused
     write_rows(tmp_path / "test.tsv", HEADER, GOOD)
     with pytest.raises(ValueError, match="both test.csv and test.tsv"):
         read_task("classification", tmp_path)
+
+
+def test_a_part_of_a_split_with_one_label_is_refused(tmp_path):
+    rows = [("a good text", "good"), ("a bad text", "bad")]
+    task = read_task("clustering", write_rows(tmp_path / "two.csv", HEADER, rows))
+    for seed in range(5):  # a label with one row goes to one part as a whole
+        with pytest.raises(ValueError, match="all 1 scored rows have the label|cannot be split"):
+            task.split(0.5, seed)
