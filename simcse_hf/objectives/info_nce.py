@@ -1,6 +1,7 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -126,8 +127,8 @@ class InfoNCE(nn.Module):
             if size >= len(queries[0]):
                 return self._terms(pool, ids, *queries).mean()
             parts = zip(*(x.split(size) for x in queries), strict=True)
-            options = {"use_reentrant": False, "preserve_rng_state": False}
-            return torch.cat([checkpoint(self._terms, pool, ids, *part, **options) for part in parts]).mean()
+            block = partial(checkpoint, self._terms, use_reentrant=False, preserve_rng_state=False)
+            return torch.cat([block(pool, ids, *part) for part in parts]).mean()
 
     def _terms(
         self,

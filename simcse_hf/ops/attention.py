@@ -304,7 +304,8 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
                     with sdpa_kernel(SDPBackend.MATH):  # whatever else is switched off
                         out = torch.cat([F.scaled_dot_product_attention(*x) for x in sentences], 1).transpose(0, 1)
                 else:
-                    out = flash_attention(*leaves, (bounds, bounds), (5, 5), scaling=size**-0.5)
+                    q, k, v = leaves
+                    out = flash_attention(q, k, v, (bounds, bounds), (5, 5), scaling=size**-0.5)
                 results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
         pairs = zip(*results, strict=True)
         works = all((x.double() - y).abs().max() <= _TOLERANCE * y.abs().max().clamp(min=1) for x, y in pairs)
