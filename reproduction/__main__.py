@@ -74,4 +74,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (ValueError, FileNotFoundError, ImportError) as error:  # whose message says what to do
-        sys.exit(f"python -m reproduction: error: {error}")
+        print(f"python -m reproduction: error: {error}", file=sys.stderr)
+        sys.exit(2)

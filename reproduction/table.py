@@ -184,7 +184,7 @@ def load_table(name: str) -> Table:
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path.name} is not valid YAML in UTF-8: {error}") from None
     table = _read(Table, values, path.name)
-    parts = {
+    parts: dict[str, Any] = {
         name: [_read(cls, entry, f"{path.name}: {name}, entry {n}") for n, entry in enumerate(getattr(table, name), 1)]
         for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim))
     }
