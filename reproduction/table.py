@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -13,8 +13,6 @@ from .variants import Variant, variant_of
 
 TABLES = Path(__file__).with_name("tables")
 SCALES = ("small", "paper")
-
-Part = TypeVar("Part", "Table", "Column", "Row", "Claim")
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ def _name_of(path: Path) -> str:
     return path.stem.replace("-", "/", 1)
 
 
-def _read(cls: type[Part], values: Any, where: str) -> Part:
+def _read(cls: Any, values: Any, where: str) -> Any:
     if not isinstance(values, dict):
         raise ValueError(f"{where} must be a table of names and values, not {values!r}")
     known = {f.name: f for f in fields(cls)}
