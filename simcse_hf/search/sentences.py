@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.read import list_texts, stream_rows
-from ..ops.errors import NotFiniteError, check_finite
+from ..ops.errors import NotFiniteError, check_finite, refuse
 from ..ops.files import digest, read_json_object, write_atomically, write_json
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
@@ -160,8 +160,7 @@ class SentenceIndex:
         schema = pa.schema([(name, pa.large_string()) for name in (_SENTENCE, *(_KEPT + name for name in keep))])
         index = cls(model, chosen, schema.empty_table(), backend, truncate_dim)
         index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
-        if not len(index):
-            raise ValueError("there are no sentences to index: give at least one")
+        refuse({"there are no sentences to index: give at least one": not len(index)})
         return index
 
     def add(
@@ -175,9 +174,9 @@ class SentenceIndex:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         if isinstance(sentences, (str, os.PathLike)):
             texts = (row for _, row in stream_rows(sentences, column, self.kept))
-        elif self.kept:
-            raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
         else:
+            columns = ", ".join(self.kept)
+            refuse({f"the index keeps the columns {columns}, so sentences come from a file.": self.kept})
             texts = ([text] for text in list_texts(sentences))
         windows = self._encode(texts) if vectors is None else self._pair(texts, vectors)
         with tqdm(desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
@@ -201,24 +200,23 @@ class SentenceIndex:
         """Yield rows with the embeddings that were computed before, and compare one of each part with the model's."""
         draw, count = np.random.default_rng(0), 0
         for part in filter(len, vectors):
-            if part.ndim != 2 or part.shape[1] != self.vectors.dim or part.dtype != np.float32:
-                wanted = f"float32 with {self.vectors.dim} dimensions"
-                raise ValueError(f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}")
+            fits = part.ndim == 2 and part.shape[1] == self.vectors.dim and part.dtype == np.float32
+            wanted = f"float32 with {self.vectors.dim} dimensions"
+            refuse({f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}": not fits})
             window = list(islice(texts, len(part)))
-            if len(window) < len(part):
-                raise ValueError(f"there are more vectors than the {count + len(window)} sentences")
+            refuse({f"there are more vectors than the {count + len(window)} sentences": len(window) < len(part)})
             part, place = _unit(part), int(draw.integers(len(part)))
             expected = _encode_documents(self.model, [window[place][0]], self.truncate_dim)[0]
-            if not (cosine := expected @ part[place]) >= _SAME:
-                raise ValueError(
-                    f"the vectors are not this model's for these sentences: for sentence {count + place}, "
-                    f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, "
-                    "and with its prompt for documents if it has one."
-                )
+            cosine = expected @ part[place]
+            problem = (
+                f"the vectors are not this model's for these sentences: for sentence {count + place}, "
+                f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and "
+                "with its prompt for documents if it has one."
+            )
+            refuse({problem: not cosine >= _SAME})
             count += len(part)
             yield window, part
-        if next(texts, None) is not None:
-            raise ValueError(f"there are more sentences than the {count} vectors")
+        refuse({f"there are more sentences than the {count} vectors": next(texts, None) is not None})
 
     def search(
         self,
@@ -247,10 +245,13 @@ class SentenceIndex:
             ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1,
                 `threshold` is not a cosine, or a column of `filters` was not kept.
         """
-        if top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {top_k}")
-        if threshold is not None and not -1 <= threshold <= 1:
-            raise ValueError(f"threshold must be a cosine, between -1 and 1, got {threshold}")
+        is_cosine = threshold is None or -1 <= threshold <= 1
+        refuse(
+            {
+                f"top_k must be at least 1, got {top_k}": top_k < 1,
+                f"threshold must be a cosine, between -1 and 1, got {threshold}": not is_cosine,
+            }
+        )
         embeddings, single = self._encode_queries(queries)
         among = self._select(filters) if filters else None
         top_k = min(top_k, len(self) if among is None else int(among.sum()))
@@ -279,8 +280,8 @@ class SentenceIndex:
             embeddings = np.asarray(torch.as_tensor(queries).float().cpu())
             single = embeddings.ndim == 1
             embeddings = np.atleast_2d(embeddings)
-            if embeddings.ndim != 2 or embeddings.shape[1] != self.vectors.dim:
-                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+            fits = embeddings.ndim == 2 and embeddings.shape[1] == self.vectors.dim
+            refuse({f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}": not fits})
         else:
             single = isinstance(queries, str)
             encode = getattr(self.model, "encode_query", self.model.encode)
@@ -292,9 +293,9 @@ class SentenceIndex:
         """Return whether the kept columns of each row hold some values."""
         among = np.ones(len(self), dtype=bool)
         for name, value in filters.items():
-            if name not in self.kept:
-                kept = ", ".join(map(repr, self.kept)) or "none"
-                raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
+            kept = ", ".join(map(repr, self.kept)) or "none"
+            problem = f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep."
+            refuse({problem: name not in self.kept})
             among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
         return among
 
@@ -318,8 +319,8 @@ class SentenceIndex:
             target.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(target / _LOCK, timeout=0):
                 saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
-                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
-                    raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
+                has_changed = self._saved is not None and self._saved[0] == target and self._saved[1] != saved
+                refuse({f"{folder}: another process has changed this index since it was loaded: reload.": has_changed})
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
@@ -371,8 +372,8 @@ class SentenceIndex:
         data, backend, dim = folder / described["data"], described["backend"], len(described["probe"])
         try:
             for name, saved in described["digests"].items():
-                if digest(data / Path(name).name) != saved:
-                    raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
+                is_damaged = digest(data / Path(name).name) != saved
+                refuse({f"{data / name} is damaged (its digest is not the saved one).": is_damaged})
             rows = pq.ParquetFile(data / _ROWS).read()
             vectors: ExactIndex | FaissIndex = (
                 ExactIndex.load(data) if backend == "exact" else FaissIndex.load(data, dim, backend)
@@ -381,8 +382,8 @@ class SentenceIndex:
             if describe(folder)["data"] != described["data"]:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)
             raise ValueError(f"{folder} cannot be read: {error} {_DAMAGED}") from error
-        if not len(vectors) == len(rows) == described["count"]:
-            raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}")
+        fits = len(vectors) == len(rows) == described["count"]
+        refuse({f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}": not fits})
         if parameters is not None:
             vectors.set_parameters(parameters)
         index = cls(model, vectors, rows, backend, described["truncate_dim"])
@@ -403,12 +404,12 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
         ValueError: If there is no index, or its description is damaged.
     """
     path = Path(folder).expanduser() / _DESCRIPTION
-    if not path.is_file() or path.is_symlink():
-        raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
+    is_index = path.is_file() and not path.is_symlink()
+    refuse({f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.": not is_index})
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
     valid = all(isinstance(described[name], kind) for name, kind in _ENTRIES.items())
-    if not valid or not _DATA.fullmatch(described["data"]) or {*map(type, described["probe"])} != {float}:
-        raise ValueError(f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}")
+    valid = valid and bool(_DATA.fullmatch(described["data"])) and {*map(type, described["probe"])} == {float}
+    refuse({f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}": not valid})
     return described
 
 
