@@ -82,6 +82,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     with open_binary(path) as stream:
         try:
             for number, line in enumerate(io.TextIOWrapper(stream, encoding=encoding, newline=newline), 1):
+                if "\0" in line:
+                    raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
             _explain_bytes(path, encoding)

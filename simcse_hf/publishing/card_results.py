@@ -21,6 +21,7 @@ from ..evaluation.report import (
 )
 from ..evaluation.scoring import Evaluation
 from ..evaluation.sts import HUB_DATASETS, STS_SUBSETS
+from ..ops.errors import refuse
 from ..ops.files import read_json_object
 from ..postprocessing.transform import FOLDER
 from .card_training import public_name
@@ -96,21 +97,26 @@ def read_evaluation(
     """
     document, scores = read_results(path)
     model = document.get("model")
-    if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
-        raise ValueError(
-            f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
-        )
-    if document.get("pooler") != pooler:
-        raise ValueError(
-            f"{path} was measured with pooler {document.get('pooler')!r}, but the model's pooler is {pooler!r}. "
-            "Evaluate the model without --pooler_type."
-        )
-    if document.get("postprocessing") != transform:
-        measured, saved = (method or "no transform" for method in (document.get("postprocessing"), transform))
-        raise ValueError(
-            f"{path} was measured with {measured}, but {directory} has {saved}. Evaluate the model as it is saved, "
-            "without --no_postprocess."
-        )
+    is_ours = model is not None and (model == repo_id or Path(model).resolve().name == directory.resolve().name)
+    other_model = (
+        f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
+    )
+    other_pooler = (
+        f"{path} was measured with pooler {document.get('pooler')!r}, but the model's pooler is {pooler!r}. Evaluate "
+        "the model without --pooler_type."
+    )
+    measured, saved = (method or "no transform" for method in (document.get("postprocessing"), transform))
+    other_transform = (
+        f"{path} was measured with {measured}, but {directory} has {saved}. Evaluate the model as it is saved, "
+        "without --no_postprocess."
+    )
+    refuse(
+        {
+            other_model: not is_ours,
+            other_pooler: document.get("pooler") != pooler,
+            other_transform: measured != saved,
+        }
+    )
     return document, Evaluation(document["results"], scores)
 
 
@@ -190,10 +196,11 @@ def seed_note(run: dict[str, Any], of_all_seeds: bool = False) -> str:
 
 def _check_protocol(path: Path, document: dict[str, Any], other: Path, reference: dict[str, Any]) -> None:
     ours, theirs = reference["protocol"], document["protocol"]
-    different = [key for key in _PROTOCOL if ours.get(key) != theirs.get(key)]
-    if different:
-        listed = ", ".join(f"{key} {theirs.get(key)} and {ours.get(key)}" for key in different)
-        raise ValueError(f"{path} and {other} were measured with different protocols ({listed}). Evaluate both alike.")
+    different = [
+        f"{key} {theirs.get(key)} and {ours.get(key)}" for key in _PROTOCOL if ours.get(key) != theirs.get(key)
+    ]
+    listed = ", ".join(different)
+    refuse({f"{path} and {other} were measured with different protocols ({listed}). Evaluate both alike.": different})
 
 
 def comparison_text(paths: Sequence[Path]) -> str:

@@ -12,6 +12,7 @@ from transformers.utils import logging
 from ..inference.simcse import SimCSE
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from ..ops.errors import refuse, require_extra
 
 logger = logging.get_logger(__name__)
 
@@ -39,16 +40,16 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
     Raises:
         ValueError: If `directory` is not empty, or if sentence-transformers has no such pooler or no flow.
     """
-    if simcse.postprocessing is not None and simcse.postprocessing.method == "flow":
-        raise ValueError(
-            f"{simcse.name_or_path} applies a flow, for which sentence-transformers has no module. Load the model "
-            "with SimCSE, or export it without the flow (--no_postprocess, or postprocess=False)."
-        )
-    if simcse.pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
-        raise ValueError(
-            f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
-            "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
-        )
+    no_flow = (
+        f"{simcse.name_or_path} applies a flow, for which sentence-transformers has no module. Load the model with "
+        "SimCSE, or export it without the flow (--no_postprocess, or postprocess=False)."
+    )
+    no_pooling = (
+        f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
+        "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
+    )
+    has_flow = simcse.postprocessing is not None and simcse.postprocessing.method == "flow"
+    refuse({no_flow: has_flow, no_pooling: simcse.pooler_type in NOT_IN_SENTENCE_TRANSFORMERS})
     directory = _empty_directory(directory)
     simcse.save_pretrained(directory)
     return directory
@@ -84,21 +85,18 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         ValueError: If `directory` is not empty, if the two runtimes differ by more than `ONNX_TOLERANCE`, or if the
             model uses a whitening, a flow or a template, none of which the graph contains.
     """
-    if simcse.postprocessing is not None:
-        raise ValueError(
-            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the ONNX graph ends at the pooler. "
-            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
-        )
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401  (torch's exporter needs it)
-    except ImportError as error:
-        raise ImportError(f"the export to ONNX needs `pip install simcse-hf[onnx]` ({error})") from error
-    if simcse.model.settings.templates:
-        raise ValueError(
-            "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the "
-            "model with SimCSE instead."
-        )
+    onnxruntime = require_extra("onnxruntime", "onnx", "the export to ONNX")
+    require_extra("onnxscript", "onnx", "torch's exporter to ONNX")
+    transformed = (
+        f"{simcse.name_or_path} applies a {getattr(simcse.postprocessing, 'method', None)}, but the ONNX graph ends "
+        "at the pooler. Export without it (--no_postprocess, or postprocess=False) and transform the embeddings "
+        "afterwards."
+    )
+    templated = (
+        "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the model "
+        "with SimCSE instead."
+    )
+    refuse({transformed: simcse.postprocessing is not None, templated: simcse.model.settings.templates})
     if simcse.model.settings.default_prompt_name is not None:
         logger.warning(
             f"The model puts its prompt {simcse.model.settings.default_prompt_name!r} before each text, but the graph "

@@ -11,6 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from ..inference.simcse import SimCSE
+from ..ops.errors import refuse
 from . import CARD, name_repository, write_card
 from .secrets import file_holds_secret
 
@@ -49,8 +50,7 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
             contains an access token or a password.
     """
     directory = Path(directory)
-    if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory. Give the directory that the model was saved in.")
+    refuse({f"{directory} is not a directory. Give the directory of the model.": not directory.is_dir()})
     paths = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     paths = [path for path in paths if _PUSHED_ALTHOUGH_HIDDEN.search(path) or not _NOT_PUSHED.search(path)]
     required = {
@@ -59,8 +59,7 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
         "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
     }
     missing = [part for part, names in required.items() if not set(names) & set(paths)]
-    if missing:
-        raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
+    refuse({f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.": missing})
     for path in paths:
         _check_file(directory, path)
     return paths
@@ -68,16 +67,15 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
 
 def _check_file(directory: Path, name: str) -> None:
     path = directory / name
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise ValueError(
-            f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
-            "Copy the file into the directory, or remove the link."
-        )
-    if path.suffix != ".onnx" and file_holds_secret(path):
-        raise ValueError(
-            f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and "
-            "revoke it."
-        )
+    outside = (
+        f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
+        "Copy the file into the directory, or remove the link."
+    )
+    secret = (
+        f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and revoke it."
+    )
+    refuse({outside: not path.resolve().is_relative_to(directory.resolve())})
+    refuse({secret: path.suffix != ".onnx" and file_holds_secret(path)})
 
 
 def check_model(directory: str | os.PathLike) -> None:
@@ -90,12 +88,12 @@ def check_model(directory: str | os.PathLike) -> None:
         ValueError: If the model cannot be loaded, or a weight is NaN or infinite. The message names it.
     """
     weights = SimCSE(directory, device="cpu").model.state_dict()
-    for name, weight in weights.items():
-        if not torch.isfinite(weight).all():
-            raise ValueError(
-                f"{directory}: the weight {name} holds NaN or infinity, so nothing was pushed. Train the model "
-                "again, or save one of its earlier checkpoints."
-            )
+    broken = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
+    problem = (
+        f"{directory}: the weight {' '.join(broken[:1])} holds NaN or infinity, so nothing was pushed. Train the "
+        "model again, or save one of its earlier checkpoints."
+    )
+    refuse({problem: broken})
 
 
 def push_model(

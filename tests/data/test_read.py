@@ -380,3 +380,10 @@ def test_streamed_texts_stay_aligned_with_the_rows_and_name_what_is_no_text(tmp_
     assert list(stream_texts(path)) == [(2, "b"), (3, "")]
     with pytest.raises(ValueError, match=r"a\.jsonl, line 2, column 'text': expected a text, got None"):
         list(stream_texts(write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": null}\n')))
+
+
+@pytest.mark.parametrize("name", ["texts.txt", "texts.csv"])
+def test_a_nul_byte_is_refused_with_its_line(name, tmp_path):
+    (tmp_path / name).write_bytes(b"text\na\0b\n")
+    with pytest.raises(ValueError, match=f"{name}, line 2: a NUL byte"):
+        load_text_dataset(str(tmp_path / name))
