@@ -1,8 +1,9 @@
 """What every task from a user's own files can do: score embeddings, split into two tasks, and compare two systems."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from zlib import crc32
@@ -11,6 +12,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from ...data.columns import find_parts
+from ...data.read import SUFFIX, open_table
 from ..bootstrap import check_resampling, interval, resampled_scores
 from ..embeddings import SentenceEmbeddings
 
@@ -266,3 +269,50 @@ def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np
             f"into parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
         )
     return np.isin(groups, chosen)
+
+
+def read_columns(path: Path, *roles: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the place of each row, for messages, and its cells in the columns of `roles`."""
+    table = open_table(path)
+    for number, cells in table.rows(find_parts(table.columns, roles, table.name)):
+        yield table.at(number), list(cells)
+
+
+def checked_text(value: Any, where: str) -> str:
+    """Return a text without the white space around it, or raise a `ValueError` that says where it is missing."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: expected a text, got {value!r}. Fill or remove the row.")
+    if not value.strip():
+        raise ValueError(f"{where}: the text is empty. Fill or remove the row.")
+    return value.strip()
+
+
+def checked_label(value: Any, where: str) -> str:
+    """Return a label as a string, or raise a `ValueError` that says where it is missing."""
+    if value is None or not str(value).strip():
+        raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
+    return str(value).strip()
+
+
+def file_of(folder: Path, stem: str) -> Path | None:
+    """Return the table `stem.*` in a folder, such as `train.csv`, or `None`.
+
+    Args:
+        folder (`Path`): The folder.
+        stem (`str`): The file's name without its extension.
+
+    Returns:
+        `Path`, *optional*: The file.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    files = sorted(path for path in folder.iterdir() if SUFFIX.search(path.name) and SUFFIX.sub("", path.name) == stem)
+    if len(files) > 1:
+        raise ValueError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
+    return files[0] if files else None
+
+
+def short_name(path: Path) -> str:
+    """Return the name of a file without its extension, or the name of a folder."""
+    return SUFFIX.sub("", path.name) or path.resolve().name

@@ -18,8 +18,18 @@ from transformers.utils import logging
 
 from ...data.columns import find_part
 from ...data.read import open_table
-from .base import TaskResult, UserTask, distinct, fingerprints, unit_length
-from .reading import checked_label, checked_text, file_of, read_columns, short_name
+from .base import (
+    TaskResult,
+    UserTask,
+    checked_label,
+    checked_text,
+    distinct,
+    file_of,
+    fingerprints,
+    read_columns,
+    short_name,
+    unit_length,
+)
 
 logger = logging.get_logger(__name__)
 

@@ -8,8 +8,7 @@ from sklearn.metrics import average_precision_score
 
 from ..metrics import cosine_similarity_pairs
 from ..sts import read_scored_pairs
-from .base import TaskResult, UserTask, distinct, fingerprints
-from .reading import short_name
+from .base import TaskResult, UserTask, distinct, fingerprints, short_name
 
 Pair = tuple[str, str, float]
 

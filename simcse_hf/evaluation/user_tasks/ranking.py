@@ -13,8 +13,17 @@ from transformers.utils import logging
 
 from ...data.read import SUFFIX, open_table
 from ...search.exact import ExactIndex
-from .base import TaskResult, UserTask, distinct, fingerprints, unit_length
-from .reading import checked_text, file_of, read_columns, short_name
+from .base import (
+    TaskResult,
+    UserTask,
+    checked_text,
+    distinct,
+    file_of,
+    fingerprints,
+    read_columns,
+    short_name,
+    unit_length,
+)
 
 logger = logging.get_logger(__name__)
 

@@ -7,8 +7,7 @@ from evaluation_helpers import write
 
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.training.adaptation.corpus import read_corpus
-from simcse_hf.training.adaptation.tasks import prepare_tasks
-from simcse_hf.training.adaptation.text_tasks import draw_tasks
+from simcse_hf.training.adaptation.tasks import draw_tasks, prepare_tasks
 
 WORDS = [f"word{number}" for number in range(40)]
 
