@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, Sequence
 from html import escape
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
@@ -15,7 +15,7 @@ from .search import add_search_options, open_index
 
 if TYPE_CHECKING:
     from ..search import SentenceIndex
-    from ..search.sentences import Match
+    from ..search.sentences import Match, Results
 
 MAX_BODY = 2**20  # bytes of a request; the longest accepted texts need less
 _MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
@@ -112,7 +112,7 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
     def search(query: str, top_k: int, threshold: float) -> str:
         if problem := _problem(query):
             return problem
-        best = index.search([query], top_k=int(top_k))[0]
+        best = cast("Results", index.search(query, top_k=int(top_k)))
         found = [match for match in best if match.score >= threshold]
         return _table(found, index.kept) if found else f"The best sentence has a cosine of {best[0].score:.2f} only."
 

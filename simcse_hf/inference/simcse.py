@@ -196,7 +196,7 @@ class SimCSE:
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)
-        settings = {
+        settings: dict[str, Any] = {
             "batch_size": batch_size,
             "token_budget": token_budget,
             "show_progress_bar": show_progress_bar,
@@ -412,7 +412,8 @@ class SimCSE:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
-        columns = [text_column(sentences, column)[1] for column in columns or [None]]
+        chosen: Sequence[str | None] = columns or [None]
+        columns = [text_column(sentences, column)[1] for column in chosen]
         counts = []
 
         def windows() -> Iterator[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,28 +107,28 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict[str, 
     """
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
     runs, results, scores = {}, {}, {}
-    for name, path in sources.items():
-        if Path(path).is_dir():
-            runs[name] = read_run(path)
+    for name, source in sources.items():
+        if Path(source).is_dir():
+            runs[name] = read_run(source)
         else:
-            document, arrays = read_results(str(path))
-            results[name], scores[name] = document["results"], arrays
+            read, arrays = read_results(str(source))
+            results[name], scores[name] = read["results"], arrays
     geometry = {name: each["geometry"] for name, each in results.items() if "geometry" in each}
     paths = {name: path for name, run in runs.items() if (path := run.geometry())}
     paths |= {name: [(0, each["alignment"], each["uniformity"])] for name, each in geometry.items()}
-    numbers = {
+    numbers: dict[str, Any] = {
         "alignment_uniformity": paths,
         "cosine_densities": cosine_densities(scores),
         "singular_values": {name: x for name, each in geometry.items() if (x := each.get("singular_spectrum"))},
         "training_curves": training_curves(runs),
     }
-    draw = {
+    draw: "dict[str, Callable[[Any], Figure]]" = {
         "alignment_uniformity": draw_alignment_uniformity,
         "cosine_densities": draw_cosine_densities,
         "singular_values": draw_singular_values,
         "training_curves": draw_training_curves,
     }
-    document = {name: found for name, found in numbers.items() if found}
+    document: dict[str, Any] = {name: found for name, found in numbers.items() if found}
     document["omitted"] = {name: _NEEDS[name] for name, found in numbers.items() if not found}
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
