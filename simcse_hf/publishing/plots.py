@@ -122,7 +122,7 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict[str, 
         "singular_values": {name: x for name, each in geometry.items() if (x := each.get("singular_spectrum"))},
         "training_curves": training_curves(runs),
     }
-    draw: "dict[str, Callable[[Any], Figure]]" = {
+    draw: dict[str, Callable[[Any], Figure]] = {
         "alignment_uniformity": draw_alignment_uniformity,
         "cosine_densities": draw_cosine_densities,
         "singular_values": draw_singular_values,
