@@ -5,6 +5,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+import simcse_hf
 from simcse_hf.data.views import VIEWS
 from simcse_hf.objectives import OBJECTIVES
 
@@ -32,3 +33,8 @@ def test_methods_md_lists_every_objective_and_view():
     text = (DOCS / "methods.md").read_text(encoding="utf-8")
     missing = [name for name in (*OBJECTIVES, *VIEWS) if f"`{name}`" not in text]
     assert not missing
+
+
+def test_the_api_page_has_every_public_name():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
