@@ -1,7 +1,7 @@
 r"""Supervised SimCSE: entailed hypotheses are positives, contradictions hard negatives (paper, section 4).
 
     accelerate launch examples/run_sup.py                                      # offline, on the package's sample
-    accelerate launch examples/run_sup.py examples/recipes/sup-simcse-bert-base-uncased.yaml
+    accelerate launch examples/run_sup.py sup-simcse-bert-base-uncased
     accelerate launch --num_processes 4 examples/run_sup.py --model_name_or_path bert-base-uncased \
         --train_file data/nli_for_simcse.csv --dev_file data/sts-dev.csv --per_device_train_batch_size 128
 

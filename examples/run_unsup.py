@@ -1,7 +1,7 @@
 r"""Unsupervised SimCSE: a sentence predicts itself under another dropout mask (paper, section 3).
 
     accelerate launch examples/run_unsup.py                                    # offline, on the package's sample
-    accelerate launch examples/run_unsup.py examples/recipes/unsup-simcse-bert-base-uncased.yaml
+    accelerate launch examples/run_unsup.py unsup-simcse-bert-base-uncased
     accelerate launch examples/run_unsup.py --model_name_or_path bert-base-uncased \
         --train_file data/wiki1m_for_simcse.txt --dev_file data/sts-dev.csv --output_dir outputs/my-model
 

@@ -1,4 +1,4 @@
-"""Write the cards of the paper's eight models from `paper.json` and `examples/recipes`.
+"""Write the cards of the paper's eight models from `paper.json` and the recipes of the package.
 
     python model_cards/generate.py
 
@@ -18,7 +18,7 @@ from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
 from simcse_hf.publishing.card_results import Table
 
 HERE = Path(__file__).parent
-RECIPES = HERE.parent / "examples" / "recipes"
+RECIPES = HERE.parent / "simcse_hf" / "training" / "recipes"
 MARKER = "<!-- Written by model_cards/generate.py. -->"
 NOT_THE_PAPERS = "**Figures from the paper**, not measured with this package"
 PROTOCOLS = {
@@ -73,8 +73,8 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         tables=tables,
         training_text=(
             f"{texts}(`{Path(recipe['train_file']).name}`), with the recipe "
-            f"[`{name}.yaml`](../examples/recipes/{name}.yaml):\n\n"
-            f"```bash\n{command} examples/recipes/{name}.yaml\n```\n\n"
+            f"[`{name}.yaml`](../simcse_hf/training/recipes/{name}.yaml):\n\n"
+            f"```bash\n{command} {name}\n```\n\n"
             "Batch size and learning rate are those of Table A.1. The batch size is the total over all processes."
             + ("" if tables else " The paper's tables have no row for this model.")
         ),
@@ -102,7 +102,7 @@ def index_of(recipes: dict[str, dict], paper: dict) -> str:
         [
             "# The paper's eight models",
             "",
-            "Cards of the models that the recipes in [`examples/recipes`](../examples/recipes) train, written by",
+            "Cards of the models that the [recipes](../simcse_hf/training/recipes) of the package train, written by",
             "`python model_cards/generate.py` from them and from `paper.json`. The figures are **the paper's**, not",
             "measured with this package: Spearman's correlation x 100 (Table 5) and accuracy x 100 (Table E.1) of",
             f"{paper['source']}.",

@@ -8,10 +8,13 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..ops.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from ..inference.simcse import SimCSE
@@ -25,6 +28,25 @@ TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then nor
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors suggest the options and commands that mistyped words are near to."""
+
+    _words: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and remember the words for `error`."""
+        self._words = [*(sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End with a message, and with suggestions for the words that begin no option and are no choice."""
+        choices = [str(name) for action in self._get_positional_actions() for name in action.choices or ()]
+        known = [*self._option_string_actions, *choices]
+        words = [word.partition("=")[0] for i, word in enumerate(self._words) if i == 0 or word.startswith("--")]
+        wrong = [word for word in words if not any(name.startswith(word) for name in known)]
+        super().error(message + did_you_mean(wrong, known))
+
+
 def command_parser(command: str, description: str, **options: Any) -> argparse.ArgumentParser:
     """Make the parser of one command.
 
@@ -36,7 +58,7 @@ def command_parser(command: str, description: str, **options: Any) -> argparse.A
     Returns:
         `argparse.ArgumentParser`: The parser, without any option yet.
     """
-    return argparse.ArgumentParser(prog=f"simcse-hf {command}", description=description, **options)
+    return CommandParser(prog=f"simcse-hf {command}", description=description, **options)
 
 
 def positive_int(text: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import __version__
+from .common import CommandParser
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -44,7 +45,7 @@ COMMANDS = {
 
 def _parser() -> argparse.ArgumentParser:
     listing = "\n".join(f"  {name:<12} {text}" for name, (_, _, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
         epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"

@@ -12,6 +12,11 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
+from ..ops.suggestions import did_you_mean
+
+#: Folder of the recipes that a name stands for.
+RECIPES = Path(__file__).parent / "recipes"
+
 #: Arguments that are words on a command line, and a table or list in a YAML file.
 _STRUCTURED = ("objective_options", "matryoshka_dims")
 
@@ -39,8 +44,9 @@ def given_arguments(
     """Return the arguments that a command line or its YAML file names, without any defaults.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml,
-            or `--config FILE`, names a file of argument names and values. The command line wins over the file.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--`, or
+            `--config FILE`, names a YAML file of argument names and values, or a recipe of this package. The command
+            line wins over the file.
         classes (`Sequence[type]`): Argument dataclasses.
         defaults (`dict[str, Any]`, *optional*): Defaults that `--help` shows in place of the dataclasses'.
 
@@ -48,26 +54,57 @@ def given_arguments(
         `dict[str, Any]`: Values by argument name.
 
     Raises:
-        ValueError: If `--config` has no value, or the file is no table of known arguments.
+        ValueError: If `--config` has no value, there is no such file or recipe, or the file is no table of known
+            arguments.
     """
     words, path = list(argv), None
-    if words and words[0].endswith((".yaml", ".yml")):
-        path = words.pop(0)
+    if words and not words[0].startswith("-"):
+        path = find_recipe(words.pop(0))
     elif "--config" in words:
         position = words.index("--config")
         if position + 1 == len(words):
             raise ValueError("--config needs the path of a YAML file")
-        _, path = words.pop(position), words.pop(position)
+        path = find_recipe(words[position + 1])
+        del words[position : position + 2]
     parser = _make_parser(classes)
-    if {"-h", "--help"} & set(words):
+    if {"-h", "--help", "--help_all"} & set(words):
+        for action in parser._actions:  # HfArgumentParser spells each name in two ways
+            action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
         parser.set_defaults(**(defaults or {}))
         parser.parse_args(["--help"])
     for action in parser._actions:
         action.default, action.required = SUPPRESS, False
     typed, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unknown argument(s): {' '.join(unknown)}")
+        wrong = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        names = [name for name in parser._option_string_actions if name.startswith("--")]
+        parser.error(f"unknown argument(s): {' '.join(unknown)}{did_you_mean(wrong, names)}")
     return ({} if path is None else read_yaml(path, classes)) | vars(typed)
+
+
+def find_recipe(word: str) -> str:
+    """Return the path of a recipe.
+
+    Args:
+        word (`str`): A YAML file, or the name of a recipe of this package, with or without `.yaml`.
+
+    Returns:
+        `str`: The path. A file of the user goes before a recipe of the same name.
+
+    Raises:
+        ValueError: If there is neither. The message lists the recipes.
+    """
+    own = RECIPES / f"{word.removesuffix('.yaml')}.yaml"
+    is_recipe = Path(word).name == word and own.is_file()
+    if Path(word).is_file() or not is_recipe and word.endswith((".yaml", ".yml")):
+        return word
+    names = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    if not is_recipe:
+        raise ValueError(
+            f"{word!r} is neither a YAML file nor a recipe of the package{did_you_mean([word], names)}; the recipes "
+            f"are {', '.join(names)}"
+        )
+    return str(own)
 
 
 def fill(classes: Sequence[type], values: dict[str, Any]) -> tuple[Any, ...]:
@@ -149,9 +186,10 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[st
     """
     if not isinstance(values, dict):
         raise ValueError(f"{source} must hold a table of arguments (name: value)")
-    unknown = sorted(set(values) - {f.name for cls in classes for f in fields(cls) if f.init}, key=str)
+    names = {f.name for cls in classes for f in fields(cls) if f.init}
+    unknown = sorted(map(str, set(values) - names))
     if unknown:
-        raise ValueError(f"{source}: unknown argument(s) {', '.join(map(str, unknown))}")
+        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, names)}")
     actions, types = _actions_and_types(tuple(classes))
     return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
 

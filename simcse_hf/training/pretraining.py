@@ -73,7 +73,9 @@ class PretrainingArguments:
     train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
     max_train_samples: int | None = option(None, "Train on the first rows only.")
     held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
-    model_name_or_path: str | None = option(None, "Encoder to continue training; default: a new BERT.")
+    model_name_or_path: str | None = option(
+        None, "Encoder to continue training; default: a new BERT.", aliases=["--model"]
+    )
     tokenizer_name: str | None = option(None, "Tokenizer of a new encoder.")
     train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences.")
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")

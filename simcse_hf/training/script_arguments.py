@@ -27,7 +27,9 @@ logger = logging.get_logger(__name__)
 class ModelArguments:
     """The model to start from, its pooler and its objective, under the names of the reference implementation."""
 
-    model_name_or_path: str | None = option(None, "Encoder to start from: a directory or a model id on the hub.")
+    model_name_or_path: str | None = option(
+        None, "Encoder to start from: a directory or a model id on the hub.", aliases=["--model"]
+    )
     tokenizer_name: str | None = option(None, "Tokenizer to use instead of the model's own.")
     model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
     head: str = option(

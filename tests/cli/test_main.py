@@ -11,6 +11,7 @@ from simcse_hf import __version__
 from simcse_hf.cli.main import COMMANDS, exit_status, main
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
+HELP += [["train", method, "--help"] for method in ("unsup", "sup", "mlm")]
 #: What a user waits seconds for.
 HEAVY = {"torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "matplotlib", "mteb", "gradio"}
 
@@ -139,3 +140,24 @@ def test_a_message_of_several_lines_is_joined_into_one(capsys):
 
     assert exit_status(fail, "program") == 2
     assert capsys.readouterr().err == "program: error: first second\n"
+
+
+@pytest.mark.parametrize(
+    "words, suggestion",
+    [
+        (["trian"], "train"),
+        (["train", "unsupp"], "unsup"),
+        (["encode", "--modle", "m", "--input", "a.txt"], "--model"),
+        (["postprocess", "fti"], "fit"),
+        (["train", "unsup", "--max_step", "2"], "--max_steps"),
+        (["train", "unsup", "--evaluation_strategy", "steps"], "--eval_strategy"),
+        (["train", "mlm", "--overwrite_output", "true"], "--overwrite_output_dir"),
+        (["train", "sup", "sup-simcse-bert-base-uncase"], "sup-simcse-bert-base-uncased"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(words, suggestion, capsys):
+    try:
+        status = main(words)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2 and f"(did you mean {suggestion}?)" in capsys.readouterr().err

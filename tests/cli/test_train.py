@@ -4,15 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from conftest import tiny_config
-from transformers import BertModel
+from transformers import BertModel, TrainingArguments
 
 import simcse_hf
 from simcse_hf import SimCSE
+from simcse_hf.cli import train
 from simcse_hf.cli.main import main
+from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
+from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
 
 METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraining.train_mlm"}
 
@@ -37,7 +42,24 @@ def test_help_of_a_method_names_the_command(method, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["train", method, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: simcse-hf train {method} ")
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
+    assert "sup-simcse-bert-base-uncased" in text
+
+
+@pytest.mark.parametrize(
+    "method, classes, defaults",
+    [
+        ("unsup", ARGUMENT_CLASSES, UNSUP_DEFAULTS),
+        ("sup", ARGUMENT_CLASSES, SUP_DEFAULTS),
+        ("mlm", (PretrainingArguments, TrainingArguments), MLM_DEFAULTS),
+    ],
+)
+def test_the_short_help_shows_the_defaults_of_a_real_run(method, classes, defaults):
+    actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
+    for action in train._method_parser(method)._actions:
+        if action.dest not in ("help", "help_all"):
+            assert action.default == actual[action.dest], action.dest
 
 
 def test_a_mistyped_model_gives_a_one_line_error(tmp_path, capsys):

@@ -172,7 +172,7 @@ def test_bad_input_is_refused(tmp_path):
 
 
 def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_path, monkeypatch, capsys):
-    options, args = parse(ROOT / "examples" / "recipes" / "pretrain-mlm-small.yaml", "--hidden_size", 64)
+    options, args = parse("pretrain-mlm-small", "--hidden_size", 64)
     assert (options.hidden_size, options.vocab_size, options.train_tokenizer) == (64, 16384, True)
     assert args.learning_rate == 5e-4
     script = str(ROOT / "examples" / "pretrain_mlm.py")

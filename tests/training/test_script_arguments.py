@@ -2,7 +2,6 @@
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +13,7 @@ from simcse_hf.cli.main import main
 from simcse_hf.models.settings import SETTING_NAMES, ContrastiveSettings
 from simcse_hf.objectives import OBJECTIVES, make_objective
 from simcse_hf.objectives.info_nce import SimCSEObjective
+from simcse_hf.training.parser import RECIPES as PACKAGE_RECIPES
 from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE, load_model
 from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
 
@@ -23,7 +23,7 @@ def resolved(model_args):
     return ContrastiveSettings.resolve(**{k: v for k, v in model_args.settings().items() if k in SETTING_NAMES})
 
 
-RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*sup-simcse*.yaml"))
+RECIPES = sorted(PACKAGE_RECIPES.glob("*sup-simcse*.yaml"))
 
 
 def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
@@ -76,6 +76,18 @@ def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(
         assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
     for arguments in (training, training_from_yaml):
         assert (arguments.view, arguments.view_rate) == ("eda", 0.2)
+
+
+def test_a_recipe_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = {"output_dir": "out", "use_cpu": True}
+    for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
+        model, _, training = parse_arguments([name, "--bf16", "false", "--model", "m"], own)
+        assert training.learning_rate == 5e-5 and model.model_name_or_path == "m"
+    (tmp_path / "sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")  # a file of the user goes first
+    assert parse_arguments(["sup-simcse-roberta-base.yaml"], own)[2].learning_rate == 1
+    with pytest.raises(ValueError, match="(?s)neither a YAML file nor a recipe .* tsdae-bert-base-uncased"):
+        parse_arguments(["something-else"], own)
 
 
 def test_save_steps_must_match_eval_steps_only_with_a_dev_set(tmp_path):
@@ -229,7 +241,7 @@ def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
 
 METHOD_RECIPES = [
     path
-    for path in sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
+    for path in sorted(PACKAGE_RECIPES.glob("*.yaml"))
     if path not in RECIPES and not path.stem.startswith("pretrain")
 ]
 
