@@ -51,7 +51,10 @@ _NOT_TEXT = re.compile(
     re.IGNORECASE,
 )
 _STRINGS = (Value("string"), Value("large_string"))
-_ADVICE = "Name the columns with --columns (columns=[...]), in the order anchor, positive, hard negatives"
+_ADVICE = (
+    "Name the columns with --columns or, in Python, load_text_dataset(..., columns=[...]), in the order anchor, "
+    "positive, hard negatives"
+)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

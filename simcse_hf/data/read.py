@@ -329,7 +329,7 @@ def _open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], fo
                 raise ValueError(
                     f"{name}, {unit} {number}: the key {min(record.keys() - known)!r} does not occur in the first "
                     f"{SAMPLE_ROWS} rows, whose keys are the columns. Add it to the first row (null is no text), or "
-                    "name the columns to take with --columns (columns=[...])."
+                    "name the columns to take with --columns or load_text_dataset(..., columns=[...])."
                 )
             yield number, [record.get(column) for column in chosen]
 

@@ -12,6 +12,15 @@ from ..ops.errors import check_finite
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 
 
+#: Ends of the names of metrics of which a lower value is better. A high mean cosine is a step towards collapse.
+_LOWER_IS_BETTER = ("loss", "alignment", "uniformity", "mean_cosine")
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return whether a higher value of a metric is better, by the metric's name, such as `eval_stsb_spearman`."""
+    return not metric.endswith(_LOWER_IS_BETTER)
+
+
 def as_float64(values: Any) -> np.ndarray:
     """Convert numbers, an array or a tensor (of any device and float type) to a float64 array."""
     if isinstance(values, torch.Tensor):

@@ -153,6 +153,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         for name, (is_valid, expectation) in ranges.items():
             if not is_valid:
                 raise ValueError(f"{name} must be {expectation}, got {getattr(self, name)!r}")
+        options = sorted(SETTING_NAMES & self.objective_options.keys())
         conflicts = {
             f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
             "templates need each other. Set both, for example pooler_type='mask' and "
@@ -163,6 +164,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             "template only can be subtracted at inference. Give exactly one template, or set denoising to 'none'.": (
                 self.denoising != "none" and len(self.templates) != 1
             ),
+            f"objective_options has {', '.join(options)}: settings of the model, which config.json and the card would "
+            "then name with other values. Pass them beside objective_options and not in it.": bool(options),
             f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has none. "
             "Drop mlp_only_train or use pooler_type 'cls'.": self.mlp_only_train and self.pooler_type != "cls",
         }

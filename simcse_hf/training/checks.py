@@ -49,7 +49,7 @@ def check_dev_sets(
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
-    by_loss = args.load_best_model_at_end and args.metric_for_best_model in ("loss", "eval_loss")
+    by_loss = args.metric_for_best_model in ("loss", "eval_loss")
     refuse(
         {
             f"two dev sets are named {', '.join(repeated)}, so their metrics would overwrite each other: name them "
@@ -74,6 +74,8 @@ def check_run(trainer: "SimCSETrainer") -> None:
     Raises:
         ValueError: If the run cannot train, or could not learn anything.
     """
+    if trainer.model is None:  # `hyperparameter_search` drops the model after each trial.
+        trainer.model = trainer.call_model_init()
     args, rows, objective = trainer.args, trainer.known_rows, trainer.contrastive_objective
     streamed = isinstance(trainer.train_dataset, StreamedRows)
     if streamed:
@@ -92,6 +94,11 @@ def check_run(trainer: "SimCSETrainer") -> None:
     check_length_grouping(args, rows)
     if isinstance(rows, Dataset) and args.process_index == 0:
         warn_of_repeated_rows(rows)
+    if trainer.dev_sets and args.eval_strategy == "no" and trainer.hp_search_backend is None:
+        logger.warning(
+            "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
+            "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
+        )
     check_sharding(trainer)
     check_batches(args, None if streamed else len(rows), num_sentences, not objective.reconstructs)
     # Two encoders give a text two embeddings without dropout.

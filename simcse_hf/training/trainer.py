@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +48,9 @@ from .run_record import describe_run
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
+
+#: Outputs of the model that are no predictions: one number a batch.
+_PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 
 
 class SimCSETrainer(Trainer):
@@ -116,7 +120,7 @@ class SimCSETrainer(Trainer):
         _set_default_view(args, objective_class(start.settings.objective))
         dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
         if dev_sets and args.best_metric_is_default:
-            args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, True
+            args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, args.best_direction is not False
         check_dev_sets(dev_sets, args, eval_dataset is not None)
 
         # 3. The model gets the settings of the run, which the rows and the objective read.
@@ -138,7 +142,7 @@ class SimCSETrainer(Trainer):
             model=None if model is None else start,
             args=args,
             train_dataset=rows,
-            eval_dataset=_no_rows(dev_sets) if eval_dataset is None else self._tokenize_all(eval_dataset),
+            eval_dataset=_no_rows(dev_sets, args) if eval_dataset is None else self._tokenize_all(eval_dataset),
             processing_class=tokenizer,
             data_collator=collator,
             callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
@@ -150,6 +154,31 @@ class SimCSETrainer(Trainer):
         model = _load(_call(self.model_init, trial))
         _prepare_model(model, self.args, self.make_rows.tokenizer)
         return model
+
+    def hyperparameter_search(
+        self,
+        hp_space: Any = None,
+        compute_objective: Any = None,
+        n_trials: int = 20,
+        direction: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Search as transformers does, by default for the highest headline metric of the first dev set.
+
+        Args:
+            hp_space (`Callable`, *optional*): As in transformers.
+            compute_objective (`Callable`, *optional*): Returns the number to optimise from the metrics.
+            n_trials (`int`, *optional*, defaults to `20`): As in transformers.
+            direction (`str`, *optional*): `"minimize"` or `"maximize"`. By default `"maximize"` for the headline
+                metric, and transformers' `"minimize"` for a `compute_objective` or without a dev set.
+            kwargs (`Any`): As in transformers.
+
+        Returns:
+            `BestRun`: As in transformers.
+        """
+        if compute_objective is None and self.dev_sets:
+            compute_objective, direction = itemgetter(f"eval_{self.dev_sets[0].headline}"), direction or "maximize"
+        return super().hyperparameter_search(hp_space, compute_objective, n_trials, direction or "minimize", **kwargs)
 
     @property
     def contrastive_objective(self) -> Objective:
@@ -321,7 +350,7 @@ class SimCSETrainer(Trainer):
         super().add_callback(callback)
         check_dev_sets(self.dev_sets, self.args)
         if getattr(self, "eval_dataset", None) is None:
-            self.eval_dataset = _no_rows(self.dev_sets)
+            self.eval_dataset = _no_rows(self.dev_sets, self.args)
 
     def _tokenize_all(self, data: Any) -> Any:
         if isinstance(data, dict) and not hasattr(data, "column_names"):  # A DatasetDict is a dict, too.
@@ -366,9 +395,8 @@ class SimCSETrainer(Trainer):
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             output = EvalLoopOutput(cast(Any, None), label_ids=None, metrics={}, num_samples=texts)
         else:
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
+            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
         prefix = self._dev_prefix(metric_key_prefix)
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
@@ -497,6 +525,11 @@ def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrai
     )
     if model.objective is None:
         model.prepare_objective()
+    if args.neftune_noise_alpha is not None and model.unpadded:
+        logger.info(
+            "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
+        )
+        model.unpadded = False
 
 
 def _masker(tokenizer: PreTrainedTokenizerBase, probability: float) -> partial[Any]:
@@ -504,6 +537,7 @@ def _masker(tokenizer: PreTrainedTokenizerBase, probability: float) -> partial[A
     return partial(mask_tokens, masker=DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability))
 
 
-def _no_rows(dev_sets: Sequence[DevSetCallback]) -> Dataset | None:
+def _no_rows(dev_sets: Sequence[DevSetCallback], args: SimCSETrainingArguments) -> Dataset | None:
     """Return a data set without rows if there are dev sets: the Trainer evaluates only if it has a data set."""
-    return Dataset.from_dict({"input_ids": []}) if dev_sets else None
+    # Grouping by length reads the lengths of evaluation rows, too.
+    return Dataset.from_dict({"input_ids": [], args.length_column_name: []}) if dev_sets else None

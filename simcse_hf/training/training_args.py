@@ -7,9 +7,11 @@ from typing import Any, Self, cast
 import torch
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
+from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
 from ..data.views import VIEWS
+from ..evaluation.metrics import higher_is_better
 from ..ops.cpu import lacks_bfloat16
 from ..ops.errors import refuse
 from .parser import option
@@ -123,19 +125,28 @@ class SimCSETrainingArguments(TrainingArguments):
             ValueError: If a value cannot work.
         """
         has_accelerator_config = self.accelerator_config is not None
-        #: Whether the trainer may replace `metric_for_best_model`: transformers sets it to "loss" below.
-        self.best_metric_is_default = self.load_best_model_at_end and self.metric_for_best_model is None
+        is_open, self.best_direction = self.metric_for_best_model is None, self.greater_is_better
+        if not is_open and self.greater_is_better is None:
+            self.greater_is_better = higher_is_better(str(self.metric_for_best_model))
         #: Whether the number of loader workers was left open; a stream then sets it to 0.
         self.loader_workers_are_default = self.dataloader_num_workers is None
         if self.dataloader_num_workers is None:
             self.dataloader_num_workers = 0 if self.use_cpu else default_loader_workers()
         self._set_compile_mode(on_gpu=torch.cuda.is_available() and not self.use_cpu)
         super().__post_init__()
+        #: Whether the trainer may replace `metric_for_best_model`: where one is needed, transformers takes "loss".
+        self.best_metric_is_default = is_open and (
+            self.metric_for_best_model is not None or self.save_strategy == SaveStrategy.BEST
+        )
         problems = {
             f"view must be one of {', '.join(VIEWS)}, got {self.view!r}": self.view not in (None, *VIEWS),
             f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}": not 0 < self.mlm_probability < 1,
             f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}": (
                 self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1
+            ),
+            "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length of "
+            "a padded batch, and so on the chunks: leave one of the two out": (
+                self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None
             ),
             f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
             f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}": (

@@ -151,12 +151,6 @@ def test_settings_that_the_objective_does_not_read_are_not_listed(card_of):
     assert (listed["temperature"], listed["mlm_weight"], listed["mlm_probability"]) == ("0.5", "0.7", "0.3")
 
 
-def test_an_option_overrides_the_setting_of_the_same_name(card_of):
-    card = card_of({"temperature": 0.5, "objective_options": {"temperature": 0.25, "symmetric": True}})
-    assert "(with `temperature` 0.25, `similarity` cosine, `symmetric` True)" in card
-    assert table(card)["temperature"] == "0.25"
-
-
 def test_the_card_names_an_objective_of_the_user(card_of):
     class Closeness(Objective):
         def __init__(self, dim, weight=1.0):

@@ -1,0 +1,148 @@
+"""What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
+
+import math
+
+import pytest
+from conftest import tiny_config
+from test_trainer import arguments, model_of, pairs, texts
+from transformers.integrations import neftune
+from transformers.trainer_utils import BestRun, HPSearchBackend
+
+from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf.evaluation.metrics import higher_is_better
+
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
+
+
+def make(tmp_path, tokenizer, model=None, data=None, dev_set=True, **changes):
+    return SimCSETrainer(
+        model or model_of(),
+        arguments(tmp_path, **changes),
+        texts(32) if data is None else data,
+        dev_set=pairs() if dev_set else None,
+        processing_class=tokenizer,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_sampling_strategy": "group_by_length"},
+        {"lr_scheduler_type": "reduce_lr_on_plateau"},
+        {"save_strategy": "best"},
+    ],
+    ids=lambda changes: next(iter(changes.values())),
+)
+def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes):
+    trainer = make(tmp_path, tokenizer, **EVALUATES, **changes)
+    trainer.train()
+    assert [x["step"] for x in trainer.state.log_history if "eval_stsb_spearman" in x] == [2, 4]
+    assert (trainer.args.metric_for_best_model == "stsb_spearman") == ("train_sampling_strategy" not in changes)
+
+
+def test_plateaus_of_a_loss_that_nobody_computes_are_refused_before_training(tmp_path, tokenizer):
+    changes = {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}
+    with pytest.raises(ValueError, match="metric_for_best_model='loss' needs an eval_dataset"):
+        make(tmp_path, tokenizer, **EVALUATES, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes, best",
+    [
+        ({"metric_for_best_model": "stsb_spearman"}, max),
+        ({"metric_for_best_model": "stsb_alignment"}, min),
+        ({"metric_for_best_model": "eval_stsb_uniformity"}, min),
+        ({"metric_for_best_model": "stsb_spearman", "greater_is_better": False}, min),
+        ({"greater_is_better": False}, min),
+    ],
+)
+def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tokenizer, changes, best):
+    trainer = make(tmp_path, tokenizer, load_best_model_at_end=True, **EVALUATES, **changes, save_steps=2,
+                   save_strategy="steps", max_steps=6, learning_rate=1e-2)  # fmt: skip
+    trainer.train()
+    name = "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_")
+    values = [entry[name] for entry in trainer.state.log_history if name in entry]
+    assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
+
+
+def test_losses_and_distances_are_better_when_lower():
+    assert not any(map(higher_is_better, ("eval_loss", "mlm_loss", "eval_stsb_alignment", "stsb_uniformity")))
+    assert all(map(higher_is_better, ("stsb_spearman", "eval_classification_accuracy", "stsb_effective_rank")))
+
+
+def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, caplog):
+    for changes in ({}, EVALUATES):
+        caplog.clear()
+        make(tmp_path, tokenizer, max_steps=2, **changes).train()
+        assert ("nothing is evaluated during training" in caplog.text) == (not changes)
+
+
+def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(tmp_path, tokenizer, monkeypatch):
+    lengths, plain = [], neftune.neftune_post_forward_hook
+
+    def hook(module, input, output):
+        lengths.append((output.shape[0], module.neftune_noise_alpha / math.sqrt(output.shape[1] * output.shape[2])))
+        return plain(module, input, output)
+
+    monkeypatch.setattr(neftune, "neftune_post_forward_hook", hook)
+    make(tmp_path, tokenizer, dev_set=False, neftune_noise_alpha=5.0, max_steps=1).train()
+    rows, noise = lengths[-1]
+    assert rows == 16 and noise == pytest.approx(5 / math.sqrt(8 * 32))  # 6 words, [CLS] and [SEP]; width 32
+    with pytest.raises(ValueError, match="neftune_noise_alpha does not work with gradcache_chunk_size"):
+        arguments(tmp_path, neftune_noise_alpha=5.0, gradcache_chunk_size=2)
+
+
+def test_predict_returns_one_array_with_a_row_for_each_text(tmp_path, tokenizer):
+    predicted = make(tmp_path, tokenizer, dev_set=False).predict(texts(20, 2))
+    assert predicted.predictions.shape == (20, 2, 32) and "test_loss" in predicted.metrics
+
+
+class Backend:
+    """Run trials as transformers' backends do: each drops the model of the one before."""
+
+    def ensure_available(self):
+        pass
+
+    def run(self, trainer, n_trials, direction, **kwargs):
+        values = []
+        for rate in (1e-4, 1e-2, 1e-3)[:n_trials]:
+            trainer.objective, trainer.model = None, None
+            trainer.train(trial={"learning_rate": rate})
+            if trainer.objective is None:
+                trainer.objective = trainer.compute_objective(trainer.evaluate())
+            values.append((trainer.objective, rate, [x for x in trainer.state.log_history if "loss" in x]))
+        best = (max if direction == "maximize" else min)(values, key=lambda x: x[0])
+        return BestRun(direction, best[0], {"learning_rate": best[1]}, values)
+
+
+@pytest.mark.parametrize("changes", [{}, EVALUATES], ids=["evaluates_at_the_end", "evaluates_during_trials"])
+def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path, tokenizer, monkeypatch, changes):
+    backends = "transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS"
+    monkeypatch.setattr(backends, {HPSearchBackend.WANDB: Backend})
+    monkeypatch.setattr("transformers.integrations.hp_params", dict)  # asks whether the backend is installed
+    trainer = SimCSETrainer(
+        model_init=lambda: model_of(),
+        args=arguments(tmp_path, **changes),
+        train_dataset=texts(32),
+        dev_set=pairs(),
+        processing_class=tokenizer,
+    )
+    monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: trainer.args.output_dir)  # asks wandb for a name
+    options = {"hp_space": lambda trial: trial, "backend": "wandb", "n_trials": 3}
+    run = trainer.hyperparameter_search(**options)
+    scores = [value for value, *_ in run.run_summary]
+    assert run.run_id == "maximize" and run.objective == max(scores) and len(set(scores)) == 3
+    assert all(-100 <= score <= 100 for score in scores)
+    own = trainer.hyperparameter_search(compute_objective=lambda m: m["eval_stsb_alignment"], **options)
+    assert own.run_id == "minimize"
+
+
+@pytest.mark.parametrize("options", [{"similarity": "dot"}, {"temperature": 0.2}])
+def test_settings_among_the_options_of_an_objective_are_refused(options):
+    with pytest.raises(ValueError, match=f"objective_options has {next(iter(options))}: settings of the model"):
+        AutoModelForCL.from_config(tiny_config(), objective_options=options)
+
+
+def test_a_hint_about_columns_names_a_call_that_exists(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"load_text_dataset\(..., columns=\[...\]\)"):
+        make(tmp_path, tokenizer, data=texts(8, 2).rename_columns({"sent0": "left", "sent1": "right"}))
