@@ -7,7 +7,7 @@ import numpy as np
 import scipy.stats
 import torch
 
-from ..ops.errors import check_finite
+from ..ops.errors import check_finite, refuse
 
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 
@@ -30,22 +30,22 @@ def as_float64(values: Any) -> np.ndarray:
 
 def _checked(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     a, b = as_float64(a), as_float64(b)
-    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
-        raise ValueError(
-            "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
-            f"{a.shape} and {b.shape}."
-        )
+    shapes = (
+        "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
+        f"{a.shape} and {b.shape}."
+    )
+    refuse({shapes: a.ndim != 1 or a.shape != b.shape or len(a) < 2})
     for which, values in (("first", a), ("second", b)):
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"{int((~np.isfinite(values)).sum())} of the {len(values)} values of the {which} sequence are NaN or "
-                "infinite. Check whether training diverged or half precision overflowed."
-            )
-        if (values == values[0]).all():
-            raise ValueError(
-                f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
-                "Either the embeddings have collapsed to one point, or all gold scores are the same."
-            )
+        broken = int((~np.isfinite(values)).sum())
+        not_finite = (
+            f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite. Check whether "
+            "training diverged or half precision overflowed."
+        )
+        constant = (
+            f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
+            "Either the embeddings have collapsed to one point, or all gold scores are the same."
+        )
+        refuse({not_finite: broken, constant: (values == values[0]).all()})
     return a, b
 
 
@@ -88,10 +88,8 @@ def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
         ValueError: If the shapes differ or an embedding holds NaN or infinity.
     """
     x, y = torch.as_tensor(x).detach().cpu(), torch.as_tensor(y).detach().cpu()
-    if x.ndim != 2 or x.shape != y.shape:
-        raise ValueError(
-            f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-        )
+    shapes = f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
+    refuse({shapes: x.ndim != 2 or x.shape != y.shape})
     double = torch.float64 in (x.dtype, y.dtype)
     x, y = (vectors.to(torch.float64 if double else torch.float32) for vectors in (x, y))
     check_finite(x, "row {} of the first array")
@@ -105,14 +103,13 @@ def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
 def _normalized(x: torch.Tensor) -> torch.Tensor:
     """Scale the rows of `x` to unit length, in float64 if `x` is float64 and in float32 otherwise."""
     x = torch.as_tensor(x)
-    if x.ndim != 2 or len(x) == 0 or not x.is_floating_point():
-        raise ValueError(f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}.")
+    shape = f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}."
+    refuse({shape: x.ndim != 2 or len(x) == 0 or not x.is_floating_point()})
     x = x.detach().to(torch.float64 if x.dtype == torch.float64 else torch.float32)
     check_finite(x, "row {}", first=1)
     norms = x.norm(dim=1, keepdim=True)
-    if not norms.all():
-        row = int((norms[:, 0] == 0).nonzero()[0, 0])
-        raise ValueError(f"the embedding of row {row + 1} is zero and cannot be normalised. Leave such texts out.")
+    row = int(norms[:, 0].argmin()) + 1
+    refuse({f"the embedding of row {row} is zero and cannot be normalised. Leave such texts out.": not norms.all()})
     return x / norms
 
 
@@ -132,10 +129,8 @@ def alignment(x: torch.Tensor, y: torch.Tensor) -> float:
         ValueError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
     """
     x, y = _normalized(x), _normalized(y)
-    if x.shape != y.shape:
-        raise ValueError(
-            f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-        )
+    shapes = f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
+    refuse({shapes: x.shape != y.shape})
     return (x - y.to(x)).double().pow(2).sum(dim=1).mean().item()
 
 
@@ -157,8 +152,7 @@ def uniformity(x: torch.Tensor, t: float = 2) -> float:
     """
     x = _normalized(x)
     n = len(x)
-    if n < 2:
-        raise ValueError(f"uniformity needs at least 2 embeddings, but there is {n}.")
+    refuse({f"uniformity needs at least 2 embeddings, but there is {n}.": n < 2})
     rows = max(1, BLOCK_ELEMENTS // n)
     log_sums = []
     for start in range(0, n, rows):
@@ -202,8 +196,7 @@ def mean_cosine(x: torch.Tensor) -> float:
     """
     x = _normalized(x).double()
     n = len(x)
-    if n < 2:
-        raise ValueError(f"mean_cosine needs at least 2 embeddings, but there is {n}.")
+    refuse({f"mean_cosine needs at least 2 embeddings, but there is {n}.": n < 2})
     return ((x.sum(dim=0).square().sum() - x.square().sum()) / (n * (n - 1))).item()
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
+from ..ops.errors import refuse
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
@@ -113,8 +114,8 @@ class Flow(VectorTransform):
         super().__init__()
         limits = {"dim": (dim, 2, math.inf), "blocks": (blocks, 1, _MOST_BLOCKS), "width": (width, 1, math.inf)}
         for name, (value, least, most) in limits.items():
-            if not least <= value <= most:
-                raise ValueError(f"{name} of a flow must be at least {least} and at most {most}, got {value}")
+            problem = f"{name} of a flow must be at least {least} and at most {most}, got {value}"
+            refuse({problem: not least <= value <= most})
         self.input_dim = self.output_dim = dim
         self.blocks, self.width = blocks, width
         layers: list[Any] = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]
@@ -186,18 +187,20 @@ def fit_flow(
             argument is too small, or training diverges.
     """
     check_embeddings(vectors)
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate must be a number above 0, got {learning_rate}")
     count, dim = vectors.shape
+    too_few = (
+        f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
+        "likelihood of so few has no bound. Give more sentences."
+    )
+    refuse(
+        {
+            f"epochs must be at least 1, got {epochs}": epochs < 1,
+            f"batch_size must be at least 1, got {batch_size}": batch_size < 1,
+            f"learning_rate must be a number above 0, got {learning_rate}": not 0 < learning_rate < math.inf,
+            too_few: count <= dim,
+        }
+    )
     vectors = vectors.to(torch.get_default_dtype())
-    if count <= dim:
-        raise ValueError(
-            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
-            "likelihood of so few has no bound. Give more sentences."
-        )
     deviations = vectors.double().std(dim=0)
     constant = (deviations <= NOISE * vectors.abs().amax(dim=0)).nonzero()
     if len(constant):

@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...data.columns import find_parts
 from ...data.read import SUFFIX, open_table
+from ...ops.errors import refuse
 from ..bootstrap import check_resampling, interval, resampled_scores
 from ..embeddings import SentenceEmbeddings
 
@@ -127,15 +128,14 @@ class UserTask(ABC, Generic[Unit]):
         Raises:
             ValueError: If `share` is out of range, or a part would be too small to be scored.
         """
-        if not 0 < share < 1:
-            raise ValueError(f"share must lie between 0 and 1, got {share}.")
+        refuse({f"share must lie between 0 and 1, got {share}.": not 0 < share < 1})
         first = self._divide(share, seed)
         parts = [[unit for unit, chosen in zip(self.units, each, strict=True) if chosen] for each in (first, ~first)]
-        if not all(parts):
-            raise ValueError(
-                f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
-                "two files instead, or more data."
-            )
+        problem = (
+            f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give two "
+            "files instead, or more data."
+        )
+        refuse({problem: not all(parts)})
         one, two = (
             type(self)(f"{self.source}, part {n}", self.name, units, self.shared) for n, units in enumerate(parts, 1)
         )
@@ -186,12 +186,11 @@ def paired_interval(
     Raises:
         ValueError: If a list is empty, a setting is out of range, or the results are not those of the same units.
     """
-    if not before or not after:
-        raise ValueError("a comparison needs at least one result of each system.")
+    refuse({"a comparison needs at least one result of each system.": not before or not after})
     check_resampling(resamples, confidence)
     results = [*before, *after]
-    if any(not np.array_equal(result.scores["unit"], before[0].scores["unit"]) for result in results):
-        raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
+    others = any(not np.array_equal(result.scores["unit"], before[0].scores["unit"]) for result in results)
+    refuse({f"{task.source}: the results are not those of the same {task.unit}s.": others})
     systems = [{task.kind: result.scores} for result in results]
     scores = resampled_scores(systems, "all", "spearman", resamples, np.random.default_rng(seed))
     drawn = scores[len(before) :].mean(axis=0) - scores[: len(before)].mean(axis=0)
@@ -263,11 +262,11 @@ def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np
         lacking[part] -= sizes[position]
         if part == 0:
             chosen.append(numbers[position])
-    if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise ValueError(
-            f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split "
-            f"into parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
-        )
+    problem = (
+        f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split into "
+        f"parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
+    )
+    refuse({problem: (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any()})
     return np.isin(groups, chosen)
 
 
@@ -308,8 +307,8 @@ def file_of(folder: Path, stem: str) -> Path | None:
         ValueError: If there are several.
     """
     files = sorted(path for path in folder.iterdir() if SUFFIX.search(path.name) and SUFFIX.sub("", path.name) == stem)
-    if len(files) > 1:
-        raise ValueError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
+    both = " and ".join(file.name for file in files[:2])
+    refuse({f"{folder}: both {both} are there. Keep one of them.": len(files) > 1})
     return files[0] if files else None
 
 

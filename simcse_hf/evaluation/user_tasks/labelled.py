@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from ...data.columns import find_part
 from ...data.read import open_table
+from ...ops.errors import refuse
 from .base import (
     TaskResult,
     UserTask,
@@ -105,16 +106,14 @@ class ClassificationTask(LabelledTask):
         self.least = 2 if shared is None else 0
         counts = Counter(label for _, label in units)
         label, fewest = min(counts.items(), key=lambda item: (item[1], item[0]))
-        if shared is None and fewest < 2:
-            raise ValueError(
-                f"{source}: the label {label!r} has one row, which cannot be both trained on and scored. Add rows "
-                "of this label, remove it, or give training rows (a column 'split', or a folder with train.csv "
-                "and test.csv)."
-            )
-        if shared is not None and (unseen := sorted(set(counts) - {label for _, label in shared})):
-            raise ValueError(
-                f"{source}: {len(unseen)} label(s) of the test rows, such as {unseen[0]!r}, have no training row."
-            )
+        one_row = (
+            f"{source}: the label {label!r} has one row, which cannot be both trained on and scored. Add rows of this "
+            "label, remove it, or give training rows (a column 'split', or a folder with train.csv and test.csv)."
+        )
+        unseen = [] if shared is None else sorted(set(counts) - {label for _, label in shared})
+        first = "".join(map(repr, unseen[:1]))
+        untrained = f"{source}: {len(unseen)} label(s) of the test rows, such as {first}, have no training row."
+        refuse({one_row: shared is None and fewest < 2, untrained: unseen})
         self.folds = min(FOLDS, fewest)
         self.texts, self._positions = distinct([text for text, _ in [*units, *(shared or [])]])
 
@@ -216,8 +215,8 @@ def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
         splits = _read(test, "test") | (_read(train, "train") if train is not None else {})
     else:
         splits = _read(path)
-    if "test" not in splits:
-        raise ValueError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
+    found = ", ".join(map(repr, splits))
+    refuse({f"{path}: the column 'split' holds {found}, but no 'test'.": "test" not in splits})
     if unused := [name for name in splits if name not in ("train", "test")]:
         logger.warning(f"{path}: rows of the split(s) {', '.join(unused)} are not used.")
     _check_labels(str(path), "train", splits.get("train", []))
@@ -225,10 +224,10 @@ def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
 
 
 def _check_labels(source: str, kind: str, rows: list[Row]) -> None:
-    if rows and len({label for _, label in rows}) < 2:
-        raise ValueError(
-            f"{source}: all {len(rows)} {kind} rows have the label {rows[0][1]!r}. A task needs at least two labels."
-        )
+    labels = {label for _, label in rows}
+    label = min(labels, default="")
+    problem = f"{source}: all {len(rows)} {kind} rows have the label {label!r}. A task needs at least two labels."
+    refuse({problem: len(labels) == 1})
 
 
 def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:
@@ -241,8 +240,7 @@ def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:
         text, label = checked_text(text, where), checked_label(label, where)
         repeated += text in rows
         other += rows.setdefault(text, label) != label
-    if not splits:
-        raise ValueError(f"{path}: the file holds no rows.")
+    refuse({f"{path}: the file holds no rows.": not splits})
     if repeated:
         logger.warning_once(  # several tasks may read one file
             f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {other} with another label."

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
 from ...data.read import SUFFIX, open_table
+from ...ops.errors import refuse
 from ...search.exact import ExactIndex
 from .base import (
     TaskResult,
@@ -86,8 +87,7 @@ class RankingTask(UserTask[Query]):
     def __init__(self, source: str, name: str, units: list[Query], shared: dict[str, str] | None = None):
         kept = [query for query in units if self._can_be_scored(query)]
         super().__init__(source, name, kept, shared)
-        if not kept:
-            raise ValueError(f"{source}: none of the {len(units)} queries has {self.lacking}.")
+        refuse({f"{source}: none of the {len(units)} queries has {self.lacking}.": not kept})
         if len(kept) < len(units):
             logger.warning(
                 f"{source}: left out {len(units) - len(kept)} of {len(units)} queries, because a query needs "
@@ -199,8 +199,8 @@ def read_reranking(path: Path) -> RerankingTask:
 
 def _texts(cell: Any, where: str) -> list[str]:
     """Return the distinct texts of a list."""
-    if cell is not None and not isinstance(cell, (list, tuple)):
-        raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
+    is_list = cell is None or isinstance(cell, (list, tuple))
+    refuse({f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.": not is_list})
     return list(dict.fromkeys(checked_text(text, where) for text in cell or ()))
 
 
@@ -290,11 +290,9 @@ def read_retrieval(path: Path) -> RetrievalTask:
 def _find_qrels(folder: Path) -> Path:
     files = sorted(path for path in (folder / "qrels").glob("*") if SUFFIX.search(path.name))
     named = [path for path in files if short_name(path) == "test"] or files
-    if len(named) != 1:
-        there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
-        raise ValueError(
-            f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
-        )
+    there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
+    problem = f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
+    refuse({problem: len(named) != 1})
     return named[0]
 
 
@@ -338,12 +336,9 @@ def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> 
             raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
         for what, id, known in (("query", query, queries), ("document", document, corpus)):
             if id not in known:
-                raise ValueError(
-                    f"{where}: there is no {what} {id!r}. Use the corpus and queries of these judgements."
-                )
+                raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
         if document in relevance.setdefault(query, {}):
             raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
         relevance[query][document] = grade
-    if not relevance:
-        raise ValueError(f"{path}: there are no judgements in this file.")
+    refuse({f"{path}: there are no judgements in this file.": not relevance})
     return relevance
