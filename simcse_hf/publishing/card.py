@@ -18,15 +18,18 @@ from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFO
 from ..models.settings import SECTION, ContrastiveSettings, max_positions
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from .card_adaptation import adaptation_seeds, adaptation_tables, adaptation_text, read_adaptation
 from .card_results import (
     Measured,
     Table,
+    adaptation_seeds,
+    adaptation_tables,
+    adaptation_text,
     comparison_text,
     dev_table,
     eval_result_entries,
     evaluation_tables,
     model_index,
+    read_adaptation,
     read_measured,
     read_run,
     without_outdated,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from transformers.utils import logging
 
 from ...ops.files import read_json_object, write_atomically
-from ...publishing.card_adaptation import ADAPTATION
+from ...publishing.card_results import ADAPTATION
 
 logger = logging.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from ..._version import __version__
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically
 from ...publishing import write_card
-from ...publishing.card_adaptation import ADAPTATION
+from ...publishing.card_results import ADAPTATION
 from ...publishing.card_training import public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from ..run_record import hardware
