@@ -1,4 +1,4 @@
-"""Turn training results, evaluations and adaptations into the tables of a card and into the entries that the hub reads."""
+"""Turn runs, evaluations and adaptations into the tables of a card and into the entries that the hub reads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
