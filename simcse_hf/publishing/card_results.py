@@ -352,6 +352,8 @@ def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None
         ]
     best = run.get("arguments", {}).get("load_best_model_at_end")
     saved = f" The saved weights are those of the {'best evaluation' if best else 'last step'}."
+    if best and run.get("saved", run["best"])["step"] != run["best"]["step"]:
+        saved = f" The saved weights are those of step {run['saved']['step']}, the best evaluation after the start."
     protocol = "Measured on the dev set during training; all but alignment and uniformity x 100."
     protocol += (saved if "arguments" in run else "") + f" {seed_note(run, of_all_seeds=True)}"
     if change := run.get("change"):

@@ -14,6 +14,7 @@ import datasets
 import torch
 import transformers
 from transformers import TrainingArguments
+from transformers.utils import logging
 
 from .._version import __version__
 from ..data.columns import SCORE
@@ -22,6 +23,7 @@ from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 from ..evaluation.compare import describe_difference
+from ..evaluation.metrics import higher_is_better
 from ..models.settings import ContrastiveSettings
 from ..ops.files import write_json
 from ..publishing.secrets import hide_secrets
@@ -30,6 +32,8 @@ from .checkpoints import STAGING, checkpoints
 
 if TYPE_CHECKING:
     from .trainer import SimCSETrainer
+
+logger = logging.get_logger(__name__)
 
 RESULTS = "results.json"
 #: Written beside the folders of the runs with several seeds (`--seeds`).
@@ -199,10 +203,11 @@ def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> d
 
     Returns:
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
-        those of the saved weights, each with its step; the main metric of the first three under its own name
-        (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is one of a dev set,
-        and otherwise the headline of the first), its name as `dev_metric`, what training changed in it as `change`
-        (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they are `None`.
+        those of the saved weights, each with its step (`best` may be the start); the main metric of the first three
+        under its own name (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is
+        one of a dev set, and otherwise the headline of the first), its name as `dev_metric`, what training changed in
+        it as `change` (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they
+        are `None`.
     """
     path = Path(str(trainer.args.output_dir), RESULTS)
     modules = (torch, transformers, datasets, accelerate)
@@ -238,7 +243,8 @@ def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
     sources = {name: source for callback in trainer.dev_sets for name, source in callback.sources.items()}
     name = trainer.dev_sets[0].headline
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
-    if args.greater_is_better and any(selecting.startswith(f"{dev_set}_") for dev_set in sources):
+    own = any(selecting.startswith(f"{dev_set}_") for dev_set in sources)
+    if own and args.greater_is_better == higher_is_better(selecting):
         name = selecting
     # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
@@ -248,7 +254,8 @@ def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
         if f"eval_{name}" in entry
     ]
     initial, later = evaluations[0], evaluations[1:] or evaluations
-    metrics = {"initial": initial, "best": max(later, key=lambda entry: entry[name]), "final": later[-1]}
+    best = (max if higher_is_better(name) else min)(evaluations, key=lambda entry: entry[name])
+    metrics = {"initial": initial, "best": best, "final": later[-1]}
     # The weights that are saved at the end are the last ones, or those of the best checkpoint.
     saved_step = state.best_global_step if args.load_best_model_at_end else None
     return {
@@ -265,6 +272,25 @@ def describe_change(change: dict[str, Any]) -> str:
     return describe_difference(*(change[name] for name in ("difference", "low", "high", "confidence")))
 
 
+def _warn_of_harm(results: dict[str, Any]) -> None:
+    """Warn if the saved weights are worse on the dev set than those that the run began with."""
+    name, start, saved = results["dev_metric"], results["initial"], results["saved"]
+    change = (saved[name] - start[name]) * (1 if higher_is_better(name) else -1)
+    if change >= 0:
+        return
+    best, described = (
+        results["best"]["step"],
+        "" if not results["change"] else f" ({describe_change(results['change'])})",
+    )
+    better = f"step {best} was better: save it with load_best_model_at_end"
+    logger.warning(
+        f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']} and is "
+        f"{saved[name]:.2f} with the saved weights of step {saved['step']}{described}; "
+        f"{'no evaluation was better than the start' if best == start['step'] else better}. Keep the model that the "
+        "run began with, or train again with a lower learning_rate, or with texts that are closer to the dev set."
+    )
+
+
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
     name = results["dev_metric"]
     if name is not None:
@@ -274,4 +300,6 @@ def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> 
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
         if results["change"]:
             print(f"  change           {describe_change(results['change'])}")
-    print(f"The {'best' if best_is_saved else 'last'} model is saved in {path.parent}; its metrics are in {path}.")
+        _warn_of_harm(results)
+    which = "best" if best_is_saved else "last"
+    print(f"The {which} model of the training is saved in {path.parent}; its metrics are in {path}.")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from ..evaluation.metrics import higher_is_better
 from ..ops.files import read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
@@ -212,7 +213,9 @@ def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
         values = {name: [run[when][name] for run in listed] for name in names}
         mean[when] = {name: statistics.fmean(x) for name, x in values.items()}
         sd[when] = {name: statistics.stdev(x) if len(x) > 1 else None for name, x in values.items()}
-    best = listed[0] if metric is None else max(listed, key=lambda run: run["saved"][metric])
+    best = listed[0]
+    if metric is not None:
+        best = (max if higher_is_better(metric) else min)(listed, key=lambda run: run["saved"][metric])
     return {"runs": listed, "mean": mean, "sd": sd, "published": best["seed"], "chosen_by": metric}
 
 

@@ -8,8 +8,10 @@ from test_trainer import arguments, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.metrics import higher_is_better
+from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training.run_record import describe_change, write_results
 
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -63,6 +65,26 @@ def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tok
     name = "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_")
     values = [entry[name] for entry in trainer.state.log_history if name in entry]
     assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
+
+
+@pytest.mark.parametrize("best", [True, False], ids=["the_best_is_saved", "the_last_is_saved"])
+def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path, tokenizer, caplog, capsys, best):
+    model = model_of()
+    start = SimilarityEvalCallback(pairs(30))
+    start.evaluate(model.eval(), tokenizer)
+    gold = start.scores["stsb_spearman"]["pairs"]["predicted"].tolist()  # which no other model can reach
+    dev_set = ScoredPairs("stsb", start.pairs.sentences1, start.pairs.sentences2, gold)
+    args = arguments(tmp_path, eval_on_start=True, learning_rate=5e-2, load_best_model_at_end=best,
+                     save_steps=2, **(EVALUATES | {"save_strategy": "steps"}))  # fmt: skip
+    trainer = SimCSETrainer(model, args, texts(32), dev_set=dev_set, processing_class=tokenizer)
+    trainer.train()
+    results = write_results(trainer)
+    assert results["initial"]["stsb_spearman"] == pytest.approx(100) and results["best"]["step"] == 0
+    assert results["saved"]["step"] == (trainer.state.best_global_step if best else 4)
+    change = describe_change(results["change"])
+    expected = f"was 100.00 at step 0 and is {results['saved']['stsb_spearman']:.2f} with the saved weights"
+    assert expected in caplog.text and f"({change}); no evaluation was better than the start" in caplog.text
+    assert f"The {'best' if best else 'last'} model of the training is saved" in capsys.readouterr().out
 
 
 def test_losses_and_distances_are_better_when_lower():
