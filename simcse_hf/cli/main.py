@@ -22,6 +22,9 @@ _FILE_ERRORS = {
     getattr(errno, name) for name in "EACCES EPERM EROFS ENOSPC EDQUOT ENOENT EEXIST EISDIR ENOTDIR".split()
 }
 
+#: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
+_HUB_ERRORS = {"ConnectionError", "DatasetNotFoundError", "HfHubHTTPError", "HTTPError", "LocalEntryNotFoundError"}
+
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS = {
@@ -109,8 +112,13 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
             raise
         if show_traceback:
             traceback.print_exc()
-        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        advice = "; check the name, the connection and HF_HUB_OFFLINE, or name local files" * _is_from_hub(error)
+        print(f"{name}: error: {' '.join(str(error).split())}{advice}", file=sys.stderr)
         return status
+
+
+def _is_from_hub(error: Exception) -> bool:
+    return not _HUB_ERRORS.isdisjoint(cls.__name__ for cls in type(error).__mro__)
 
 
 def _status_of(error: Exception) -> int | None:
@@ -123,6 +131,8 @@ def _status_of(error: Exception) -> int | None:
     if is_ours and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return WRONG_USAGE
     if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
+        return FAILED
+    if _is_from_hub(error):
         return FAILED
     if "No space left on device" in str(error):  # safetensors and Arrow have error classes of their own for it
         return FAILED

@@ -1,6 +1,7 @@
 """What makes training fast on a CPU: cheap dropout masks, memory that is kept, and bfloat16 where it helps."""
 
 import math
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.utils import is_torch_xla_available
 
 _LARGEST_BLOCK = (32 << 20) - (1 << 16)  # bytes; glibc's threshold rises to 32 MB at most
 _LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
@@ -110,3 +112,22 @@ def lacks_bfloat16() -> bool:
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     instructions = ("amx_bf16", "avx512_bf16", "avx10_2")
     return capabilities.get("architecture") == "x86_64" and not any(map(capabilities.get, instructions))
+
+
+def bfloat16_slowdown() -> float:
+    """Measure how many times as long a product of two matrices takes in bfloat16 as in float32 on this processor."""
+    fastest = []
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(256, 256, dtype=dtype)
+        seconds = []
+        for _ in range(3):  # the first one is slower
+            started = time.perf_counter()
+            matrix @ matrix
+            seconds.append(time.perf_counter() - started)
+        fastest.append(min(seconds))
+    return fastest[1] / fastest[0]
+
+
+def has_only_cpu() -> bool:
+    """Return whether this machine has no accelerator that torch or XLA knows."""
+    return not torch.accelerator.is_available() and not is_torch_xla_available()

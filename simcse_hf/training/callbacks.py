@@ -19,7 +19,7 @@ from ..data.view_dataset import SeededDataset
 from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
 from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
 from ..evaluation.report import Scores, load_scores, save_scores
-from ..evaluation.sts import ScoredPairs, read_scored_pairs
+from ..evaluation.sts import ScoredPairs, read_pairs_argument
 from ..inference.encoding import encode_token_ids, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import ContrastiveSettings, max_positions
@@ -121,13 +121,13 @@ class SimilarityEvalCallback(DevSetCallback):
 
     Args:
         dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
-            table with the columns sentence1, sentence2, score.
+            table with the columns sentence1, sentence2, score; or a data set on the hub as `name:split`.
         name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
         token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
     """
 
     def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
-        self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(dev_set, name)
+        self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_pairs_argument(str(dev_set))
         source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
         super().__init__({name: source}, [*self.pairs.sentences1, *self.pairs.sentences2], token_budget)
         self.name, self.headline = name, f"{name}_spearman"

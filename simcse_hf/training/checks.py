@@ -1,5 +1,6 @@
 """Checks of a run: refuse runs that cannot learn, and warn about those that learn too little."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ logger = logging.get_logger(__name__)
 
 #: Share of the training rows above which repetitions are reported.
 DUPLICATE_SHARE = 0.05
+#: Steps of a run below which their number is reported.
+FEW_STEPS = 50
 
 
 # --- when a trainer is made ------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ def check_batches(
         ValueError: If there are fewer rows than a batch needs.
     """
     batch = args.train_batch_size * args.world_size
-    rows = batch if rows is None else rows
+    streamed, rows = rows is None, batch if rows is None else rows
     drops, few = args.dataloader_drop_last, f"train_dataset has {rows} rows, fewer than one batch of {batch}"
     refuse(
         {
@@ -139,6 +142,14 @@ def check_batches(
         logger.warning(
             f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch has no "
             "negatives and teaches nothing. dataloader_drop_last=True leaves it out."
+        )
+    in_step = batch * args.gradient_accumulation_steps
+    in_epoch = -(-rows // in_step)
+    steps = math.ceil(in_epoch * args.num_train_epochs)
+    if not streamed and args.max_steps <= 0 and steps < FEW_STEPS:
+        logger.warning(
+            f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which is "
+            "little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more steps."
         )
     if compares_rows and args.gradient_accumulation_steps > 1:
         logger.warning(

@@ -2,7 +2,7 @@
 
 import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,8 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
+from ..data.read import SUFFIX
+from ..ops.errors import refuse
 from ..ops.suggestions import did_you_mean
 
 #: Folder of the recipes that a name stands for.
@@ -105,6 +107,20 @@ def find_recipe(word: str) -> str:
             f"are {', '.join(names)}"
         )
     return str(own)
+
+
+def check_files(files: Mapping[str, str | None]) -> None:
+    """Refuse files that are not there, before anything is deleted or loaded.
+
+    Args:
+        files (`Mapping[str, str]`): A file, the name of a data set on the hub, or `None`, by its option.
+
+    Raises:
+        ValueError: If a name ends like that of a text file, and there is no such file.
+    """
+    for name, path in files.items():
+        missing = path is not None and SUFFIX.search(path) and not Path(path).exists()
+        refuse({f"{name} {path}: there is no such file in {Path.cwd()}": missing})
 
 
 def fill(classes: Sequence[type], values: dict[str, Any]) -> tuple[Any, ...]:

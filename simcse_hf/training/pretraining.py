@@ -29,9 +29,10 @@ from ..data.sample import sample_files
 from ..data.tokenize import to_token_ids
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
+from ..ops.cpu import has_only_cpu
 from ..ops.files import write_json
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
-from .parser import fill, given_arguments, option
+from .parser import check_files, fill, given_arguments, option
 from .run_record import RESULTS, prepare_output_dir
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
@@ -174,7 +175,8 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
     classes = (PretrainingArguments, TrainingArguments)
     given = given_arguments(argv, classes, MLM_DEFAULTS)
     sample = {} if given.get("train_file") else MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
-    return cast(Any, fill(classes, MLM_DEFAULTS | sample | given))
+    device = {"use_cpu": True} if has_only_cpu() else {}  # transformers refuses bf16 on a CPU without it
+    return cast(Any, fill(classes, MLM_DEFAULTS | sample | device | given))
 
 
 def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:
@@ -290,6 +292,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
+    check_files({"--train_file": options.train_file})
     prepare_output_dir(args, options.overwrite_output_dir)
     set_seed(args.seed)
     texts, held_out = read_sentences(options)

@@ -26,7 +26,8 @@ from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from ..ops.distributed import on_first_process
 from ..ops.errors import refuse
-from .callbacks import warn_of_overlap
+from .callbacks import make_dev_sets, warn_of_overlap
+from .parser import check_files
 from .run_record import SEEDS, prepare_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
 from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
@@ -131,6 +132,9 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
 
     model_args, data_args, args = arguments()
     directory = Path(str(args.output_dir))
+    tasks = {f"--dev_task {task.partition('=')[0]}": task.partition("=")[2] for task in data_args.dev_task}
+    check_files({"--train_file": data_args.train_file, "--dev_file": data_args.dev_file, **tasks})
+    model_args.load_options()  # finds the model
     if data_args.train_file == sample["train_file"]:
         logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
         # The default output directory of the sample belongs to it: nothing else is lost there.
@@ -218,15 +222,15 @@ def make_trainer(
     Raises:
         ValueError: If the model or the texts do not fit the arguments.
     """
+    dev_sets = make_dev_sets(data_args.dev_file, data_args.dev_task)
     texts = load_training_texts(model_args, data_args, training_args, supervised)
     model, tokenizer = load_model(model_args, training_args.seed)
     trainer = SimCSETrainer(
         model,
         training_args,
         train_dataset=texts,
-        dev_set=data_args.dev_file,
         processing_class=tokenizer,
-        dev_tasks=data_args.dev_task,
+        callbacks=dev_sets,
     )
     warn_of_overlap(texts, trainer.dev_sets)
     return trainer

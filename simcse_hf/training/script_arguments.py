@@ -154,7 +154,8 @@ class DataArguments:
     )
     dev_file: str | None = option(
         None,
-        "Dev set of scored pairs: SentEval's sts-dev.csv, or a table with the columns sentence1, sentence2, score.",
+        "Dev set of scored pairs: SentEval's sts-dev.csv, a table with the columns sentence1, sentence2, score, or a "
+        "data set on the hub as name:split.",
     )
     dev_task: list[str] = option(
         list,

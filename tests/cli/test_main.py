@@ -161,3 +161,17 @@ def test_a_mistyped_word_gets_a_suggestion(words, suggestion, capsys):
     except SystemExit as ended:
         status = ended.code
     assert status == 2 and f"(did you mean {suggestion}?)" in capsys.readouterr().err
+
+
+class LocalEntryNotFoundError(Exception):
+    """An error with the name of one of huggingface_hub's, which is not imported for the sake of --help."""
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route"), LocalEntryNotFoundError("no route")])
+def test_a_hub_out_of_reach_is_one_line(error, capsys):
+    def fail():
+        raise error
+
+    assert exit_status(fail, "simcse-hf evaluate") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("simcse-hf evaluate: error: no route; check") and "HF_HUB_OFFLINE" in line

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,15 @@ import simcse_hf
 from simcse_hf import SimCSE
 from simcse_hf.cli import train
 from simcse_hf.cli.main import main
+from simcse_hf.data.sample import sample_files
+from simcse_hf.evaluation import sts
+from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training.callbacks import make_dev_sets
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
 
+SAMPLE = sample_files()[1]
 METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraining.train_mlm"}
 
 
@@ -67,6 +73,30 @@ def test_a_mistyped_model_gives_a_one_line_error(tmp_path, capsys):
     words = ["--model_name_or_path", "./nope", "--train_file", str(tmp_path / "texts.txt")]
     assert main(["train", "unsup", *words, "--output_dir", str(tmp_path / "out"), "--use_cpu"]) == 2
     assert "simcse-hf train: error: --model_name_or_path ./nope" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "method, option",
+    [("unsup", "--train_file"), ("sup", "--dev_file"), ("unsup", "--dev_task"), ("mlm", "--train_file")],
+)
+def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, option, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "out"
+    (output / "checkpoint-1").mkdir(parents=True)
+    (output / "results.json").write_text("{}")
+    words = {"--train_file": str(tmp_path / "texts.txt"), "--output_dir": str(output), "--model": str(SAMPLE)}
+    (tmp_path / "texts.txt").write_text("a cat\n" * 20)
+    words[option] = ("pairs=" if option == "--dev_task" else "") + str(tmp_path / "nosuch.csv")
+    assert main(["train", method, *chain(*words.items()), "--overwrite_output_dir", "--use_cpu"]) == 2
+    assert "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
+    assert (output / "results.json").exists() and (output / "checkpoint-1").exists()
+
+
+def test_a_dev_set_on_the_hub_is_named_like_those_of_evaluate(monkeypatch):
+    named = []
+    pairs = ScoredPairs("dev", ["a", "b"], ["c", "d"], [1.0, 2.0])
+    monkeypatch.setattr(sts, "load_hub_pairs", lambda *words: named.append(words) or pairs)
+    (dev_set,) = make_dev_sets("mteb/stsbenchmark-sts:validation", None)
+    assert named[0][:2] == ("mteb/stsbenchmark-sts", "validation") and len(dev_set.texts) == 4
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 from test_trainer import arguments, assert_same_weights, best_model_arguments, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingArguments
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_batches
@@ -267,8 +267,9 @@ def test_resuming_a_finished_run_takes_no_further_step(tmp_path, tokenizer):
     assert_same_weights(weights(first.model), weights(again.model))
 
 
-def test_fewer_rows_than_one_batch_over_all_processes_are_refused():
-    args = SimpleNamespace(train_batch_size=8, world_size=2, dataloader_drop_last=False, gradient_accumulation_steps=1)
+def test_fewer_rows_than_one_batch_over_all_processes_are_refused(monkeypatch):
+    args = SimCSETrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=8)
+    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 2)
     with pytest.raises(ValueError, match="15 rows, fewer than one batch of 16 over 2 processes.*use fewer processes"):
         check_batches(args, rows=15, num_sentences=1)
     check_batches(args, rows=16, num_sentences=1)
@@ -295,3 +296,13 @@ def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(tmp_path, tokeniz
     model = AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))
     with pytest.raises(ValueError, match="the model: the tokenizer .* has ids up to .*resize_token_embeddings"):
         make(tmp_path, tokenizer, model=model)
+
+
+@pytest.mark.parametrize("rows, options, steps", [(3000, {}, 18), (30_000, {}, None), (3000, {"max_steps": 2}, None)])
+def test_a_run_of_few_steps_is_told_their_number(tmp_path, caplog, monkeypatch, rows, options, steps):
+    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
+    args = SimCSETrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=512, num_train_epochs=3, **options
+    )
+    check_batches(args, rows, num_sentences=2)
+    assert (f"make 6 step(s) in an epoch and {steps} in all" in caplog.text) == (steps is not None)

@@ -1,12 +1,13 @@
 """SimCSETrainingArguments refuses invalid values at construction and has suitable defaults for the device."""
 
 import pickle
+import re
 
 import pytest
 import torch
 
 from simcse_hf import SimCSETrainingArguments
-from simcse_hf.training import training_args
+from simcse_hf.training import pretraining, training_args
 from simcse_hf.training.training_args import default_loader_workers
 
 
@@ -39,7 +40,14 @@ def test_bf16_is_warned_of_on_a_processor_without_its_instructions(tmp_path, mon
     SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     assert warned == []
     SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True, bf16=True)
-    assert warned == ["bf16 is several times slower than float32 on this processor: leave it out"] * lacks
+    assert len(warned) == lacks and all(re.search(r"takes \d+ times as long as in float32", x) for x in warned)
+
+
+def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
+    monkeypatch.setattr(pretraining, "has_only_cpu", lambda: True)
+    assert SimCSETrainingArguments(output_dir=str(tmp_path), bf16=True).device.type == "cpu"
+    assert pretraining.parse_pretraining_arguments(["--bf16", "true"])[1].device.type == "cpu"
 
 
 def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
