@@ -20,7 +20,8 @@ from ..models.auto import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
 from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, max_positions
 from ..ops.errors import check_finite, check_finite_texts
-from ..ops.files import HUB_ARGUMENTS, explain_damage
+from ..ops.files import HUB_ARGUMENTS
+from ..ops.loading import load_pretrained
 from ..postprocessing import VectorTransform
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, find_transform, save_transform
@@ -81,9 +82,8 @@ class SimCSE:
     ) -> None:
         if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
-        with explain_damage(name_or_path):
-            config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
-            self.tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub_arguments)
+        config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
+        self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
         saved = find_transform(name_or_path, hub_arguments)
         if saved is not None and pooler_type is not None and postprocess and pooler_type != saved[1].pooler:
             raise ValueError(
@@ -105,8 +105,7 @@ class SimCSE:
             loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
             if own_pooler not in (None, pooler_type):
                 loading["dense_layers"] = []  # they were trained on the embeddings of the other pooler
-        with explain_damage(name_or_path):
-            self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
+        self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":

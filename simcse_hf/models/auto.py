@@ -20,7 +20,8 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
-from ..ops.files import select_hub_arguments
+from ..ops.files import explain_damage, select_hub_arguments
+from ..ops.loading import load_pretrained
 from .modeling import ContrastiveModel
 
 
@@ -71,11 +72,24 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
             f"{base_class.__name__} is not a bidirectional text encoder. Load a text encoder such as BERT."
         )
     parents = (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel))
+    # Not an encoder that the class extends: every weight would be there twice.
+    parents = (parent for parent in parents if parent.forward is PreTrainedModel.forward)
     family = next((parent for parent in parents if parent.base_model_prefix), None)
     if family is None:
         raise ValueError(f"{base_class.__name__} has no base_model_prefix, so it cannot carry a contrastive head.")
     name = base_class.__name__.removesuffix("Model") + "ForCL"
-    return type(name, (ContrastiveModel, family), {"base_class": base_class, "config_class": config_class})
+    content = {"base_class": base_class, "config_class": config_class, "__reduce__": _reduce}
+    return type(name, (ContrastiveModel, family), content)
+
+
+def _reduce(model: ContrastiveModel) -> tuple[Any, ...]:
+    # A pickle names the class by its config class, because no module holds a class that is made when it is needed.
+    return _empty, (type(model).config_class,), model.__dict__
+
+
+def _empty(config_class: type[PreTrainedConfig]) -> ContrastiveModel:
+    cls = contrastive_class(config_class)
+    return cls.__new__(cls)
 
 
 class AutoModelForCL:
@@ -94,8 +108,11 @@ class AutoModelForCL:
         """
         config = kwargs.get("config")
         if not isinstance(config, PreTrainedConfig):
-            config = AutoConfig.from_pretrained(config or name_or_path, **select_hub_arguments(kwargs))
-        return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)  # type: ignore[arg-type]  # hashable
+            code = {"trust_remote_code": kwargs.get("trust_remote_code")}
+            hub = select_hub_arguments(kwargs)
+            config = load_pretrained(AutoConfig.from_pretrained, config or name_or_path, **code, **hub)
+        with explain_damage(name_or_path):
+            return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)  # type: ignore[arg-type]  # hashable
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:

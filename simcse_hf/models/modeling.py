@@ -23,6 +23,7 @@ from ..objectives.promptbert import embed_templates
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
+from ..ops.loading import check_finite_weights, load_weights
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import checkpoint, pooling
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
@@ -106,6 +107,7 @@ class ContrastiveModel(PreTrainedModel):
         **settings: Any,
     ) -> None:
         config = copy.deepcopy(config)  # this model writes its own settings into it
+        config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
         check_dropout_rates(config)
         if resolved is None or settings:
@@ -559,14 +561,14 @@ class ContrastiveModel(PreTrainedModel):
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
-        kwargs |= {"resolved": found.resolve(settings), "output_loading_info": True}
-        loaded: Any = super().from_pretrained(name_or_path, *args, **kwargs)
-        model, info = loaded
+        kwargs["resolved"] = found.resolve(settings)
+        model, info = load_weights(super().from_pretrained, name_or_path, *args, **kwargs)
         checkpoint.load_own_layers(model, found, head, info)
+        check_finite_weights(model, name_or_path)
         model._freeze_unused_parameters()  # loading has replaced the parameters
         if found.section is not None and (path := found.find_file(checkpoint.OBJECTIVE_FILE)) is not None:
             model._saved_objective = (found.saved, path)
-        return loaded if wants_info else model
+        return (model, info) if wants_info else model
 
 
 def _check_inputs(

@@ -207,7 +207,8 @@ def save_sentence_transformers_files(
     """
     directory, pooler_type = Path(directory), settings.inference_pooler
     directory.mkdir(parents=True, exist_ok=True)
-    if head:
+    shutil.rmtree(directory / HEAD_FOLDER, ignore_errors=True)  # of an earlier save, with another pooler
+    if head and settings.pooler_type == "cls":
         outputs, inputs = next(tensor.shape for tensor in head.values() if tensor.dim() == 2)
         layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
         save_layer(directory / HEAD_FOLDER, head, layer)

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..ops.distributed import mean_over_processes
+from ..ops.loading import load_pretrained
 from .base import EncodedBatch, Encoder, as_full_precision, check_options, require
 from .dimension_contrastive import GlobalBatchNorm
 from .info_nce import ContrastiveInputs, SimCSEObjective
@@ -178,6 +179,6 @@ def _load_generator(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
     require(source, f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
     try:
-        return load_masked_lm(source), AutoTokenizer.from_pretrained(source)
+        return load_masked_lm(source), load_pretrained(AutoTokenizer.from_pretrained, source)
     except (OSError, ValueError) as error:
         raise ValueError(f"the generator of objective 'diffcse': {error}. {advice}") from error

@@ -10,6 +10,8 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..ops.loading import load_weights
+
 IGNORED = -100
 
 
@@ -94,9 +96,7 @@ def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTraine
         ValueError: If it cannot be loaded, or the checkpoint has no masked-LM head, which would then be random.
     """
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            source, output_loading_info=True, dtype=torch.float32, **hub_arguments
-        )
+        model, info = load_weights(AutoModelForMaskedLM.from_pretrained, source, dtype=torch.float32, **hub_arguments)
     except OSError as error:
         raise ValueError(f"{source} cannot be loaded as a masked-LM: {error}") from error
     if info["missing_keys"]:

@@ -12,6 +12,7 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+import torch
 from transformers.utils import cached_file
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
@@ -68,7 +69,9 @@ def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
         yield
     except Exception as error:  # its type depends on the library, and on what is wrong
         own = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(__file__).parents[1]))
-        if own or not Path(name_or_path).is_dir():
+        own = own and isinstance(error, (ValueError, TypeError, OSError))  # compiled code has no frame of its own
+        is_no_damage = isinstance(error, (MemoryError, ImportError, torch.OutOfMemoryError))
+        if own or is_no_damage or not Path(name_or_path).is_dir():
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(

@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, ContrastiveSettings, max_positions
+from ..ops.loading import load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from .card_results import (
@@ -258,7 +259,7 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
-    config = AutoConfig.from_pretrained(directory)
+    config = load_pretrained(AutoConfig.from_pretrained, directory)
     if getattr(config, SECTION, None) is None:
         raise ValueError(
             f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "

@@ -31,6 +31,7 @@ from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.files import write_json
+from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .parser import check_files, fill, given_arguments, option
 from .run_record import RESULTS, prepare_output_dir
@@ -229,7 +230,9 @@ def make_tokenizer(
     if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
     if checkpoint is not None or not options.train_tokenizer:
-        return AutoTokenizer.from_pretrained(checkpoint or options.model_name_or_path or options.tokenizer_name)
+        return load_pretrained(
+            AutoTokenizer.from_pretrained, checkpoint or options.model_name_or_path or options.tokenizer_name
+        )
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
             blank = BertTokenizer(do_lower_case=not options.cased)
@@ -237,7 +240,7 @@ def make_tokenizer(
             trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
             trained.model_max_length = options.max_position_embeddings
             trained.save_pretrained(str(args.output_dir))
-        return AutoTokenizer.from_pretrained(args.output_dir)
+        return load_pretrained(AutoTokenizer.from_pretrained, args.output_dir)
 
 
 def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -252,7 +255,7 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
         fresh head.
     """
     if options.model_name_or_path:
-        model = AutoModelForMaskedLM.from_pretrained(options.model_name_or_path)
+        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, options.model_name_or_path)
         if hasattr(model.config, SECTION):
             delattr(model.config, SECTION)
         return model

@@ -26,6 +26,7 @@ from ..models.modeling import ContrastiveModel
 from ..objectives import objective_class
 from ..ops.distributed import on_first_process
 from ..ops.errors import refuse
+from ..ops.loading import load_pretrained
 from .callbacks import make_dev_sets, warn_of_overlap
 from .parser import check_files
 from .run_record import SEEDS, prepare_output_dir, write_results
@@ -258,7 +259,7 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, or else the model's own."""
     name = model_args.tokenizer_name or model_args.model_name_or_path
-    return AutoTokenizer.from_pretrained(name, revision=model_args.model_revision)
+    return load_pretrained(AutoTokenizer.from_pretrained, name, revision=model_args.model_revision)
 
 
 def load_training_texts(

@@ -17,6 +17,7 @@ from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
 from ..ops.errors import refuse
+from ..ops.loading import load_pretrained
 from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments
 
@@ -288,6 +289,6 @@ def _saved_pooler(config: PreTrainedConfig | None, values: dict[str, Any]) -> st
 
 def _load_config(name: str, revision: str) -> PreTrainedConfig:
     try:
-        return AutoConfig.from_pretrained(name, revision=revision)
+        return load_pretrained(AutoConfig.from_pretrained, name, revision=revision)
     except OSError as error:
         raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error

@@ -38,6 +38,7 @@ from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
+from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
@@ -114,7 +115,7 @@ class SimCSETrainer(Trainer):
             raise ValueError("SimCSETrainer needs either a model or model_init")
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         start = _load(_call(model_init, None) if model is None else model)
-        tokenizer = processing_class or AutoTokenizer.from_pretrained(start.name_or_path)
+        tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 2. What the caller left open: the view is the objective's, the best model that of the first dev set.
         _set_default_view(args, objective_class(start.settings.objective))

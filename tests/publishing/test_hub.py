@@ -284,17 +284,19 @@ def test_a_secret_of_another_form_or_in_another_file_stops_the_push_and_its_prev
     assert not hub.requests
 
 
-@pytest.mark.parametrize("damage", ["not finite", "truncated"])
+@pytest.mark.parametrize("damage", ["not finite", "truncated", "incomplete"])
 def test_a_model_that_cannot_be_used_is_not_pushed(damage, hub, saved):
     directory = saved()
     path = directory / "model.safetensors"
     weights = load_file(path)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "incomplete":
+        save_file({n: x for n, x in weights.items() if "layer.1" not in n}, path, metadata={"format": "pt"})
     else:
         weights[next(iter(weights))].view(-1)[0] = float("nan")
         save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="NaN or infinity|damaged"):
+    with pytest.raises(ValueError, match="NaN or infinity|damaged|lacks the weights"):
         push_model(directory, "org/name")
     assert not hub.requests
 

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from ...inference.simcse import SimCSE
+from ...ops.loading import load_pretrained, load_weights
 from ..pretraining import MaskedLMTrainer, tokenize
 from ..run import UNSUP_DEFAULTS, load_model
 from ..script_arguments import parse_arguments
@@ -142,9 +143,9 @@ def _train_masked_lm(
     start: str, stage: Stage, steps: int, seed: int, output: Path, options: TrainingOptions
 ) -> StageResult:
     """Train the encoder by masked-LM, and save it with the pooler, the prompts and the layers that the model had."""
-    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer = load_pretrained(AutoTokenizer.from_pretrained, start)
     set_seed(seed)
-    model = AutoModelForMaskedLM.from_pretrained(start)
+    model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, start)
     arguments = _common_arguments(stage, steps, seed, output, options)
     arguments |= {"per_device_train_batch_size": MLM_BATCH, "weight_decay": 0.01, "dataloader_pin_memory": False}
     texts = _draw(options.texts, steps * MLM_BATCH, seed)

@@ -1,0 +1,143 @@
+"""Loading a model runs no code of its author, makes up no weight, and says in one line what is wrong with a folder."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from conftest import tiny_config
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.objectives.masked_lm import load_masked_lm
+
+
+def edit_config(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_weights(directory, change):
+    weights = load_file(directory / "model.safetensors")
+    save_file(change(weights), directory / "model.safetensors", {"format": "pt"})
+
+
+def without(part):
+    return lambda directory: edit_weights(directory, lambda x: {n: y for n, y in x.items() if part not in n})
+
+
+def make_nan(weights):
+    next(x for name, x in weights.items() if "layer.1.output.dense.bias" in name)[0] = float("nan")
+    return weights
+
+
+def rename_one(weights):
+    name = next(name for name in sorted(weights) if "layer.1.output.dense.weight" in name)
+    return {n if n != name else f"{n}_": x for n, x in weights.items()}
+
+
+def only_an_adapter(directory):
+    (directory / "model.safetensors").unlink()
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
+
+
+def need_own_code(directory):
+    edit_config(directory, model_type="own", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+    (directory / "evil.py").write_text("raise SystemExit('custom code ran')")
+
+
+#: What is done to a saved model, and what the refusal says.
+DAMAGES = {
+    "missing layer": (without("layer.1."), r"lacks the weights .*layer\.1\..* and 13 more"),
+    "more layers": (lambda x: edit_config(x, num_hidden_layers=3), r"lacks the weights .*layer\.2\."),
+    "fewer layers": (lambda x: edit_config(x, num_hidden_layers=1), r"no place for: .*layer\.1\."),
+    "other family": (lambda x: edit_config(x, model_type="roberta"), r"lacks the weights"),
+    "renamed": (lambda x: edit_weights(x, rename_one), r"lacks the weights .*layer\.1\.output\.dense\.weight"),
+    "not finite": (lambda x: edit_weights(x, make_nan), "holds NaN or infinity"),
+    "truncated": (
+        lambda x: (x / "model.safetensors").write_bytes((x / "model.safetensors").read_bytes()[:-9]),
+        "damaged",
+    ),
+    "no JSON": (lambda x: (x / "config.json").write_text("{"), "damaged"),
+    "adapter": (only_an_adapter, "is an adapter of peft.* Merge it first"),
+    "own code": (need_own_code, "cannot be loaded"),
+}
+LOADERS = {
+    "training": AutoModelForCL.from_pretrained,
+    "inference": lambda x: SimCSE(x, pooler_type="avg", device="cpu"),
+    "masked-LM": load_masked_lm,
+}
+
+
+@pytest.fixture
+def saved(save_checkpoint):
+    return save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config()))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_model_that_is_not_whole_is_refused_in_one_line(damage, loader, saved, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked whether to run code"))
+    LOADERS[loader](saved)
+    change, message = DAMAGES[damage]
+    change(saved)
+    with pytest.raises(ValueError, match=message) as caught:
+        LOADERS[loader](saved)
+    assert str(saved) in str(caught.value)
+
+
+def test_custom_code_is_refused_when_asked_for_and_ignored_beside_a_known_encoder(saved, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    edit_config(saved, auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+    (saved / "evil.py").write_text("raise SystemExit('custom code ran')")
+    AutoModelForCL.from_pretrained(saved)
+    with pytest.raises(ValueError, match="custom code is not supported"):
+        AutoModelForCL.from_pretrained(saved, trust_remote_code=True)
+
+
+def test_a_config_that_turns_named_outputs_off_changes_nothing(saved):
+    before = SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")
+    edit_config(saved, return_dict=False)
+    assert torch.equal(torch.as_tensor(SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")), before)
+
+
+def test_layers_may_be_left_out_on_purpose(saved):
+    assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])
+def test_a_model_can_be_pickled_and_copied(family):
+    model = AutoModelForCL.from_config(tiny_config(family)).eval()
+    ids = torch.arange(2, 8)[None]
+    expected = model(input_ids=ids, attention_mask=torch.ones_like(ids)).sentence_embeddings
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert type(again) is type(model)
+        assert torch.equal(again(input_ids=ids, attention_mask=torch.ones_like(ids)).sentence_embeddings, expected)
+
+
+class OwnConfig(BertConfig):
+    model_type = "own-bert"
+
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+
+
+def test_a_registered_encoder_that_extends_another_is_saved_and_loaded(tmp_path):
+    AutoConfig.register("own-bert", OwnConfig, exist_ok=True)
+    AutoModel.register(OwnConfig, OwnModel, exist_ok=True)
+    model = AutoModelForCL.from_config(OwnConfig(**tiny_config().to_diff_dict() | {"model_type": "own-bert"}))
+    model.save_pretrained(tmp_path)
+    assert sum("layer.0.output.dense.weight" in name for name in model.state_dict()) == 1
+    again = AutoModelForCL.from_pretrained(tmp_path)
+    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):
+    AutoModelForCL.from_config(tiny_config(), pooler_type="cls").save_pretrained(tmp_path)
+    assert (tmp_path / "2_Dense").exists()
+    AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg").save_pretrained(tmp_path)
+    assert not (tmp_path / "2_Dense").exists()
+    assert AutoModelForCL.from_pretrained(tmp_path).settings.pooler_type == "avg"
