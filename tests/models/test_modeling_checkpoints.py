@@ -237,7 +237,8 @@ def test_encoders_without_pooler_keep_a_trained_head_and_replace_any_other(
     loaded = AutoModelForCL.from_pretrained(directory, pooler_type="cls")
     assert loaded.head_source == expected
     assert torch.equal(dense(loaded).weight, dense(model).weight) == (expected == "kept")
-    assert AutoModelForCL.from_pretrained(directory, head="keep").head_source == "kept"
+    if expected == "kept":
+        assert AutoModelForCL.from_pretrained(directory, head="keep").head_source == "kept"
 
 
 @pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])
