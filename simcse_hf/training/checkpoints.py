@@ -43,6 +43,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
 _SAME_INTERRUPT_SECONDS = 1.0
 
+# One of several processes on a CPU has the device "cpu:0", to which transformers before 5.18 loads the optimizer's
+# state, and torch knows no such place.
+torch.serialization.register_package(
+    9, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None
+)
+
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
