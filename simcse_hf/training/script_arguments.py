@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..data.nli_pairs import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.settings import SETTING_NAMES, max_positions
+from ..models.settings import SECTION, SETTING_NAMES, max_positions, read_section
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -71,7 +71,7 @@ class ModelArguments:
     mlm_weight: float | None = option(
         None, "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."
     )
-    objective: str = option("simcse", f"Training objective: {', '.join(OBJECTIVES)}.")
+    objective: str = option("simcse", f"Training objective: {', '.join(OBJECTIVES)}; a checkpoint keeps its own.")
     objective_options: list[str] = option(
         list, "Options of the objective as name=value pairs; a table in YAML."
     )  # a table after __post_init__
@@ -211,7 +211,8 @@ def parse_arguments(
     """Parse the arguments of a contrastive training run.
 
     An argument on the command line wins over the YAML file, which wins over the sample's, which win over the settings
-    of the objective's paper (`Objective.defaults`), which win over `defaults`.
+    of the objective's paper (`Objective.defaults`), which win over `defaults`. A checkpoint of this package keeps the
+    settings that it was trained with, its objective and length among them, where neither line nor file names others.
 
     Args:
         argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml,
@@ -227,22 +228,25 @@ def parse_arguments(
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
-    objective = objective_class(given.get("objective", "simcse"))
-    papers = objective.defaults
     is_offline = sample is not None and not any(map(given.get, ("model_name_or_path", "train_file", "dataset_name")))
+    chosen = ((sample or {}) if is_offline else {}) | given
+    start = _start_config(chosen)
+    saved = read_section(getattr(start, SECTION, None))
+    kept = _log_kept(chosen, saved) if saved else {}
+    name = given.get("objective", kept.get("objective", "simcse"))
+    papers = objective_class(name).defaults
     # The last one wins.
-    values = (defaults or {}) | papers | ((sample or {}) if is_offline else {}) | given
-    _log_papers(given.get("objective", "simcse"), papers, values, defaults or {})
+    values = (defaults or {}) | papers | kept | chosen
+    _log_papers(name, papers, values, defaults or {})
 
     # What follows depends on several arguments, and changes none that is given.
-    start = _start_config(values)
-    for name in objective.defaults:
+    for name in papers:
         # The model finds its settings in the table of its objective, after those of its checkpoint.
         if name in _MODEL_SETTINGS and name not in given:
             del values[name]
     pooler = values.get("pooler_type") or _saved_pooler(start, values) or papers.get("pooler_type", "cls")
-    if pooler != "cls" and "mlp_only_train" not in given:
-        values.pop("mlp_only_train", None)  # The head belongs to the pooler cls.
+    if (pooler != "cls" or saved.get("pooler_type") == "cls") and "mlp_only_train" not in given:
+        values.pop("mlp_only_train", None)  # The head belongs to the pooler cls, and a checkpoint knows its use.
     length, positions = values.get("max_seq_length", 32), None if start is None else max_positions(start)
     if "max_seq_length" in papers and "max_seq_length" not in given and positions is not None and positions < length:
         where = f"{values['model_name_or_path']}: max_seq_length is {positions}"
@@ -260,6 +264,24 @@ def parse_arguments(
         }
     )
     return cast(Any, fill(ARGUMENT_CLASSES, values))
+
+
+def _log_kept(chosen: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a checkpoint of this package decides, and log its settings and what replaces them."""
+    new = {"temperature" if name == "temp" else name: value for name, value in chosen.items() if value is not None}
+    same = new.get("objective", saved.get("objective")) == saved.get("objective")
+    names = ("objective", "max_seq_length", "temperature") if same else ()
+    kept = {
+        name: saved[name] for name in (*names, "pooler_type", "mlp_only_train") if name in saved.keys() - new.keys()
+    }
+    changed = [
+        f"{name} from {saved[name]!r} to {new[name]!r}" for name in saved if new.get(name, saved[name]) != saved[name]
+    ]
+    listed = ", ".join(f"{name}={value!r}" for name, value in kept.items())
+    logger.info(
+        f"{chosen['model_name_or_path']} keeps {listed or 'nothing'}; changed: {', '.join(changed) or 'nothing'}."
+    )
+    return {name: kept[name] for name in ("objective", "max_seq_length") if name in kept}
 
 
 def _log_papers(objective: str, papers: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any]) -> None:

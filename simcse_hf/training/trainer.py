@@ -117,7 +117,9 @@ class SimCSETrainer(Trainer):
         start = _load(_call(model_init, None) if model is None else model)
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
-        # 2. What the caller left open: the view is the objective's, the best model that of the first dev set.
+        # 2. What the caller left open: length, view (the objective's), the first dev set's metric.
+        if args.length_is_default:
+            args.max_seq_length = start.settings.max_seq_length
         _set_default_view(args, objective_class(start.settings.objective))
         dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
         if dev_sets and args.best_metric_is_default:
@@ -162,6 +164,8 @@ class SimCSETrainer(Trainer):
         compute_objective: Any = None,
         n_trials: int = 20,
         direction: Any = None,
+        backend: Any = None,
+        hp_name: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Search as transformers does, by default for the highest headline metric of the first dev set.
@@ -172,6 +176,8 @@ class SimCSETrainer(Trainer):
             n_trials (`int`, *optional*, defaults to `20`): As in transformers.
             direction (`str`, *optional*): `"minimize"` or `"maximize"`. By default `"maximize"` for the headline
                 metric, and transformers' `"minimize"` for a `compute_objective` or without a dev set.
+            backend (`str`, *optional*): As in transformers.
+            hp_name (`Callable`, *optional*): As in transformers.
             kwargs (`Any`): As in transformers.
 
         Returns:
@@ -179,7 +185,10 @@ class SimCSETrainer(Trainer):
         """
         if compute_objective is None and self.dev_sets:
             compute_objective, direction = itemgetter(f"eval_{self.dev_sets[0].headline}"), direction or "maximize"
-        return super().hyperparameter_search(hp_space, compute_objective, n_trials, direction or "minimize", **kwargs)
+        direction = direction or "minimize"
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
+        )
 
     @property
     def contrastive_objective(self) -> Objective:

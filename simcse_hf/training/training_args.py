@@ -32,8 +32,9 @@ class SimCSETrainingArguments(TrainingArguments):
     (`pad_to_max_length`).
 
     Args:
-        max_seq_length (`int`, *optional*, defaults to `32`):
-            Longer texts are truncated to this number of tokens, special tokens included.
+        max_seq_length (`int`, *optional*):
+            Longer texts are truncated to this number of tokens, special tokens included. By default a checkpoint of
+            this package keeps the number that it was trained with; otherwise 32.
         pad_to_max_length (`bool`, *optional*, defaults to `False`):
             Pad every batch to `max_seq_length` instead of its longest text.
         view (`str`, *optional*):
@@ -73,7 +74,9 @@ class SimCSETrainingArguments(TrainingArguments):
             so that a step never waits for the collator, and 0 on a CPU and for streams.
     """
 
-    max_seq_length: int = option(32, "Longer texts are truncated to so many tokens.")
+    max_seq_length: int = option(
+        None, "Longer texts are truncated to so many tokens; default: the checkpoint's, else 32."
+    )  # an integer after __post_init__
     pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
     view: str | None = option(
         None,
@@ -125,6 +128,9 @@ class SimCSETrainingArguments(TrainingArguments):
             ValueError: If a value cannot work.
         """
         has_accelerator_config = self.accelerator_config is not None
+        #: Whether nobody has chosen a length: the trainer then takes that of the model.
+        self.length_is_default = self.max_seq_length is None
+        self.max_seq_length = 32 if self.max_seq_length is None else self.max_seq_length
         is_open, self.best_direction = self.metric_for_best_model is None, self.greater_is_better
         if not is_open and self.greater_is_better is None:
             self.greater_is_better = higher_is_better(str(self.metric_for_best_model))

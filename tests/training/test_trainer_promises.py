@@ -11,7 +11,9 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training.run import UNSUP_DEFAULTS, load_model
 from simcse_hf.training.run_record import describe_change, write_results
+from simcse_hf.training.script_arguments import parse_arguments
 
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -157,6 +159,50 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     assert all(-100 <= score <= 100 for score in scores)
     own = trainer.hyperparameter_search(compute_objective=lambda m: m["eval_stsb_alignment"], **options)
     assert own.run_id == "minimize"
+
+
+def test_a_trainer_of_a_checkpoint_keeps_its_length_unless_told_otherwise(tmp_path, tokenizer, save_checkpoint):
+    start = save_checkpoint(model_of(max_seq_length=20))
+    for given, expected in (({}, 20), ({"max_seq_length": 12}, 12)):
+        trainer = SimCSETrainer(start, arguments(tmp_path, **given), texts(8))
+        assert (trainer.args.max_seq_length, trainer.model.settings.max_seq_length) == (expected, expected)
+    assert (
+        SimCSETrainer(model_of(), arguments(tmp_path), texts(8), processing_class=tokenizer).args.max_seq_length == 32
+    )
+
+
+SAVED = {"objective": "esimcse", "objective_options": {"queue_size": 8}, "temperature": 0.2, "max_seq_length": 24}
+
+
+@pytest.mark.parametrize(
+    "saved, words, expected, said",
+    [
+        (SAVED, "", SAVED | {"mlp_only_train": True}, "keeps objective='esimcse', max_seq_length=24, temperature=0.2"),
+        (SAVED, "--temp 0.1 --max_seq_length 16", SAVED | {"temperature": 0.1, "max_seq_length": 16},
+         "changed: max_seq_length from 24 to 16, temperature from 0.2 to 0.1"),
+        (SAVED, "--objective simcse", {"objective": "simcse", "objective_options": {}, "temperature": 0.05,
+         "max_seq_length": 32}, "changed: objective from 'esimcse' to 'simcse'"),
+        ({"pooler_type": "avg"}, "", {"pooler_type": "avg", "mlp_only_train": False}, "pooler_type='avg'"),
+        ({"mlp_only_train": False}, "", {"pooler_type": "cls", "mlp_only_train": False}, "mlp_only_train=False"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, caplog, saved, words,
+                                                                 expected, said):  # fmt: skip
+    start = save_checkpoint(model_of(**saved))
+    line = f"--model_name_or_path {start} --train_file x.txt --output_dir {tmp_path} --use_cpu {words}".split()
+    with caplog.at_level("INFO", logger="simcse_hf"):
+        model_args, _, args = parse_arguments(line, UNSUP_DEFAULTS)
+    model, tokenizer = load_model(model_args, seed=1)
+    settings = SimCSETrainer(model, args, dev_set=pairs(), processing_class=tokenizer).model.settings
+    assert {name: getattr(settings, name) for name in expected} == expected
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("given", [{"pooler_type": "avg"}, {"objective": "simcse"}])
+def test_another_pooler_or_objective_drops_what_was_saved_for_the_old_one(save_checkpoint, given):
+    settings = AutoModelForCL.from_pretrained(save_checkpoint(model_of(**SAVED)), **given).settings
+    assert settings.pooler_type == given.get("pooler_type", "cls")
+    assert bool(settings.objective_options) == ("objective" not in given)
 
 
 @pytest.mark.parametrize("options", [{"similarity": "dot"}, {"temperature": 0.2}])
