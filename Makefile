@@ -41,8 +41,7 @@ coverage: $(INSTALLED)  ## the test suite with branch coverage of the package
 	$(BIN)/coverage erase
 	$(OFFLINE) $(BIN)/coverage run $(SUITE)
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --sort=cover > benchmarks/results/coverage.txt
-	tail -1 benchmarks/results/coverage.txt
+	$(BIN)/coverage report --sort=cover
 
 quality: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix $(CODE)
