@@ -33,6 +33,8 @@ def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: 
         with explain_damage(source):
             return load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):  # transformers advises to pass it
+            raise ValueError(f"{source} needs custom code from its author, which is not supported.") from error
         if find_file(source, "adapter_config.json", **select_hub_arguments(kwargs)) is None:
             raise
         raise ValueError(

@@ -62,7 +62,7 @@ DAMAGES = {
     ),
     "no JSON": (lambda x: (x / "config.json").write_text("{"), "damaged"),
     "adapter": (only_an_adapter, "is an adapter of peft.* Merge it first"),
-    "own code": (need_own_code, "cannot be loaded"),
+    "own code": (need_own_code, "needs custom code from its author, which is not supported"),
 }
 LOADERS = {
     "training": AutoModelForCL.from_pretrained,
