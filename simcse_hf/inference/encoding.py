@@ -52,6 +52,33 @@ def tokenize_texts(
         return to_token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
 
 
+def full_length(
+    tokenizer: PreTrainedTokenizerBase, max_length: int | None = None, templates: Sequence[str] = (), prompt: str = ""
+) -> int | None:
+    """Return how many tokens a text that is cut has, with its prompt and template, or `None` if none is cut.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        max_length (`int`, *optional*): The length that [`tokenize_texts`] cuts to.
+        templates (`Sequence[str]`, *optional*, defaults to `()`): The model's templates.
+        prompt (`str`, *optional*, defaults to `""`): What is put before each text.
+
+    Returns:
+        `int`: The number of tokens, special tokens included.
+
+    Raises:
+        ValueError: If the prompt leaves no room for a text. All texts would then be the same.
+    """
+    length = read_template(templates[0], tokenizer).full_length(tokenizer, max_length) if templates else max_length
+    needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0]) if prompt and length is not None else 0
+    if length is not None and needed >= length:
+        raise ValueError(
+            f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for the "
+            "text itself. Shorten the prompt, or raise the maximum length."
+        )
+    return length
+
+
 @contextmanager
 def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """Restore the truncation and padding that a fast tokenizer keeps from its last call, and would save."""

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from transformers.utils import logging
 from ..data.read import list_texts, stream_texts, text_column
 from ..models.auto import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
-from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, max_positions
+from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, length_limit
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
@@ -28,12 +28,11 @@ from ..postprocessing.transform import METHODS, Fit, find_transform, save_transf
 from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import Results
-from .encoding import encode_token_ids, one_ahead, tokenize_texts
+from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .quantization import check_precision, check_truncate_dim, quantize
 
 logger = logging.get_logger(__name__)
 
-_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
 _FILE_WINDOW, _ACCELERATOR_WINDOW = 10_000, 65_536
 Texts = str | Sequence[str]
@@ -117,10 +116,9 @@ class SimCSE:
         self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
         if max_length is not None:
             check_max_length(max_length, config)
-        limits = [max_positions(config), self.model.settings.max_length, saved[1].max_length if saved else None]
-        limits.append(getattr(self.tokenizer, "model_max_length", None))
-        known = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-        self.max_length = max_length if max_length is not None else min(known, default=None)
+        limit = length_limit(config, self.model.settings, self.tokenizer, saved[1].max_length if saved else None)
+        self.max_length = max_length if max_length is not None else limit
+        self._warned_of_length: int | None = None
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
@@ -229,7 +227,17 @@ class SimCSE:
             check_max_length(max_length, self.model.config)
         prefixed = [prefix + text for text in texts] if prefix else texts
         limit = self.max_length if max_length is None else max_length
-        return tokenize_texts(self.tokenizer, prefixed, limit, self.model.settings.templates)
+        templates = self.model.settings.templates
+        full = full_length(self.tokenizer, limit, templates, prefix)
+        token_ids = tokenize_texts(self.tokenizer, prefixed, limit, templates)
+        cut = 0 if full in (None, self._warned_of_length) else sum(len(row) >= cast(int, full) for row in token_ids)
+        if cut:
+            self._warned_of_length = full
+            logger.warning(
+                f"{cut} of {len(token_ids)} texts ({cut / len(token_ids):.1%}) fill the maximum length of {full} "
+                "tokens, so their ends may be cut. Raise max_length if the model can read more."
+            )
+        return token_ids
 
     def embed(
         self,

@@ -289,6 +289,7 @@ def _check_known(names: Any) -> None:
 
 
 #: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
+_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 _OFFSET_POSITIONS = (
     "camembert data2vec-text esm ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
 ).split()
@@ -300,6 +301,24 @@ def check_dropout_rates(config: PreTrainedConfig) -> None:
         if "dropout" in name and isinstance(rate, float) and not 0 <= rate <= 1:  # NaN too, which JSON files may hold
             where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
             raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+
+
+def length_limit(
+    config: PreTrainedConfig, settings: ContrastiveSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
+) -> int | None:
+    """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder.
+        settings (`ContrastiveSettings`): The settings of the model, which may name a length.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, whose `model_max_length` counts.
+        *others (`int`, *optional*): Further limits, such as that of a fitted whitening.
+
+    Returns:
+        `int`, *optional*: The smallest of the limits in tokens, or `None` if there is none.
+    """
+    limits = (max_positions(config), settings.max_length, getattr(tokenizer, "model_max_length", None), *others)
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

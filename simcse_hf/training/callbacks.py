@@ -20,9 +20,9 @@ from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_sc
 from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
 from ..evaluation.report import Scores, load_scores, save_scores
 from ..evaluation.sts import ScoredPairs, read_pairs_argument
-from ..inference.encoding import encode_token_ids, tokenize_texts
+from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
-from ..models.settings import ContrastiveSettings, max_positions
+from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process, sum_over_processes, world
 from ..ops.files import write_atomically
 from .checkpoints import ADVICE
@@ -109,8 +109,8 @@ class DevSetCallback(TrainerCallback, ABC):
         if self._token_ids is None:
             inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
             prompt = default_prompt(inner.settings)
-            limits = (inner.settings.max_length, max_positions(inner.config))  # as in inference
-            max_length = min((limit for limit in limits if limit is not None), default=None)
+            max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
+            full_length(tokenizer, max_length, inner.settings.templates, prompt)  # refuses a prompt without room
             texts = [prompt + text for text in self.texts]
             self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
         return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)

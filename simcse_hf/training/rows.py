@@ -14,6 +14,7 @@ from ..data.stream import StreamedRows, resolve_stream_columns
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
+from ..inference.encoding import full_length
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective, objective_class
 from ..ops.errors import refuse
@@ -38,6 +39,7 @@ class RowMaker:
     def __init__(self, model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments):
         self.tokenizer, self.args = tokenizer, args
         self.templates, self.prompt = model.settings.templates, default_prompt(model.settings)
+        full_length(tokenizer, args.max_seq_length, self.templates, self.prompt)  # refuses a prompt without room
         self.template_edges = model.settings.template_edges
         self.scored = objective_class(model.settings.objective).rows == "scored_pairs"
         self.seed = args.seed if args.data_seed is None else args.data_seed

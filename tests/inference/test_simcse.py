@@ -14,8 +14,10 @@ from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
 from simcse_hf.models.pooling import POOLER_TYPES, pool
+from simcse_hf.training.callbacks import SimilarityEvalCallback
 
 TEXTS = [
     "a cat sat on the mat .",
@@ -113,9 +115,9 @@ def test_bfloat16_weights_give_float32_embeddings(make):
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        (["a cat", None], "sentence 1 is not a text but NoneType"),
-        ([["a", "b"]], "sentence 0 .* list"),
-        ([3.0], "float"),
+        (["a cat", None], "sentence 1: expected a text, got None"),
+        ([["a", "b"]], r"sentence 0: expected a text, got \['a', 'b'\]"),
+        ([3.0], "sentence 0: expected a text, got 3.0"),
     ],
 )
 def test_an_item_that_is_not_a_text_is_named_with_its_position(sentences, message, make):
@@ -524,3 +526,29 @@ def test_a_model_folder_without_a_tokenizer_is_refused(save_checkpoint):
         file.unlink()
     with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* no words, because its files are missing"):
         SimCSE(checkpoint, device="cpu")
+
+
+# --- one length -----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_leaves_no_room_for_the_text_is_refused(make):
+    model = make(pooler_type="avg")
+    with pytest.raises(ValueError, match="no room is left"):
+        model.encode(TEXTS, prompt="the big old man slept in a small red house", max_length=8)
+    assert len(model.encode(TEXTS, prompt="the cat", max_length=8)) == len(TEXTS)
+
+
+def test_texts_that_are_cut_are_counted_once(make, caplog):
+    model = make(pooler_type="avg")
+    for _ in range(2):
+        model.encode(TEXTS, max_length=6)
+    assert caplog.text.count("fill the maximum length of 6 tokens") == 1 and "4 of 7 texts (57.1%)" in caplog.text
+
+
+def test_dev_scores_of_training_use_the_length_of_inference(make, monkeypatch):
+    model = make(pooler_type="avg")
+    model.tokenizer.model_max_length = 6
+    pairs = ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])
+    dev_set = SimilarityEvalCallback(pairs)
+    dev_set._encode(model.model, model.tokenizer)
+    assert max(map(len, dev_set._token_ids)) == 6
