@@ -350,16 +350,6 @@ def test_loads_a_configuration_and_split_from_the_hub(load, monkeypatch, tmp_pat
     ]
 
 
-def test_a_second_load_and_a_later_map_find_the_cached_file(tmp_path, load):
-    path = triplet_file(tmp_path, "csv")
-    [file] = load(path).cache_files
-    assert file["filename"].startswith(str(tmp_path / "cache" / "simcse_hf"))
-    written = os.stat(file["filename"]).st_mtime_ns
-    assert load(path).cache_files == [file] and os.stat(file["filename"]).st_mtime_ns == written
-    first, again = (load(path).map(lambda row: {"length": len(row["sent0"])}).cache_files for _ in range(2))
-    assert first == again != []
-
-
 def test_the_fingerprint_depends_on_content_and_arguments_only(tmp_path, load):
     path = triplet_file(tmp_path, "csv")
     fingerprint = load(path)._fingerprint

@@ -145,16 +145,3 @@ def test_a_fast_tokenizer_that_lower_cases_gets_no_stale_rows(tmp_path):
         for tokenizer in (BertTokenizer(vocab=vocabulary, do_lower_case=lower) for lower in (False, True))
     ]
     assert rows == [[[CLS, 0, 0, SEP]], [ids_of("the dog")]]
-
-
-@pytest.mark.parametrize(
-    "make", [SlowTokenizer, lambda: BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})]
-)
-def test_an_equal_tokenizer_finds_the_cached_rows_again(make, tmp_path):
-    Dataset.from_dict(TRIPLETS).save_to_disk(tmp_path / "data")
-    files = []
-    for texts in (["a"], ["a cat", "dog"]):
-        tokenizer = make()
-        tokenizer(texts)
-        files.append(tokenize_dataset(Dataset.load_from_disk(str(tmp_path / "data")), tokenizer, 8).cache_files)
-    assert files[0] == files[1] != []

@@ -1,13 +1,10 @@
 """Rows depend on the seed, the epoch and their index only, in any worker and process."""
 
 import pytest
-import torch
-from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from conftest import CLS, SEP, WORDS
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.view_dataset import ViewDataset, special_tokens
 from simcse_hf.data.views import make_view
 
@@ -90,22 +87,6 @@ def test_persistent_workers_see_the_next_epoch(texts, tokenizer):
         dataset.set_epoch(epoch)
         rows = [row for batch in loader for row in batch]
         assert rows == rows_of(dataset)
-
-
-def test_the_loader_of_accelerate_sets_the_epoch_also_after_a_resume(texts, tokenizer):
-    dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed=7)
-    collator = ContrastiveCollator(tokenizer)
-
-    def prepared():
-        return prepare_data_loader(DataLoader(dataset, batch_size=4, collate_fn=collator), put_on_device=False)
-
-    loader = prepared()
-    epochs = [[batch["input_ids"] for batch in loader] for _ in range(2)]
-    assert not all(torch.equal(a, b) for a, b in zip(*epochs, strict=True))
-    resumed = skip_first_batches(prepared(), 2)
-    resumed.set_epoch(1)
-    for batch, expected in zip(resumed, epochs[1][2:], strict=True):
-        assert torch.equal(batch["input_ids"], expected)
 
 
 def test_finds_the_special_tokens_around_a_text(tokenizer):

@@ -71,14 +71,6 @@ def test_the_average_uses_the_figures_of_the_protocol():
     assert "n/a" in format_table({"STS16": result["STS16"], "average": result["average"]}, "test", "all", "spearman")
 
 
-def test_a_task_without_subsets_is_shown_without_a_mean():
-    result = results()
-    result["STS12"]["aggregate"]["mean"] = {"spearman": None, "pearson": None}
-    add_averages(result, ("STS12", "STSBenchmark"), "test", "mean", "spearman")
-    assert result["average"]["missing"] == ["STS12"]
-    assert "STS12 n/a: no mean score without its subsets" in format_table(result, "test", "mean", "spearman")
-
-
 def test_results_are_written_and_read_back(tmp_path):
     scores = {
         "STS12": {"MSRpar": {"predicted": np.array([0.1, 0.2]), "gold": np.array([1.0, 2.0])}},

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector, squared_products, standardise
+from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
 WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
@@ -91,16 +91,6 @@ def test_the_defaults_are_those_of_the_papers():
     assert [vicreg[name].default for name in WEIGHTS] == [25, 25, 1]
 
 
-def test_identical_views_with_uncorrelated_dimensions_have_no_loss():
-    signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
-    assert unprojected("barlow_twins", 3)(
-        EncodedBatch(torch.stack([signs, 5 * signs + 2], 1))
-    ).item() == pytest.approx(0, abs=1e-8)
-    assert unprojected("barlow_twins", 3)(EncodedBatch(torch.stack([signs, -signs], 1))).item() == pytest.approx(
-        12, abs=1e-3
-    )
-
-
 @pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
 @pytest.mark.parametrize("rows, dim", [(6, 4), (3, 8), (1, 4)])
 def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(rows, dim, name):
@@ -121,25 +111,6 @@ def test_the_correlation_matrix_is_never_stored(name):
     assert 0 < max(sizes) <= views.numel()
 
 
-@pytest.mark.parametrize("rows, dim", SIZES)
-def test_every_dimension_is_standardised_over_the_rows(rows, dim):
-    x = 3 * torch.randn(rows, dim, dtype=torch.float64) + 1
-    standardised = standardise(x)
-    for j in range(dim):
-        column = x[:, j].tolist()
-        mean = sum(column) / rows
-        variance = sum((value - mean) ** 2 for value in column) / rows
-        expected = [(value - mean) / (variance + 1e-5) ** 0.5 for value in column]
-        assert standardised[:, j].tolist() == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("rows, dim", SIZES)
-def test_squared_products_equal_the_sum_over_all_entries(rows, dim):
-    a, b = torch.randn(2, rows, dim, dtype=torch.float64)
-    expected = sum(sum((a[n, i] * b[n, j]).item() for n in range(rows)) ** 2 for i in range(dim) for j in range(dim))
-    assert squared_products(a, b).item() == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_equals_torch_with_batch_statistics_in_both_modes(training):
     ours, stock = GlobalBatchNorm(7).double().train(training), nn.BatchNorm1d(7).double().train()
@@ -153,13 +124,6 @@ def test_batch_norm_equals_torch_with_batch_statistics_in_both_modes(training):
         gradients.append((y, *torch.autograd.grad(y.pow(3).sum(), [x, norm.weight, norm.bias])))
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
-
-
-def test_statistics_are_computed_in_float32_under_autocast():
-    x = torch.randn(64, 4) * 0.01 + 100
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(GlobalBatchNorm(4)(x), standardise(x.double()).float(), rtol=1e-3, atol=1e-2)
-        assert Projector(4, 6)(x.bfloat16()).isfinite().all()
 
 
 def test_the_layers_are_those_of_the_paper():

@@ -160,31 +160,6 @@ def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
     assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
 
 
-def test_a_saved_run_continues_as_if_never_interrupted(generator, tmp_path):
-    def train(model, seeds):
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-        losses = []
-        for seed in seeds:
-            torch.manual_seed(seed)
-            optimizer.zero_grad()
-            loss = model(**random_batch(4, 2, seed=seed)).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses
-
-    source = generator()
-    whole = train(model_of(source), range(4))
-    model = model_of(source)
-    train(model, range(2))
-    model.save_pretrained(tmp_path / "run")
-    again = AutoModelForCL.from_pretrained(tmp_path / "run", dtype=torch.float64)
-    again.prepare_objective()
-    assert train(again.double().train(), range(2, 4)) == pytest.approx(whole[2:], rel=1e-6)
-    stock, info = AutoModel.from_pretrained(tmp_path / "run", output_loading_info=True)
-    assert not info["unexpected_keys"] and not info["missing_keys"]
-
-
 def masking_every_word(model):
     model.objective._mask = lambda ids: torch.where(ids > MASK, MASK, ids)
     return model

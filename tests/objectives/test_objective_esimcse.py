@@ -127,21 +127,6 @@ def test_evaluation_uses_no_queue_and_changes_no_state():
     assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
 
 
-def test_a_saved_run_continues_as_if_never_interrupted(tmp_path):
-    data = batches(4)
-    whole = [loss for loss, *_ in train(model_of(), data)]
-    model = model_of()
-    train(model, data[:2])
-    model.save_pretrained(tmp_path)
-    again = BertForCL.from_pretrained(tmp_path, dtype=torch.float64)
-    again.prepare_objective()
-    again.double().train()
-    assert int(again.objective.filled) == 7
-    assert [loss for loss, *_ in train(again, data[2:])] == pytest.approx(
-        whole[2:], rel=1e-6
-    )  # queue: one float32 trip
-
-
 def test_the_momentum_encoder_of_half_precision_weights_is_in_float32():
     model = model_of(momentum=0.999).bfloat16()
     model.objective.attach(model)

@@ -14,7 +14,6 @@ from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import tokenize_texts
 from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
-from simcse_hf.objectives.promptbert import PromptBERT
 from simcse_hf.publishing import write_card
 
 TEMPLATES = ["the {text} , [MASK] .", "on {text} . [MASK] ,"]  # of equal lengths and different tokens
@@ -234,10 +233,3 @@ def test_settings_that_contradict_each_other_are_refused_before_training(tokeniz
 def test_token_ids_without_a_mask_token_are_refused(tokenizer):
     with pytest.raises(ValueError, match="text 0 of the batch holds 0"):
         model_of(tokenizer).embed(torch.tensor([[CLS, 7, SEP]]))
-
-
-def test_the_head_starts_as_berts_layers_do_and_only_where_embeddings_are_not_denoised():
-    torch.manual_seed(0)
-    dense = PromptBERT(64, template_edges=[[2, 3]]).head[0]
-    assert dense.weight.std().item() == pytest.approx(0.02, rel=0.1) and not dense.bias.any()
-    assert PromptBERT(64, template_edges=[[2, 3]], denoising="transform").head is None

@@ -55,22 +55,6 @@ def test_equals_the_equation(name, dim, temperature, similarity):
     assert exact.abs().max() > 0
 
 
-def test_matches_a_small_example_computed_by_hand():
-    """Two premises in two dimensions. The second has no positive, so only its hypothesis enters the loss."""
-    vectors = torch.tensor([[[1.0, 0], [1, 0], [0, 1]], [[0, 1], [-1, 0], [9, 9]]])
-    batch = encoded(vectors, [[0, 2], [1, -100]], [7, 8])
-    expected = math.log(math.e + 1 + 1 / math.e) - 1
-    assert SupCon(2, temperature=1.0, similarity="dot")(batch).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_cosine_ignores_norms_and_the_dot_product_does_not():
-    batch, longer = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4, scale=3.0)
-    cosine = SupCon(4, similarity="cosine")
-    assert cosine(batch).item() == pytest.approx(cosine(longer).item(), rel=1e-9)
-    losses = [SupCon(4)(each).item() for each in (batch, longer)]
-    assert abs(losses[0] - losses[1]) > 0.1
-
-
 def test_padding_of_short_rows_does_not_affect_the_loss():
     batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)

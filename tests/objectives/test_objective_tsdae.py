@@ -89,35 +89,6 @@ def test_loss_and_gradient_match_a_slow_reference(pooler):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-10, msg=name)
 
 
-def test_the_loss_is_that_of_sentence_transformers(save_checkpoint):
-    """sentence-transformers' DenoisingAutoEncoderLoss with equal weights. It ignores padding by its id, as we do."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    model, batch = model_of(), random_batch(4, 2)
-    start = save_checkpoint(model, "start")
-    other = SentenceTransformer(modules=[Transformer(str(start)), Pooling(32, "cls")], device="cpu")
-    loss = DenoisingAutoEncoderLoss(other, tie_encoder_decoder=True).double().train()
-    ours = dict(model.objective.decoder.named_parameters())
-    head = dict(model.objective.lm_head["cls"].named_parameters())
-    with torch.no_grad():
-        for name, parameter in loss.decoder.bert.named_parameters():
-            parameter.copy_(ours[name])
-        for name, parameter in loss.decoder.cls.named_parameters():
-            if name in head:
-                parameter.copy_(head[name])
-    features = [{name: x[:, column] for name, x in batch.items()} for column in (1, 0)]
-    theirs = loss(features, None)
-    output = model(**batch)
-    assert output.loss.item() == pytest.approx(theirs.item(), rel=1e-6)
-    output.loss.backward()
-    theirs.backward()
-    name = "encoder.layer.0.attention.self.value.weight"
-    expected = loss.decoder.bert.get_parameter(name).grad
-    torch.testing.assert_close(model.bert.get_parameter(name).grad, expected, rtol=1e-5, atol=1e-9)
-
-
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(model_type):
     model = model_of(model_type)
@@ -217,14 +188,6 @@ def test_sixty_percent_of_the_words_are_deleted_unless_the_run_says_otherwise(tm
         assert len(damaged) == (6 if index % 2 == 0 else 3), "4 of 10 words stay, and at least one"
     assert trainer_of(tmp_path, tokenizer, view_rate=0.3).args.view_rate == 0.3
     assert trainer_of(tmp_path, tokenizer, view="shuffle").args.view_rate is None
-
-
-def test_small_batches_are_not_warned_about(tmp_path, tokenizer, caplog):
-    """Every sentence is reconstructed by itself, so batches need no negatives."""
-    trainer = trainer_of(tmp_path, tokenizer, gradient_accumulation_steps=2, max_steps=1, save_strategy="no")
-    with caplog.at_level("WARNING", "simcse_hf"):
-        trainer.train()
-    assert "negatives" not in caplog.text
 
 
 # --- several processes ---

@@ -222,8 +222,3 @@ def test_denoising_needs_exactly_one_template():
         AutoModelForCL.from_config(config, **OPTIONS, denoising="relu")
     with pytest.raises(ValueError, match="this encoder is 'roberta': use denoising 'tanh'"):
         AutoModelForCL.from_config(tiny_config("roberta"), **OPTIONS, denoising="transform")
-
-
-def test_denoising_is_chosen_when_the_model_is_made(tokenizer):
-    with pytest.raises(ValueError, match="denoising can only be chosen when the model is created"):
-        model_of(tokenizer).update_settings(denoising="tanh")

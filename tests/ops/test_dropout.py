@@ -35,16 +35,6 @@ def test_mask_elements_are_independent_within_and_across_calls(lag):
     assert correlation(first, second) < bound
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_output_has_the_mean_and_variance_of_dropout(dtype):
-    x = torch.full((SIZE,), 2.0, dtype=dtype)
-    y = dropout(x, 0.1)
-    assert y.dtype == dtype
-    tolerance = 2 * 2**-9 if dtype == torch.bfloat16 else 0.0  # 2 / 0.9 itself is rounded
-    assert abs(y.double().mean().item() - 2.0) < 4 * 2 * (0.1 / 0.9 / SIZE) ** 0.5 + tolerance
-    assert y.double().var().item() == pytest.approx(4 * 0.1 / 0.9, rel=0.02)
-
-
 def test_a_seed_repeats_the_masks_and_each_call_draws_new_ones():
     x = torch.ones(1000)
     torch.manual_seed(3)

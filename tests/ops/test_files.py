@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcse_hf.ops.files import find_file, read_json_object, select_hub_arguments, write_atomically
+from simcse_hf.ops.files import find_file, read_json_object, write_atomically
 
 
 @pytest.fixture
@@ -28,17 +28,6 @@ def test_files_are_relative_to_the_subfolder(directory):
     assert find_file(directory, "1_Pooling/config.json", subfolder="inner").endswith("inner/1_Pooling/config.json")
     assert find_file(directory, "1_Pooling/config.json") is None
     assert find_file(directory, "modules.json", subfolder="inner") is None
-
-
-def test_hands_the_hub_arguments_to_transformers(monkeypatch):
-    calls = []
-    monkeypatch.setattr("simcse_hf.ops.files.cached_file", lambda *args, **kwargs: calls.append((args, kwargs)))
-    hub = select_hub_arguments({"revision": "v2", "token": "secret", "cache_dir": "/tmp/x", "temperature": 0.1})
-    find_file("me/model", "1_Pooling/config.json", **hub)
-    ((args, kwargs),) = calls
-    assert args == ("me/model", "config.json") and kwargs.pop("subfolder") == "1_Pooling"
-    assert not kwargs.pop("_raise_exceptions_for_missing_entries")
-    assert kwargs == {"revision": "v2", "token": "secret", "cache_dir": "/tmp/x"}
 
 
 def test_a_file_appears_only_when_it_is_complete(tmp_path):
@@ -109,8 +98,3 @@ def test_an_error_about_json_names_the_file_what_is_wrong_and_what_to_do(tmp_pat
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
         read_json_object(path, "seed", "rate", advice="Start again.")
-
-
-def test_reads_an_object_of_json(tmp_path):
-    (tmp_path / "record.json").write_text('{"seed": 1, "name": "ä"}', encoding="utf-8")
-    assert read_json_object(tmp_path / "record.json", "seed") == {"seed": 1, "name": "ä"}

@@ -1,7 +1,5 @@
 """Encoding without padding gives the values and gradients of the padded pass, and no sentence sees another."""
 
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.pooling import POOLER_TYPES
-from simcse_hf.ops.attention import _attend_on_accelerator, _softmax_gradient, attend
+from simcse_hf.ops.attention import _attend_on_accelerator, attend
 from simcse_hf.ops.cpu import keep_mask
 from simcse_hf.ops.packing import Packing
 from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
@@ -299,28 +297,6 @@ def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     assert all(torch.isfinite(x).all() for x in gradients(model, loss).values())
 
 
-def test_threads_may_share_an_encoder():
-    model = encoder("bert").eval()
-    batch = random_batch(6)
-    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    wrong = []
-
-    def encode(padded):
-        for _ in range(20):
-            with torch.no_grad():
-                output = model(**batch) if padded else encode_unpadded(model, **batch)
-            hidden = output.last_hidden_state * batch["attention_mask"][..., None]
-            if not torch.allclose(hidden, expected, atol=1e-5):
-                wrong.append(padded)
-
-    threads = [threading.Thread(target=encode, args=(number % 2 == 0,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_layers_offloaded_to_disk_are_loaded_in_every_call(tmp_path):
     model = AutoModelForCL.from_config(tiny_config("bert"), pooler_type="cls").eval()
     batch = random_batch(4)
@@ -380,13 +356,6 @@ def test_the_gradient_of_attention_is_that_of_its_values(first_only, rate):
         return attend(*inputs, packing, scaling=0.5, dropout=rate)
 
     assert torch.autograd.gradcheck(attention, inputs, fast_mode=True)
-
-
-def test_the_softmax_gradient_equals_torchs():
-    scores = torch.randn(6, 5, 24, dtype=torch.float64, requires_grad=True)
-    weight, d_weight = scores.softmax(-1), torch.randn(6, 5, 24, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(weight, scores, d_weight)
-    torch.testing.assert_close(_softmax_gradient(d_weight.clone(), weight.detach()), expected)
 
 
 # --- padding on the left ---------------------------------------------------------------------------------------------

@@ -6,9 +6,7 @@ import pytest
 import torch
 from test_postprocessing_whitening import skewed
 
-from simcse_hf.postprocessing.flow import ActNorm, AffineCoupling, Flow, InvertibleLinear, fit_flow
-
-LAYERS = {"actnorm": ActNorm, "linear": InvertibleLinear, "coupling": lambda dim: AffineCoupling(dim, 8)}
+from simcse_hf.postprocessing.flow import Flow, fit_flow
 
 
 @pytest.fixture
@@ -31,17 +29,6 @@ def jacobian_log_det(module, row):
     return torch.linalg.slogdet(jacobian).logabsdet
 
 
-@pytest.mark.parametrize("dim", [2, 5, 8])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_agrees_with_its_jacobian(name, dim, float64):
-    layer, x = moved(LAYERS[name](dim)), torch.randn(6, dim)
-    z, log_det = layer(x)
-    assert z.shape == x.shape and log_det.shape == (6,)
-    for row in range(6):
-        torch.testing.assert_close(log_det[row], jacobian_log_det(layer, x[row]), rtol=0, atol=1e-10)
-    assert (z - x).abs().max() > 0.1
-
-
 @pytest.mark.parametrize(("dim", "blocks", "width"), [(2, 1, 3), (5, 2, 8), (7, 4, 16)])
 def test_the_flow_agrees_with_its_jacobian(dim, blocks, width, float64):
     flow, x = moved(Flow(dim, blocks, width)), torch.randn(5, dim)
@@ -51,19 +38,6 @@ def test_the_flow_agrees_with_its_jacobian(dim, blocks, width, float64):
         torch.testing.assert_close(log_det[row], wanted, rtol=0, atol=1e-9)
         density = sum(-0.5 * (value**2 + math.log(2 * math.pi)) for value in z[row].tolist())
         assert flow.log_likelihood(x)[row].item() == pytest.approx(density + wanted.item(), abs=1e-9)
-
-
-def test_the_linear_layer_starts_as_a_rotation(float64):
-    layer = InvertibleLinear(9)
-    weight = layer(torch.eye(9))[0].T
-    torch.testing.assert_close(weight @ weight.T, torch.eye(9), rtol=0, atol=1e-12)
-    torch.testing.assert_close(layer(torch.eye(9))[1][0], torch.tensor(0.0), rtol=0, atol=1e-12)
-
-
-def test_every_parameter_gets_a_gradient():
-    flow = moved(Flow(6, 2, 8))
-    flow.log_likelihood(torch.randn(4, 6)).sum().backward()
-    assert all(parameter.grad.abs().max() > 0 for parameter in flow.parameters())
 
 
 def test_actnorm_starts_from_the_data():
@@ -86,12 +60,6 @@ def test_fitting_raises_the_likelihood():
     assert torch.equal(flow.transform(x), z) and z.dtype == torch.float32
     deviation = (z.T.cov() - torch.eye(16)).square().sum()
     assert deviation < 0.2 * (fresh(x)[0].T.cov() - torch.eye(16)).square().sum()
-
-
-def test_the_history_is_the_mean_log_likelihood():
-    x = skewed(60, 4)
-    flow, history = fit_flow(x, blocks=1, width=4, epochs=1, batch_size=20)
-    assert history[-1] == pytest.approx(flow.log_likelihood(x).mean().item() / 4, abs=1e-5)
 
 
 def test_the_seed_determines_the_flow_and_the_global_random_state_is_kept():

@@ -170,24 +170,3 @@ def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more,
     monkeypatch.chdir(files)
     status, ran = run_here(*_command(script, files, start, *more))
     assert status == 2 and message in ran.err and "Traceback" not in ran.err
-
-
-@pytest.mark.slow
-def test_accelerate_launch_trains_on_two_processes(files, start):
-    accelerate = str(Path(sys.executable).with_name("accelerate"))
-    # Without a GPU, Accelerate starts several processes with --multi_gpu, and the script selects the CPU.
-    launch = [
-        accelerate,
-        "launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-    ]
-    launch += ["--dynamo_backend", "no", "--main_process_port", "0"]
-    _run(*launch, *_command("run_sup.py", files, start)[1:])
-    results = json.loads((files / "out" / "results.json").read_text())
-    assert results["processes"] == 2 and results["steps"] == 6

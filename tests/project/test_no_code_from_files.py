@@ -5,13 +5,10 @@ import gzip
 import json
 import os
 import pickle
-import shutil
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from cli_helpers import model_options
@@ -225,27 +222,8 @@ def test_data_files_run_nothing(name, payload, tmp_path):
         load_text_dataset(tmp_path / name, cache_dir=tmp_path / "cache")
 
 
-def test_a_parquet_file_with_a_pickled_extension_type_runs_nothing(payload, tmp_path):
-    """Arrow once rebuilt Python extension types by unpickling the metadata of a file."""
-    pickled = pickle.dumps(payload)
-    metadata = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled}
-    field = pa.field("text", pa.string(), metadata=metadata)
-    pq.write_table(pa.table([pa.array(["the cat", "a dog"])], schema=pa.schema([field])), tmp_path / "t.parquet")
-    assert len(load_text_dataset(tmp_path / "t.parquet", cache_dir=tmp_path / "cache")) == 2
-
-
 @pytest.mark.parametrize("tag", ["apply:os.mkdir", "new:os.mkdir", "name:os.mkdir", "module:os", "object:os.mkdir"])
 def test_a_recipe_runs_nothing(tag, payload, tmp_path):
     (tmp_path / "recipe.yaml").write_text(f"pooler_type: !!python/object/{tag} [{payload.folder}]\n")
     with pytest.raises(ValueError, match=r"recipe\.yaml is not valid YAML"):
         read_yaml(str(tmp_path / "recipe.yaml"), [ModelArguments])
-
-
-def test_a_data_set_folder_with_a_script_runs_nothing(payload, tmp_path, monkeypatch):
-    script = tmp_path / "org" / "corpus"
-    script.mkdir(parents=True)
-    (script / "corpus.py").write_text(f"import os\nos.mkdir({payload.folder!r})\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError):
-        load_text_dataset("org/corpus", cache_dir=tmp_path / "cache")
-    shutil.rmtree(script)

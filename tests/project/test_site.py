@@ -1,7 +1,6 @@
 """The documentation site builds without a warning and leaves no page out."""
 
 import json
-import re
 import runpy
 from pathlib import Path
 
@@ -33,18 +32,6 @@ def test_every_page_is_built_and_has_a_markdown_copy(site):
         assert "<!-- table" not in text, "a copy holds the tables themselves"
 
 
-def test_llms_txt_links_to_every_page(site):
-    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text())
-    assert sorted(links) == PAGES
-
-
-def test_equations_are_drawn_without_a_script_and_tables_of_the_papers_are_filled(site):
-    for page in ("simcse", "supcon", "noncontrastive"):
-        text = (site / f"papers/{page}/index.html").read_text()
-        assert text.count("<math") >= 4 and "\\frac" not in text and "$$" not in text
-        assert "<!-- table" not in text and text.count("<table>") >= 1
-
-
 def test_a_table_shows_our_figures_beside_the_papers_once_they_are_reproduced(tmp_path):
     fill_tables = runpy.run_path(str(DOCS / "site_results.py"))["fill_tables"]
     docs = tmp_path / "docs"
@@ -61,16 +48,3 @@ def test_a_table_shows_our_figures_beside_the_papers_once_they_are_reproduced(tm
     assert "- **Within noise**: “dropout is best” (0 of 1 differences are above 0)." in text
     assert "results/simcse-3.md" not in text, "there is no such page"
     assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", docs)
-
-
-def test_no_link_leaves_the_site_for_a_file_of_the_repository(site):
-    for page in site.rglob("index.html"):
-        for target in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text()):
-            if "://" not in target and not target.startswith(("mailto:", "data:", "javascript:", "/")):
-                assert (page.parent / target).resolve().is_relative_to(site), f"{page}: {target}"
-
-
-def test_the_api_page_shows_arguments_and_their_types(site):
-    text = (site / "api/index.html").read_text()
-    for phrase in ("load_text_dataset", "SimCSETrainer", "truncate_dim", "max_seq_length"):
-        assert phrase in text

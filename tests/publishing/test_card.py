@@ -18,7 +18,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.cli.publish import card_main
 from simcse_hf.publishing import CARD, name_repository, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
-from simcse_hf.training.run_record import changed_arguments, describe_run
+from simcse_hf.training.run_record import describe_run
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 #: Of 32 dimensions; the second has neither a bias nor an activation.
@@ -110,12 +110,6 @@ def test_the_card_does_not_name_sentence_transformers_for_a_pooler_it_lacks(save
     exec(blocks(card)[-1], names)
     ours = SimCSE(directory).encode(EXAMPLES)
     torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-5)
-
-
-def test_without_modules_json_there_is_no_sentence_transformers_example(directory):
-    (directory / "modules.json").unlink()
-    card = write_card(directory).read_text()
-    assert len(blocks(card)) == 2 and "from sentence_transformers" not in card
 
 
 def test_the_repository_name_can_be_filled_in_later(directory):
@@ -321,15 +315,6 @@ def test_a_local_starting_model_is_named_without_its_path(directory, tmp_path):
     assert str(tmp_path) not in path.read_text() and ModelCard.load(path).data.base_model is None
 
 
-def test_changed_arguments_are_those_that_differ_from_their_defaults(tmp_path):
-    args = SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    assert changed_arguments(args) == {}
-    args = SimCSETrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, lr_scheduler_type="cosine", save_steps=7, warmup_steps=0.1, bf16=True
-    )
-    assert changed_arguments(args) == {"lr_scheduler_type": "cosine", "warmup_steps": 0.1, "bf16": True}
-
-
 # --- the paper's models -------------------------------------------------------------------------------------------
 
 MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
@@ -409,15 +394,6 @@ def test_the_card_command_writes_the_card(directory, tmp_path, capsys):
     assert not re.search(r"\{\{|\}\}|\{%|None \|", card.replace("{{SimCSE}", "").replace("}}", "")), (
         "no template syntax is left"
     )
-
-
-def test_the_dimensions_are_those_after_the_dense_layers(save_checkpoint):
-    model = AutoModelForCL.from_config(tiny_config(), dense_layers=DENSE_LAYERS, matryoshka_dims=[24, 8])
-    card = write_card(save_checkpoint(model)).read_text()
-    assert "Sentence embeddings with 16 dimensions" in card and "| dimensions | 16 |" in card
-    assert "| dense layers | 32 to 24 (Tanh), 24 to 16 (Identity), after the pooler |" in card
-    assert "`pooler_output` of `transformers` is the input of the dense layers." in card
-    assert "the leading 8 dimensions" in card
 
 
 def test_the_transformers_example_adds_the_default_prompt(save_checkpoint):

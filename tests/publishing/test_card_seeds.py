@@ -148,16 +148,6 @@ def test_seeds_widen_the_interval_of_a_comparison():
 # --- the bootstrap over seeds ---
 
 
-def test_the_mean_over_drawn_seeds_varies_as_much_as_a_mean_over_new_seeds():
-    """In expectation, the variance of the bootstrap is that of the mean: the variance of a seed divided by n."""
-    random = np.random.default_rng(0)
-    for n in (2, 3, 5):
-        variances = [
-            mean_over_drawn_seeds(np.repeat(random.normal(size=(n, 1)), 400, axis=1), random).var() for _ in range(800)
-        ]
-        assert np.mean(variances) == pytest.approx(1 / n, rel=0.1)
-
-
 def test_the_mean_over_drawn_seeds_agrees_with_a_slow_loop():
     figures = np.random.default_rng(1).normal(size=(3, 50))
     fast = mean_over_drawn_seeds(figures, np.random.default_rng(2))

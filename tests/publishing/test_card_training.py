@@ -15,7 +15,7 @@ from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import PAPERS, bibtex_of
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
-from simcse_hf.training.run_record import describe_rows, describe_run
+from simcse_hf.training.run_record import describe_run
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
@@ -196,15 +196,6 @@ def test_pairs_in_templates_are_described_as_pairs(rows, card_of):
     assert "on pairs of sentences" in card and "from each sentence" not in card and "same sentence" not in card
 
 
-@pytest.mark.parametrize("length", [7, 8, 16])
-def test_a_long_sentence_truncated_by_its_templates_is_a_single_sentence(length, tokenizer, tmp_path):
-    templates = ["the {text} [MASK] .", "a big old {text} [MASK] ."]
-    model = AutoModelForCL.from_config(tiny_config(), objective="promptbert", pooler_type="mask", templates=templates)
-    args = SimCSETrainingArguments(output_dir=str(tmp_path), max_seq_length=length + 1, use_cpu=True)
-    rows = Dataset.from_dict({"sent0": [" ".join(WORDS)] * 3})
-    assert describe_rows(SimCSETrainer(model, args, rows, processing_class=tokenizer)) == "sentences"
-
-
 @pytest.mark.parametrize(
     ("arguments", "description", "paper"),
     [
@@ -254,20 +245,6 @@ def test_the_card_shows_how_to_use_matryoshka_dimensions(card_of, tmp_path):
     exec(code, names)
     assert names["embeddings"].shape == (2, 32) and names["shorter"].shape == (2, 16)
     assert "truncate_dim" not in card_of()
-
-
-def test_the_card_mentions_a_second_encoder(card_of):
-    settings = {"encoders": 2, "objective": "vicreg", "objective_options": {"projector_dim": 16}}
-    card = card_of(settings, Dataset.from_dict(PAIRS))
-    assert "A second, independent encoder, which is not part of this model, encoded every text of a row except" in card
-    assert cited(card) == {"vicreg", "non_contrastive", "simcse"}
-    assert "independent encoder" not in card_of()
-
-
-def test_the_card_mentions_gradcache(card_of):
-    card = card_of(gradcache_chunk_size=3)
-    assert "Each batch was encoded in chunks of 3 rows ([GradCache](https://arxiv.org/abs/2101.06983))" in card
-    assert cited(card) == {"simcse", "gradcache"} and table(card)["gradcache_chunk_size"] == "3"
 
 
 # --- without a record ---------------------------------------------------------------------------------------------

@@ -101,20 +101,6 @@ def test_a_card_of_a_flow_names_only_this_package(transformed):
     assert torch.equal(names["embeddings"], SimCSE(directory).encode(EXAMPLES))
 
 
-def test_the_card_shows_the_pooler_of_the_transform(transformed):
-    """The config may name another pooler; the card describes the embeddings that SimCSE returns."""
-    directory = transformed("whitening", pooler="avg", pooler_type="avg_no_cls")
-    config = json.loads((directory / "config.json").read_text())
-    config["simcse"]["pooling"]["pooler_type"] = "avg_no_cls"
-    (directory / "config.json").write_text(json.dumps(config))
-    card = write_card(directory, repo_id=str(directory)).read_text()
-    assert "| pooler | `avg`: " in card and "avg_no_cls" not in card[: card.index("## Training")]
-    names = {}
-    exec(blocks(card)[-1], names)
-    ours = SimCSE(directory, device="cpu").encode(EXAMPLES).double()
-    torch.testing.assert_close(F.normalize(names["embeddings"], dim=-1), ours, rtol=0, atol=1e-4)
-
-
 def test_matryoshka_dimensions_are_not_offered_after_a_transform(transformed):
     card = write_card(transformed("whitening", matryoshka_dims=[16, 8])).read_text()
     assert "truncate_dim" not in card and "shorter embeddings" not in card
@@ -175,16 +161,3 @@ def test_saving_other_weights_removes_the_transform(method, transformed, tokeniz
     assert f"{directory / FOLDER} is removed" in caplog.text and "postprocess fit" in caplog.text
     model = SimCSE(directory, device="cpu")
     assert model.postprocessing is None and model.encode(EXAMPLES).shape == (2, 32)
-
-
-def test_saving_keeps_a_folder_of_the_same_name_without_a_transform(save_checkpoint, tmp_path):
-    (tmp_path / "checkpoint" / FOLDER).mkdir(parents=True)
-    (tmp_path / "checkpoint" / FOLDER / "notes.txt").write_text("mine")
-    save_checkpoint(AutoModelForCL.from_config(tiny_config()))
-    assert (tmp_path / "checkpoint" / FOLDER / "notes.txt").read_text() == "mine"
-
-
-def test_only_the_main_process_removes_the_transform(transformed):
-    directory = transformed("whitening")
-    AutoModelForCL.from_config(tiny_config()).save_pretrained(directory, is_main_process=False)
-    assert (directory / FOLDER).exists()

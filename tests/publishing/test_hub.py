@@ -19,7 +19,6 @@ from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.publish import push_main
-from simcse_hf.models.sentence_transformers import copy_sentence_transformers_files
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
 
@@ -125,18 +124,6 @@ def test_push_uploads_exactly_the_listed_files(hub, saved):
     assert sum(is_upload(method, path) for method, path, _ in hub.requests) == 2, "weights and head, by LFS"
 
 
-def test_a_second_push_uploads_only_changed_files(hub, saved):
-    directory = saved()
-    push_model(directory, "org/name")
-    push_model(directory, "org/name")
-    assert len(hub.repositories["org/name"].messages) == 2, "nothing new, no commit"
-    hub.requests.clear()
-    (directory / "config.json").write_text((directory / "config.json").read_text() + "\n")
-    push_model(directory, "org/name")
-    assert not paths(hub, "PUT") and len(hub.repositories["org/name"].messages) == 3
-    assert hub.repositories["org/name"].files() == contents(directory)
-
-
 # --- where to -----------------------------------------------------------------------------------------------------
 
 
@@ -148,14 +135,6 @@ def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
     assert repository.files("v2") == contents(directory) and repository.files("main") == {}
     found = SimCSE("org/name", revision="v2").encode(TEXTS)
     assert torch.equal(found, SimCSE(directory).encode(TEXTS))
-
-
-def test_push_can_open_a_pull_request(hub, saved):
-    directory = saved()
-    url = push_model(directory, "org/name", create_pr=True)
-    repository = hub.repositories["org/name"]
-    assert url == f"{hub.url}/org/name/discussions/1"
-    assert repository.files("refs/pr/1") == contents(directory) and repository.files("main") == {}
 
 
 def test_the_push_command_lists_files_and_pushes(hub, saved, capsys):
@@ -218,27 +197,12 @@ def test_offline_mode_and_a_missing_network_are_reported(hub, saved, monkeypatch
         push_model(directory, "org/name")
 
 
-def test_a_card_that_the_hub_refuses_is_reported(hub, saved):
-    directory = saved()
-    (directory / CARD).write_text("A card without front matter.")
-    with pytest.raises(PushError, match="org/name was not pushed: Invalid metadata in README.md"):
-        push_model(directory, "org/name")
-    assert not [path for path in paths(hub, "PUT") + paths(hub, "POST") if "/lfs/" in path or "/commit/" in path]
-
-
 @pytest.mark.parametrize("status", [403, 500])
 def test_error_responses_of_the_hub_are_explained(status, hub, saved, monkeypatch):
     monkeypatch.setattr("hub_server._Handler._may_write", lambda self: self._error(status, "", "the hub's own words"))
     wanted = "may not write to this repository" if status == 403 else "the hub answered 500: the hub's own words"
     with pytest.raises(PushError, match=wanted):
         push_model(saved(), "org/name")
-
-
-@pytest.mark.parametrize("name", ["a b", "org/name/x", "-x", "a..b", ""])
-def test_invalid_repository_names_are_refused(name, hub, saved):
-    with pytest.raises(ValueError, match="is not a valid repository name"):
-        push_model(saved(), name)
-    assert not hub.requests
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
@@ -388,14 +352,6 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
         kept = load(files[f"{folder}/model.safetensors"])
         assert all(torch.equal(kept[name], tensor) for name, tensor in load(files["model.safetensors"]).items())
         assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
-
-
-def test_the_pooler_of_is_bert_is_pushed_with_a_checkpoint(saved, tmp_path):
-    directory = saved(pooler_type="ngrams")
-    assert "ngrams/model.safetensors" in files_to_push(directory)
-    copy_sentence_transformers_files(directory, tmp_path)
-    copied = (tmp_path / "ngrams" / "model.safetensors").read_bytes()
-    assert copied == (directory / "ngrams" / "model.safetensors").read_bytes()
 
 
 def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from evaluation_helpers import SHARED, BagOfWords, random_pairs, write
 
-from reproduction.baselines import universal_sentence_encoder
-from reproduction.regressor import rating_distribution, score_regressor
+from reproduction.regressor import score_regressor
 from reproduction.word_vectors import WordVectors
 from simcse_hf.evaluation import ScoredPairs
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
@@ -32,37 +31,9 @@ def test_vectors_of_known_words_are_averaged(tmp_path, header, packed):
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"word", "no word vectors"),
-        (b"the one two", "line 1: not a word and its vector"),
-        (b"the 1 2 3\ncat 1 2", "line 2: .*2 numbers instead of 3"),
-        (b"the 1 2 3\ncat 1 x 3", "line 2: not a word and its vector"),
-        (b"the 1 2 3\ncat 1 nan 3", "line 2: .*a number is not finite"),
-        (b"2 300\nthe 1 2 3", "line 2: .*3 numbers instead of 300"),
-        (b"2 3\nthe \xff\xfe\x00\x01", "line 2: not a word and its vector"),
-        (b"", "no word vectors"),
-    ],
-)
-def test_errors_name_the_line_of_malformed_files(tmp_path, content, message):
-    (tmp_path / "glove.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=f"glove.txt.*{message}"):
-        WordVectors(tmp_path / "glove.txt").encode(["the cat"])
-
-
 def score(parts):
     texts = [text for pairs in parts.values() for text in pairs.sentences1 + pairs.sentences2]
     return score_regressor("STSBenchmark", parts, SentenceEmbeddings(BagOfWords(), texts), device="cpu")
-
-
-def test_a_rating_distribution_has_the_score_as_its_mean():
-    scores = np.array([1.0, 1.25, 3.6, 5.0])
-    spread = rating_distribution(scores)
-    assert spread @ np.arange(1, 6) == pytest.approx(scores, abs=1e-6)
-    assert spread.sum(axis=1) == pytest.approx(np.ones(4))
-    # SentEval's target below 1 is short of the whole probability.
-    assert rating_distribution(np.array([0.0, 0.4])).sum(axis=1) == pytest.approx([0, 0.4], abs=1e-6)
 
 
 def test_the_regressor_learns_and_needs_every_split():
@@ -94,11 +65,3 @@ def test_scores_of_the_regressor_equal_sentevals(task, expected):
     test = result["test"]
     assert (result["dev"]["spearman"], test["spearman"], test["pearson"]) == pytest.approx(expected[:3], abs=0.015)
     assert test["mse"] == pytest.approx(expected[3], abs=0.001)
-
-
-def test_models_of_other_libraries_are_called_in_batches(tmp_path, monkeypatch):
-    """With a stand-in for tensorflow_hub."""
-    monkeypatch.syspath_prepend(tmp_path)
-    write(tmp_path / "tensorflow_hub.py", ["def load(url): return lambda texts: [[len(t), 1.0] for t in texts]"])
-    texts = ["a" * (n % 7) for n in range(600)]
-    np.testing.assert_array_equal(universal_sentence_encoder().encode(texts), [[n % 7, 1.0] for n in range(600)])

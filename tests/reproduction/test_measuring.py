@@ -10,10 +10,9 @@ import torch
 import yaml
 from evaluation_helpers import random_pairs
 
-from reproduction.figures import DEV, Measured, figure, measure, resample
+from reproduction.figures import Measured, figure, measure, resample
 from reproduction.prepared import content_digest, make_file, source_files
 from reproduction.reproduce import Options, _samples, plan
-from reproduction.runs import RunStore
 from reproduction.specs import Sources, runs_of
 from reproduction.table import load_table
 from reproduction.variants import Variant, score_per_set, split_variant
@@ -122,16 +121,6 @@ def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
         score_per_set(TaskData(transfer={"MR": {}}), embed, protocol, method)
 
 
-def test_transfer_tasks_are_measured_on_the_same_few_examples_for_every_model(tmp_path, scored):
-    (tmp_path / "SUBJ").mkdir()
-    texts = list(dict.fromkeys(text for first, second, _ in random_pairs(100, 2) for text in (first, second)))
-    for name, part in (("objective", texts[:60]), ("subjective", texts[60:120])):
-        (tmp_path / f"SUBJ/subj.{name}").write_text("\n".join(part) + "\n")
-    few = [measure(lambda pooler: RandomVectors(), ["transfer_dev"], tmp_path, scored, None, 50) for _ in range(2)]
-    assert few[0].results == few[1].results
-    assert few[0].results["transfer_dev"]["SUBJ"]["examples"] == {"train": 50}
-
-
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
     rows = [{"name": "start", "recipe": "evaluation", "pooler": "avg"}, {"name": "trained"}]
     table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
@@ -141,23 +130,6 @@ def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
     assert [len(each) for each in keys.values()] == [1, 3]
     planned = plan(table, Options(Sources(tmp_path, tmp_path)))
     assert [each.groups for each in planned[:2]] == [("dev;avg;;",), ("dev",)]
-
-
-def test_a_function_is_measured_without_training(tmp_path, scored, monkeypatch):
-    """The baselines that the package does not train: `module:function` of the current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "other_library.py").write_text("from evaluation_helpers import BagOfWords as make\n")
-    rows = [{"name": "other", "recipe": "evaluation", "settings": {"model_name_or_path": "other_library:make"}}]
-    table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
-    sources = Sources(tmp_path, tmp_path / "out")
-    (tmp_path / "senteval/downstream/STS/STSBenchmark").mkdir(parents=True)
-    lines = [f"m\tx\t2017\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(random_pairs(40, 0))]
-    (tmp_path / "senteval/downstream/STS/STSBenchmark/sts-dev.csv").write_text("\n".join(lines) + "\n")
-    ((_, _, run),) = runs_of(table, "small", 1, sources)
-    assert run.missing(sources) == [] and RunStore(sources).finish(run, ("dev",))
-    document = RunStore(sources).read(run)
-    assert document["steps"] == 0 and document["curve"] == [] and document["results"]["dev"][DEV]["pairs"] == 40
 
 
 def test_training_files_are_made_from_the_files_of_others(tmp_path):

@@ -14,7 +14,6 @@ from reproduction import runs as runs_module
 from reproduction.__main__ import main
 from reproduction.report import format_markdown
 from reproduction.reproduce import Options, dry_run, plan, reproduce
-from reproduction.runs import RunStore
 from reproduction.specs import Sources
 from reproduction.table import load_table
 
@@ -95,18 +94,6 @@ def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
     assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
 
 
-def test_a_run_keeps_its_curve_and_scores_but_not_its_model(finished, tmp_path):
-    _, options = finished
-    run = plan(table_of(tmp_path), options)[0].run
-    document = RunStore(options.sources).read(run)
-    assert [point["step"] for point in document["curve"]] == [1, 2] and document["steps"] == 2
-    best = max(point["dev"] for point in document["curve"])
-    assert document["results"]["dev"]["STS-B dev"]["spearman"] == pytest.approx(best, abs=1e-3)
-    kept = RunStore(options.sources).measured(run).scores["dev"]["STS-B dev"]["pairs"]
-    assert len(kept["predicted"]) == len(kept["gold"]) == 24
-    assert not [path for path in (options.sources.output / "runs").iterdir() if path.is_dir()]
-
-
 @pytest.mark.parametrize("whole_checkpoints", [False, True])
 def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     finished, data_dir, tmp_path, monkeypatch, whole_checkpoints
@@ -166,17 +153,3 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
     assert "- broken: missing" in page
     with pytest.raises(ValueError, match="--only hot: test has no such row; its rows are broken, start"):
         plan(table, replace(options, only=("hot",)))
-
-
-def test_a_page_says_what_was_not_run_and_which_intervals_come_from_the_seeds_alone(finished):
-    document = json.loads(json.dumps(finished[0]))
-    assert document["columns"][0]["resampled"] and "the seeds alone" not in format_markdown(document)
-    document["columns"][0]["resampled"] = False
-    document["columns"].append({"name": "mteb", "averaged": [], "resampled": False})
-    empty = {"paper": 5.0, "figures": {}, "mean": None, "sd": None, "difference": None, "trained": True}
-    for row in document["rows"]:
-        row["cells"].append(empty)
-    document["rows"].append({"name": "large, cold", "cells": [empty] * 2, "failure": None})
-    page = format_markdown(document)
-    assert "The intervals of dev come from the seeds alone" in page and "| large" not in page
-    assert "These columns were not run: mteb\n" in page and "These rows were not run: large, cold\n" in page

@@ -62,18 +62,6 @@ def test_the_scores_and_the_words_of_a_table_occur_in_its_paper(name):
     assert all(claim.says in text for claim in table.claims)
 
 
-def test_the_default_run_of_simcse_is_one_run_in_all_tables_that_contain_it(tmp_path):
-    sources = Sources(tmp_path, tmp_path)
-    rows = {"simcse/1": "None (unsup. SimCSE)", "simcse/3": "p = 0.1", "simcse/A.1": "64, 3e-5"}
-    keys = {
-        run.key(sources)
-        for name, row_name in rows.items()
-        for row, column, run in runs_of(load_table(name), "small", 1, sources)
-        if (row.name, column) == (row_name, 0)
-    }
-    assert len(keys) == 1
-
-
 def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_path):
     table, sources = load_table("simcse/3"), Sources(tmp_path, tmp_path)
     (tmp_path / "wiki").mkdir()

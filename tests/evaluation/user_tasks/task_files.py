@@ -15,11 +15,6 @@ def encode(texts):
     return BagOfWords(32).encode(texts)
 
 
-def encode_badly(texts):
-    """Embeddings of a dimension that is too small for the words."""
-    return BagOfWords(2).encode(texts)
-
-
 def write_rows(path: Path, header: list[str], rows) -> Path:
     """Writes a csv or tsv table, or JSON Lines."""
     path.parent.mkdir(parents=True, exist_ok=True)

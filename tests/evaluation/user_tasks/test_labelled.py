@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from task_files import LABELS, encode, labelled_rows, write_rows
-from threadpoolctl import threadpool_limits
 
 from simcse_hf.evaluation.user_tasks import read_task
 
@@ -98,15 +97,6 @@ def test_figures_are_the_same_every_time(table, kind):
     first, second = (read_task(kind, table).evaluate(encode) for _ in range(2))
     assert first.metrics == second.metrics
     assert all(np.array_equal(first.scores[name], second.scores[name]) for name in first.scores)
-
-
-def test_the_number_of_threads_changes_no_cluster(tmp_path):
-    task = read_task("clustering", write_rows(tmp_path / "large.csv", HEADER, labelled_rows(1500)))
-    results = []
-    for threads in (1, 4, 4):
-        with threadpool_limits(threads, user_api="openmp"):
-            results.append(task.evaluate(encode))
-    assert all(np.array_equal(result.scores["clusters"], results[0].scores["clusters"]) for result in results)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,27 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from evaluation_helpers import random_texts
 from task_files import encode, write_rows
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.scoring import TaskData, score_tasks
 from simcse_hf.evaluation.user_tasks import read_task
-
-
-class SentenceTransformersModel:
-    """What sentence-transformers' evaluators ask of a model."""
-
-    similarity_fn_name, model_card_data = "cosine", None
-
-    def encode(self, texts, **kwargs):
-        return torch.from_numpy(encode(texts))
-
-    encode_query = encode_document = encode
-
-    def similarity(self, x, y):
-        return torch.nn.functional.normalize(x, dim=-1) @ torch.nn.functional.normalize(y, dim=-1).T
 
 
 def cosines(query, documents):
@@ -153,22 +138,6 @@ def test_retrieval_metrics_equal_their_definitions(tmp_path):
     expected = {"ndcg@10": ndcg, "mrr@10": mrr, "recall@100": recall}
     assert result.metrics == {name: pytest.approx(100 * np.mean(values)) for name, values in expected.items()}
     assert 0 < result.metrics["mrr@10"] < 100 and 0 < result.metrics["recall@100"] < 100
-
-
-def test_retrieval_metrics_are_those_of_sentence_transformers(tmp_path):
-    evaluators = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    corpus, queries, qrels = beir()
-    relevant = {query: {d for d, grade in judged.items() if grade} for query, judged in qrels.items()}
-    binary = {query: dict.fromkeys(documents, 1) for query, documents in relevant.items()}
-    ours = read_task("retrieval", write_beir(tmp_path / "mine", corpus, queries, binary)).evaluate(encode).metrics
-    model = SentenceTransformersModel()
-    evaluator = evaluators.InformationRetrievalEvaluator(
-        queries, corpus, relevant, precision_recall_at_k=[100], score_functions={"cosine": model.similarity}
-    )
-    theirs = evaluator.compute_metrices(model)["cosine"]
-    assert ours["ndcg@10"] == pytest.approx(100 * theirs["ndcg@k"][10])
-    assert ours["mrr@10"] == pytest.approx(100 * theirs["mrr@k"][10])
-    assert ours["recall@100"] == pytest.approx(100 * theirs["recall@k"][100])
 
 
 def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is(tmp_path):
