@@ -4,8 +4,8 @@
         HfApi(endpoint=hub.url, token=hub.token)...
         hub.repositories["org/name"].files("main")  # path -> bytes
 
-It speaks what the client asks of a model repository: create, preupload, LFS batch and upload, commit on a branch or as
-a pull request, listings, resolve with ranges and etags. Repositories live in memory. The client's faster Xet protocol
+It speaks what the client asks of a model repository: create, preupload, LFS batch and upload, commit on a branch,
+listings, resolve with etags. Repositories live in memory. The client's faster Xet protocol
 is not spoken: run clients with HF_HUB_DISABLE_XET=1.
 """
 
@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx")
 
@@ -43,7 +43,7 @@ class Repository:
         return oid
 
     def resolve(self, revision):
-        """The commit a branch, pull request or commit id stands for; None where there is none."""
+        """The commit a branch or commit id stands for; None where there is none."""
         oid = self.branches.get(revision, revision)
         return oid if oid in self.commits else None
 
@@ -59,7 +59,6 @@ class HubServer(ThreadingHTTPServer):
         requests: (method, path, headers) of every request, in order.
         errors: exceptions of the server's own, which a client would take for a broken connection.
         cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
-        cut_answer: likewise, after half of the answer's body was sent.
     """
 
     daemon_threads = True
@@ -72,7 +71,7 @@ class HubServer(ThreadingHTTPServer):
         self.blobs = {}
         self.requests = []
         self.errors = []
-        self.cut = self.cut_answer = lambda method, path: False
+        self.cut = lambda method, path: False
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -97,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self):
         parts = urlsplit(self.path)
-        self.route, self.query = unquote(parts.path), parse_qs(parts.query)
+        self.route = unquote(parts.path)
         self.server.requests.append((self.command, self.route, dict(self.headers)))
         length = int(self.headers.get("Content-Length") or 0)
         if self.server.cut(self.command, self.route):
@@ -129,10 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": len(content), **headers}.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
-        if self.command != "HEAD" and self.server.cut_answer(self.command, self.route):
-            self.wfile.write(content[: len(content) // 2])
-            self.close_connection = True
-        elif self.command != "HEAD":
+        if self.command != "HEAD":
             self.wfile.write(content)
 
     def _error(self, status, code, message):
@@ -240,16 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif key == "lfsFile":
                 files[value["path"]] = self.server.blobs[value["oid"]]
-            elif key == "deletedFile":
-                files.pop(value["path"], None)
-        answer = {"commitUrl": "", "commitOid": ""}
-        branch = revision
-        if self.query.get("create_pr") == ["1"]:
-            number = 1 + sum(name.startswith("refs/pr/") for name in repository.branches)
-            branch = f"refs/pr/{number}"
-            answer["pullRequestUrl"] = f"{self.server.url}/{repo}/discussions/{number}"
-        oid = repository.commit(branch, files, message)
-        self._send(200, answer | {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
+        oid = repository.commit(revision, files, message)
+        self._send(200, {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -297,19 +285,12 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "ETag": f'"{hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)}"',
             "X_Repo_Commit": oid,
-            "Accept_Ranges": "bytes",
         }
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if asked is None:
-            self._send(200, content, **headers)
-            return
-        first, last = int(asked[1]), int(asked[2] or len(content) - 1)
-        part = content[first : last + 1]
-        self._send(206, part, **headers, Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(content)}")
+        self._send(200, content, **headers)
 
 
 _REPO = r"(?P<repo>[^/]+/[^/]+?)"
-_REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
+_REVISION = r"(?P<revision>[^/]+)"
 _ROUTES = [
     (("GET",), r"/api/whoami-v2", _Handler.whoami),
     (("POST",), r"/api/repos/create", _Handler.create),

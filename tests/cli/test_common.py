@@ -86,19 +86,6 @@ def _write(folder, overwrite, marker="done", content="new", sources=()):
         (new / marker).write_text(content)
 
 
-def test_a_folder_is_replaced_only_on_request(tmp_path):
-    folder = tmp_path / "deep" / "output"
-    _write(folder, overwrite=False, content="old")
-    with pytest.raises(
-        ValueError, match="output is not an empty directory: name another --output, or add --overwrite"
-    ):
-        _write(folder, overwrite=False)
-    assert (folder / "done").read_text() == "old"
-    _write(folder, overwrite=True)
-    assert (folder / "done").read_text() == "new"
-    assert list(folder.parent.iterdir()) == [folder]
-
-
 @pytest.mark.parametrize(
     "name, sources, message",
     [

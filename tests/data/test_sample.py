@@ -2,19 +2,23 @@
 
 import csv
 import gzip
+import re
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+from scipy.stats import spearmanr
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from simcse_hf.data.sample import sample_files
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import make_sample  # noqa: E402
-from make_sample import FORMS, PARENT, split_of  # noqa: E402
+from make_sample import FORMS, PARENT, VALUES, Meaning, score, split_of  # noqa: E402
 
 CORPUS, ENCODER = sample_files()
+IRREGULAR = {"buy": "bought", "sell": "sold", "break": "broke", "find": "found", "lose": "lost", "hide": "hid"}
 
 
 def read(path):
@@ -23,6 +27,31 @@ def read(path):
 
 def rows(path, delimiter):
     return list(csv.reader(read(path).splitlines(), delimiter=delimiter))
+
+
+def verb_forms(verb):
+    return {
+        IRREGULAR.get(verb),
+        "studied" if verb == "study" else None,
+        verb + "ed",
+        verb + "d",
+        verb + verb[-1] + "ed",
+    }
+
+
+def parse(sentence):
+    """Read the meaning back from the words, independently of the code that generated them."""
+    text = f" {sentence.lower().removesuffix('.')} "
+    slots = {}
+    for slot, values in VALUES.items():
+        for concept in (*values, *{PARENT[value] for value in values if value in PARENT}):
+            forms = FORMS[concept]
+            if slot == "action":
+                forms = [form for verb in forms for form in verb_forms(verb) if form]
+            if any(f" {form.lower()} " in text for form in forms):
+                assert slot not in slots, (sentence, slot)
+                slots[slot] = concept
+    return Meaning(**slots)
 
 
 def test_the_tool_writes_what_is_shipped(tmp_path):
@@ -47,6 +76,16 @@ def test_no_meaning_is_in_two_splits():
     texts["train"] += [text for row in rows(CORPUS.train_triplets, ",")[1:200] for text in row]
     meanings = {split: {parse(text) for text in lines} for split, lines in texts.items()}
     assert all(split_of(meaning) == split for split, members in meanings.items() for meaning in members)
+
+
+def test_scores_follow_from_the_words_cover_the_range_and_are_not_given_by_word_overlap():
+    pairs = rows(CORPUS.dev, "\t")[1:]
+    scores = [float(written) for *_, written in pairs]
+    for (first, second, _), written in zip(pairs, scores, strict=True):
+        assert written == pytest.approx(score(parse(first), parse(second)), abs=1e-3)
+    assert all(sum(low <= score <= low + 1 for score in scores) >= 50 for low in range(5))
+    words = [[set(re.findall(r"\w+", text.lower())) for text in pair[:2]] for pair in pairs]
+    assert 0.55 < spearmanr([len(a & b) / len(a | b) for a, b in words], scores).statistic < 0.75
 
 
 def test_plain_transformers_loads_the_encoder_which_knows_the_words_of_the_corpus():

@@ -1,9 +1,7 @@
 """`SimCSE` beside `SentenceTransformer`: the same arguments, prompts and embeddings, and the same methods."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,24 +139,6 @@ def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directo
         model.encode(TEXTS, batch_size=0)
 
 
-def test_uint8_codes_are_int8_codes_plus_128(directory):
-    model = SimCSE(directory, device="cpu")
-    ranges = np.stack([np.full(32, -1.0), np.full(32, 1.0)])
-    codes = model.encode(TEXTS, precision="uint8", ranges=ranges, convert_to_numpy=True)
-    signed = model.encode(TEXTS, precision="int8", ranges=ranges, convert_to_numpy=True)
-    assert codes.dtype == np.uint8 and (codes.astype(int) - 128 == signed).all()
-
-
-def test_threads_get_the_embeddings_of_one_thread(directory):
-    model = SimCSE(directory, device="cpu")
-    lengths = [3, 6, 12, None] * 4
-    expected = [model.encode(TEXTS, max_length=length) for length in lengths]
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda length: model.encode(TEXTS, max_length=length), lengths))
-    for result, wanted in zip(results, expected, strict=True):
-        torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "cls_token"])
 def test_dense_modules_and_every_pooling_give_the_embeddings_of_sentence_transformers(mode, directory, tmp_path):
     """LaBSE is an example: its embeddings have the size of the last Dense module."""
@@ -202,16 +182,6 @@ def test_similarity_pairwise_is_the_cosine_of_each_pair(directory):
     torch.testing.assert_close(model.similarity_pairwise(a.numpy(), TEXTS[2:4]), F.cosine_similarity(a, b))
     with pytest.raises(ValueError, match="equally many items on both sides, got 2 and 3"):
         model.similarity_pairwise(TEXTS[:2], TEXTS[:3])
-
-
-def test_repr_names_what_decides_the_embeddings(directory):
-    text = repr(SimCSE(directory, device="cpu", pooler_type="avg", max_length=9))
-    assert str(directory) in text and "pooler_type='avg', dim=32, max_length=9" in text
-
-
-def test_to_moves_the_model_and_returns_it(directory):
-    model = SimCSE(directory, device="cpu")
-    assert model.to("cpu") is model and model.device == torch.device("cpu")
 
 
 @pytest.mark.parametrize("pooler_type", ["cls", "avg", "avg_first_last", "avg_no_cls"])

@@ -181,12 +181,6 @@ def test_codes_equal_those_of_sentence_transformers():
     assert (difference == 0).mean() > 0.4
 
 
-def test_encode_quantizes_one_text_and_several(model):
-    bits = model.encode(["the cat", "a dog"], precision="ubinary")
-    assert bits.dtype == torch.uint8 and bits.shape == (2, 4)
-    assert torch.equal(model.encode("the cat", precision="ubinary"), bits[0])
-
-
 def test_bf16_weights_give_float32_embeddings_close_to_those_of_float32(checkpoint, model):
     halved = SimCSE(checkpoint, device="cpu", dtype=torch.bfloat16).encode(make_texts(20))
     assert halved.dtype == torch.float32

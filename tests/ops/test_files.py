@@ -2,32 +2,7 @@
 
 import pytest
 
-from simcse_hf.ops.files import find_file, read_json_object, write_atomically
-
-
-@pytest.fixture
-def directory(tmp_path):
-    (tmp_path / "inner" / "1_Pooling").mkdir(parents=True)
-    (tmp_path / "modules.json").write_text("[]")
-    (tmp_path / "inner" / "1_Pooling" / "config.json").write_text("{}")
-    return tmp_path
-
-
-def test_finds_a_file_of_a_directory(directory):
-    assert find_file(directory, "modules.json") == str(directory / "modules.json")
-    assert find_file(str(directory / "inner"), "1_Pooling/config.json").endswith("1_Pooling/config.json")
-
-
-def test_a_missing_file_is_none(directory):
-    assert find_file(directory, "other.json") is None
-    assert find_file(directory, "2_Dense/model.safetensors") is None
-    assert find_file("", "modules.json") is None
-
-
-def test_files_are_relative_to_the_subfolder(directory):
-    assert find_file(directory, "1_Pooling/config.json", subfolder="inner").endswith("inner/1_Pooling/config.json")
-    assert find_file(directory, "1_Pooling/config.json") is None
-    assert find_file(directory, "modules.json", subfolder="inner") is None
+from simcse_hf.ops.files import read_json_object, write_atomically
 
 
 def test_a_file_appears_only_when_it_is_complete(tmp_path):

@@ -340,24 +340,6 @@ def test_the_attention_implementation_is_not_saved(save_checkpoint):
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first_only", [True, False])
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_the_gradient_of_attention_is_that_of_its_values(first_only, rate):
-    lengths = torch.tensor([5, 17, 1, 3])
-    packing = Packing.from_mask((torch.arange(17) < lengths[:, None]).long(), first_only)
-    tokens = int(lengths.sum())
-    inputs = [
-        torch.randn(n, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
-        for n in (len(lengths) if first_only else tokens, tokens, tokens)
-    ]
-
-    def attention(*inputs):
-        torch.manual_seed(5)  # the same dropout masks in every call
-        return attend(*inputs, packing, scaling=0.5, dropout=rate)
-
-    assert torch.autograd.gradcheck(attention, inputs, fast_mode=True)
-
-
 # --- padding on the left ---------------------------------------------------------------------------------------------
 
 

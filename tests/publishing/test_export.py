@@ -160,15 +160,6 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, t
     agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize_embeddings=False))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pooler", POOLER_TYPES)
-def test_a_published_model_gives_equal_embeddings_in_onnx_runtime(pooler, published, tmp_path):
-    needs("onnxruntime"), needs("onnxscript")
-    simcse = SimCSE(published, pooler_type=pooler)
-    export_onnx(simcse, tmp_path / "out")
-    agree(onnx_vectors(tmp_path / "out"), simcse.encode(TEXTS, normalize_embeddings=False))
-
-
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
 def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, save_checkpoint):

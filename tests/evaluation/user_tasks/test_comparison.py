@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, v_measure_score
-from task_files import binary_pairs, encode, labelled_rows, write_rows
+from task_files import binary_pairs, labelled_rows, write_rows
 
 from simcse_hf.evaluation.bootstrap import (
     counted_average_precision,
@@ -58,13 +58,3 @@ def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(tasks):
     drawn = np.random.default_rng(7).integers(90, size=(400, 90))
     differences = [100 * (hits[2:, rows].mean() - hits[:2, rows].mean()) for rows in drawn]
     assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.05, 0.95])))
-
-
-def test_results_of_other_rows_are_not_compared(tasks):
-    first, second = tasks[0].split(0.5)
-    with pytest.raises(ValueError, match="not those of the same rows"):
-        paired_interval(tasks[0], [first.evaluate(encode)], [second.evaluate(encode)])
-    with pytest.raises(ValueError, match="at least one result of each"):
-        paired_interval(tasks[0], [], [first.evaluate(encode)])
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        paired_interval(tasks[0], [first.evaluate(encode)], [first.evaluate(encode)], confidence=95)
