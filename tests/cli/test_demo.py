@@ -109,16 +109,6 @@ def test_search_shows_sentences_with_scores_row_numbers_and_kept_columns(demo, i
     assert "<script>" not in call(demo, "search", SENTENCES[3], 6, -1)
 
 
-def test_the_page_names_the_model_and_an_example_searches_on_a_click(index):
-    page = build_demo(index, top_k=2)
-    shown = [str(getattr(block, "value", "")) for block in page.blocks.values()]
-    assert any("6 sentences, model `my-model` with pooler `avg`" in text for text in shown)
-    loading = {number for number, function in page.fns.items() if "load" in str(function.api_name or function.name)}
-    assert [
-        function for function in page.fns.values() if function.trigger_after in loading and function.name == "search"
-    ]
-
-
 def test_what_cannot_be_searched_or_compared_gets_a_message(demo, index):
     best = index.search(QUERY, top_k=1)[0].score
     assert call(demo, "search", QUERY, 3, 1) == f"The best sentence has a cosine of {best:.2f} only."

@@ -1,12 +1,8 @@
 """The example scripts, started as a user would, and the results.json that a run writes."""
 
 import json
-import os
 import runpy
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +10,7 @@ import torch
 from conftest import VOCABULARY, fast_first, tiny_config
 from transformers import AutoModel, BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 
 ROOT = Path(__file__).parents[2]
 WORDS = VOCABULARY[5:25]
@@ -54,11 +50,6 @@ def _command(script, files, start, *more):
         *("--max_steps", "6", "--eval_steps", "2", "--logging_steps", "2", "--use_cpu"),
         *more,
     ]
-
-
-def _run(*command, **kwargs):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=120, **kwargs)
 
 
 @pytest.fixture
@@ -110,26 +101,6 @@ def test_a_finished_run_is_replaced_only_on_request(files, start, run_here):
     assert (files / "out" / "model.safetensors").read_bytes() == before
     assert run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
     assert (files / "out" / "model.safetensors").read_bytes() != before
-
-
-@pytest.mark.slow
-def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(files, start):
-    steps = ("--max_steps", "40", "--eval_steps", "10", "--do_mlm")
-    _run(*_command("run_unsup.py", files, start, *steps, "--output_dir", str(files / "whole")))
-    command = _command("run_unsup.py", files, start, *steps)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
-    while not (files / "out" / "checkpoint-20" / "trainer_state.json").exists() and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (files / "out" / "results.json").exists()
-    _run(*command, "--resume_from_checkpoint", "true")
-    whole, resumed = (json.loads((files / name / "results.json").read_text()) for name in ("whole", "out"))
-    assert whole["stsb_spearman"] == resumed["stsb_spearman"]
-    a, b = (AutoModelForCL.from_pretrained(files / name).state_dict() for name in ("whole", "out"))
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_without_a_dev_set_the_last_weights_are_saved(files, start, run_here):

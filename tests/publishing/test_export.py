@@ -1,14 +1,12 @@
 """AutoModel, sentence-transformers and ONNX Runtime give the same embeddings as this package."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
 import torch
 from conftest import FAMILIES, fast_first, tiny_config
 from datasets import Dataset
-from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
@@ -179,22 +177,6 @@ def test_exporting_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, 
 # --- the files of every save --------------------------------------------------------------------------------------
 
 
-def test_the_head_is_copied_for_sentence_transformers(save_checkpoint):
-    model = perturb(AutoModelForCL.from_config(tiny_config()))
-    directory = save_checkpoint(model)
-    copy = load_file(directory / "2_Dense" / "model.safetensors")
-    assert torch.equal(copy["linear.weight"], model.bert.pooler.dense.weight)
-    assert torch.equal(copy["linear.bias"], model.bert.pooler.dense.bias)
-    (directory / "2_Dense" / "model.safetensors").unlink()
-    assert AutoModelForCL.from_pretrained(directory).head_source == "kept"
-
-
-def test_a_head_for_training_only_is_not_exported_as_a_module(save_checkpoint):
-    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), mlp_only_train=True))
-    modules = json.loads((directory / "modules.json").read_text())
-    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling"]
-
-
 def test_saving_another_pooler_replaces_the_modules(save_checkpoint):
     needs("sentence_transformers")
     for pooler in ("avg_top2", "cls", "avg"):
@@ -239,14 +221,6 @@ def test_export_does_not_change_the_source(published, tmp_path):
     before = {path.name: path.read_bytes() for path in published.iterdir()}
     export_sentence_transformers(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert {path.name: path.read_bytes() for path in published.iterdir()} == before
-
-
-@pytest.mark.parametrize("to", ["sentence-transformers", "onnx"])
-def test_exporting_to_a_directory_that_is_not_empty_is_refused(to, published):
-    if to == "onnx":
-        needs("onnxruntime"), needs("onnxscript")
-    with pytest.raises(ValueError, match="is not an empty directory: name another --output"):
-        export_main([str(published), "--to", to, "--output", str(published), "--pooler", "avg"])
 
 
 def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):

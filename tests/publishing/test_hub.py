@@ -369,15 +369,3 @@ def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkey
     trainer._push_from_checkpoint(str(directory / "checkpoint-2"))
     assert (directory / "2_Dense" / "model.safetensors").read_bytes() != head
     trainer._finish_current_push()
-
-
-def test_trainer_push_to_hub_works_without_the_push_to_hub_argument(hub, train, tmp_path, tokenizer):
-    model = AutoModelForCL.from_config(tiny_config())
-    args = SimCSETrainingArguments(
-        output_dir=str(tmp_path / "run"), use_cpu=True, report_to="none", hub_model_id="org/name"
-    )
-    trainer = SimCSETrainer(model, args, processing_class=tokenizer)
-    trainer.push_to_hub(commit_message="Here it is")
-    assert hub.repositories["org/name"].messages[-1] == ("main", "Here it is")
-    found = SimCSE("org/name").encode(TEXTS, normalize_embeddings=False)
-    assert torch.equal(found, SimCSE(tmp_path / "run").encode(TEXTS, normalize_embeddings=False))

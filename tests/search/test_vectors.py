@@ -75,17 +75,6 @@ def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backen
     assert_finds(load(index, tmp_path / "again"), vectors, queries, 7)
 
 
-@ALL
-@pytest.mark.parametrize("share", [0.02, 0.5])
-def test_a_filter_leaves_exactly_the_chosen_embeddings(backend, share, monkeypatch):
-    monkeypatch.setattr("simcse_hf.search.faiss_index._FEW", 100)
-    vectors, queries = unit_vectors(800), unit_vectors(5, seed=1)
-    among = np.random.default_rng(2).random(800) < share
-    index = make(backend)
-    index.add(vectors)
-    assert_finds(index, vectors, queries, 7, among)
-
-
 # --- exact -------------------------------------------------------------------------------------------------------
 
 

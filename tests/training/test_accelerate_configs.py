@@ -81,18 +81,3 @@ def test_fsdp2_training_equals_one_process_and_can_be_resumed(command, tmp_path)
     run(*launch, "--output_dir", str(resumed), "--resume_from_checkpoint", "true")
     a, b = (load_file(folder / "model.safetensors") for folder in (sharded, resumed))
     assert a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
-
-
-@slow
-def test_two_processes_write_the_same_shards_as_one(tmp_path, save_checkpoint):
-    model = save_checkpoint(BertModel(tiny_config(initializer_range=0.2)), "model")
-    words = VOCABULARY[5:25]
-    (tmp_path / "texts.txt").write_text("".join(f"{words[i % 20]} {words[i * 7 % 20]}\n" for i in range(50)))
-    encode = ["-m", "simcse_hf", "encode", "--model", str(model), "--input", str(tmp_path / "texts.txt")]
-    encode += ["--shard_size", "12", "--output"]
-    run(sys.executable, *encode, str(tmp_path / "one"))
-    config = ROOT / "examples" / "accelerate_configs" / "two_cpu_processes.yaml"
-    run(ACCELERATE, "launch", "--config_file", str(config), *encode, str(tmp_path / "two"))
-    names = sorted(path.name for path in (tmp_path / "one").glob("*.npy"))
-    assert len(names) == 5 and names == sorted(path.name for path in (tmp_path / "two").glob("*.npy"))
-    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in names)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAMILIES, MASK, PAD, VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from datasets import Dataset
+from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
@@ -45,27 +44,6 @@ def make_trainer(tokenizer, tmp_path):
         return MaskedLMTrainer(BertForMaskedLM(tiny_config()), args, tokenizer, probability, **kwargs)
 
     return make
-
-
-def test_batches_are_padded_and_labels_are_ignored_at_padding(make_trainer):
-    rows = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "length": [3, 2]})
-    held_out = Dataset.from_dict({"input_ids": [[2, 7, 3], [2, 3]], "labels": [[-100, 5, -100], [9, 9]]})
-    trainer = make_trainer(0.5, train_dataset=rows, eval_dataset=held_out)
-    (batch,), (masked,) = trainer.get_train_dataloader(), trainer.get_eval_dataloader()
-    assert batch.keys() == {"input_ids", "attention_mask"}
-    assert batch["input_ids"].tolist() == masked["input_ids"].tolist() == [[2, 7, 3], [2, 3, PAD]]
-    assert batch["attention_mask"].tolist() == masked["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert masked["labels"].tolist() == [[-100, 5, -100], [9, 9, -100]]
-
-
-def test_training_masks_tokens_but_neither_special_tokens_nor_padding(make_trainer):
-    trainer = make_trainer(1 - 1e-9)
-    rows = {"input_ids": torch.tensor([[2, 7, 8, 3], [2, 9, 3, PAD]])}
-    rows["attention_mask"] = (rows["input_ids"] != PAD).long()
-    seen = []
-    trainer.model.register_forward_pre_hook(lambda *call: seen.append(call[-1]), with_kwargs=True)
-    trainer.compute_loss(trainer.model, rows)
-    assert seen[0]["labels"].tolist() == [7, 8, 9]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
