@@ -254,11 +254,15 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
 
     if arguments.quiet:
         _silence_libraries()
+    device = check_device(arguments.device or device)
+    runs_on_cpu = (device or "cpu").startswith("cpu") and (device is not None or not torch.accelerator.is_available())
+    if arguments.dtype == "fp16" and runs_on_cpu:
+        getLogger(__name__).warning("--dtype fp16 is slower than fp32 on a CPU: leave it out there")
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": check_device(arguments.device or device),
+        "device": device,
         "postprocess": not getattr(arguments, "no_postprocess", False),
     }
     try:
@@ -303,10 +307,12 @@ def check_device(name: str | None) -> str | None:
 
 
 def _silence_libraries() -> None:
+    import datasets
     from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging
 
     disable_progress_bars()
+    datasets.disable_progress_bars()
     logging.disable_progress_bar()
     logging.set_verbosity_warning()
 

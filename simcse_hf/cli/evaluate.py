@@ -213,7 +213,7 @@ def _evaluate(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -
     pairs = tuple(map(read_pairs_argument, arguments.pairs))
     data = read_tasks(tasks, arguments.data_dir, protocol, pairs, getattr(arguments, "geometry", False), own)
     data = data.prompted_for(model)
-    vectors = SentenceEmbeddings(model, data.texts())
+    vectors = SentenceEmbeddings(model, data.texts(), show_progress_bar=not arguments.quiet)
     if not PartialState().is_main_process:
         return None
     return score_tasks(data, vectors, tasks, protocol, arguments.device)

@@ -26,19 +26,21 @@ class SentenceEmbeddings:
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns floats of shape `(n, dim)`. An `encode`
             that takes `normalize_embeddings` is called with `None`, because SentEval's classifiers read embeddings as
-            they are, and one that takes `show_progress_bar` with `True`.
+            they are, and one that takes `show_progress_bar` with that of this class.
         texts (`Iterable[str]`): The texts, in any order; they may repeat.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar, if the encoder has one.
 
     Raises:
         ValueError: If `encode` does not return one embedding per text, if an embedding holds NaN or infinity, or if
             all embeddings are the same.
     """
 
-    def __init__(self, model: Encoder, texts: Iterable[str]) -> None:
+    def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
         self._rows = {text: row for row, text in enumerate(distinct)}
-        self._embeddings = _to_numpy(_encode(model, distinct)) if distinct else np.zeros((0, 0), dtype=np.float32)
+        self._embeddings = np.zeros((0, 0), dtype=np.float32)
         if distinct:
+            self._embeddings = _to_numpy(_encode(model, distinct, show_progress_bar))
             self._check(distinct)
 
     def __len__(self) -> int:
@@ -64,12 +66,12 @@ class SentenceEmbeddings:
             )
 
 
-def _encode(model: Encoder, texts: list[str]) -> Any:
+def _encode(model: Encoder, texts: list[str], show_progress_bar: bool) -> Any:
     try:
         parameters = set(inspect.signature(model.encode).parameters)
     except (TypeError, ValueError):  # a callable without a Python signature
         parameters = set()
-    wanted = {"normalize_embeddings": None, "show_progress_bar": True}
+    wanted = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
     settings = {name: value for name, value in wanted.items() if name in parameters}
     return model.encode(texts, **settings)
 

@@ -21,12 +21,15 @@ from ..data.sample import sample_files
 from ..data.stream import load_text_stream
 from ..data.views import DOCUMENT_VIEWS
 from ..evaluation.sts import read_scored_pairs
+from ..inference.simcse import SimCSE
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
+from ..models.pooling import POOLER_TYPES
 from ..objectives import objective_class
 from ..ops.distributed import on_first_process
 from ..ops.errors import refuse
 from ..ops.loading import load_pretrained
+from ..search import SentenceIndex
 from .callbacks import make_dev_sets, warn_of_overlap
 from .parser import check_files
 from .run_record import SEEDS, prepare_output_dir, write_results
@@ -68,6 +71,8 @@ SUP_DEFAULTS = _COMMON | {
 _CORPUS, _ENCODER = sample_files()
 _SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev), "max_seq_length": 32}
 # The tiny sample encoder learns faster than BERT, and from larger batches.
+#: A sentence of the sample's test set, which is searched before and after training.
+_QUERY = "The exhausted percussionist lost the lute at the auditorium."
 UNSUP_SAMPLE = _SAMPLE | {
     "train_file": str(_CORPUS.train_sentences),
     "output_dir": "outputs/sample-unsup",
@@ -145,6 +150,8 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     if data_args.seeds is None:
         prepare_output_dir(args, data_args.overwrite_output_dir)
         trainer = _train_once(model_args, data_args, args, supervised)
+        if data_args.train_file == sample["train_file"] and trainer.is_world_process_zero():
+            _show_neighbours(directory)
         if args.push_to_hub:
             trainer.push_to_hub()
         return 0
@@ -193,6 +200,27 @@ def _train_once(
     trainer.save_state()
     write_results(trainer, data_args.train_file or data_args.dataset_name)
     return trainer
+
+
+def _show_neighbours(directory: Path) -> None:
+    """Show the sentences nearest to one of the sample before and after training, and the next commands."""
+    trained = SimCSE(directory, device="cpu")
+    if trained.pooler_type not in POOLER_TYPES:  # the start has no templates and no filters
+        return
+    # The sample's encoder has no head of its own.
+    pooler = "cls_before_pooler" if trained.pooler_type == "cls" else trained.pooler_type
+    start = SimCSE(_ENCODER, pooler_type=pooler, device="cpu")
+    texts = list(dict.fromkeys(read_scored_pairs(_CORPUS.test).texts))
+    for when, model in (("before", start), ("after", trained)):
+        print(f"\nNearest to {_QUERY!r} {when} training, of {len(texts) - 1:,} sentences:")
+        matches = SentenceIndex.build(model, [text for text in texts if text != _QUERY]).search(_QUERY, top_k=3)
+        print("\n".join(f"  {match.score:.4f}  {match.sentence}" for match in matches))
+    print(
+        "\nNext, search your own sentences, or train on them:\n"
+        f"  simcse-hf index --model {directory} --input sentences.txt --output my-index\n"
+        "  simcse-hf search --index my-index\n"
+        "  simcse-hf train unsup --model bert-base-uncased --train_file sentences.txt"
+    )
 
 
 def _push(directory: Path, args: SimCSETrainingArguments) -> None:

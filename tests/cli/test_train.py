@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 from conftest import tiny_config
-from transformers import BertModel, TrainingArguments
+from transformers import AutoTokenizer, BertModel, TrainingArguments
 
 import simcse_hf
-from simcse_hf import SimCSE
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli import train
 from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation import sts
 from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training import run
 from simcse_hf.training.callbacks import make_dev_sets
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
@@ -97,6 +98,15 @@ def test_a_dev_set_on_the_hub_is_named_like_those_of_evaluate(monkeypatch):
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *words: named.append(words) or pairs)
     (dev_set,) = make_dev_sets("mteb/stsbenchmark-sts:validation", None)
     assert named[0][:2] == ("mteb/stsbenchmark-sts", "validation") and len(dev_set.texts) == 4
+
+
+def test_the_sample_run_ends_with_neighbours_and_the_next_command(tmp_path, capsys):
+    AutoModelForCL.from_pretrained(str(SAMPLE), pooler_type="avg").save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(str(SAMPLE)).save_pretrained(tmp_path)
+    run._show_neighbours(tmp_path)
+    before, after, commands = capsys.readouterr().out.strip().split("\n\n")
+    assert before.splitlines()[1:] == after.splitlines()[1:] and len(after.splitlines()) == 4
+    assert f"simcse-hf index --model {tmp_path}" in commands
 
 
 @pytest.mark.slow
