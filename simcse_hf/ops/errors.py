@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,28 @@ def refuse(problems: Mapping[str, object]) -> None:
     for problem, is_there in problems.items():
         if is_there:
             raise ValueError(problem)
+
+
+def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str, advice: str) -> None:
+    """Refuse to continue work under other settings than those under which it began.
+
+    Args:
+        before (`Mapping[str, Any]`): The settings of the work so far.
+        now (`Mapping[str, Any]`): The settings asked for.
+        where (`str`): What was made with the earlier settings, such as the folder of a checkpoint.
+        advice (`str`): A last sentence that says what to do.
+
+    Raises:
+        ValueError: If a setting differs. The message names each with both values.
+    """
+    listed = "; ".join(f"{name}: {old} there, {new} here" for name, (old, new) in changes(before, now).items())
+    refuse({f"{where} was made with other settings ({listed}). {advice}": listed})
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the settings that differ, each with both values; one that is missing is `None`."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return {name: [before.get(name), now.get(name)] for name in names}
 
 
 def require_extra(module: str, extra: str, purpose: str) -> ModuleType:

@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, ContrastiveSettings, max_positions
+from ..ops.files import write_atomically
 from ..ops.loading import load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
@@ -142,7 +143,8 @@ def write_card(
         sentence_transformers=in_sentence_transformers,
         **context,
     )
-    path.write_text(content, encoding="utf-8")
+    with write_atomically(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
     _write_eval_results(directory / EVAL_RESULTS, [x for each in measured for x in eval_result_entries(each.document)])
     return path
 
@@ -251,7 +253,8 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     path = Path(directory, CARD)
     if not is_written_by_hand(path):
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'), encoding="utf-8")
+        with write_atomically(path) as temporary:
+            temporary.write_text(text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'), encoding="utf-8")
 
 
 def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:

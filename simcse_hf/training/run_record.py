@@ -1,16 +1,19 @@
 """The record of a training run: protect an earlier one, describe this one, and write results.json."""
 
+import json
 import os
 import platform
 import shutil
 import sys
 from dataclasses import MISSING, fields
 from enum import Enum
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import accelerate
 import datasets
+import numpy as np
 import torch
 import transformers
 from transformers import TrainingArguments
@@ -25,7 +28,8 @@ from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better
 from ..models.settings import ContrastiveSettings
-from ..ops.files import write_json
+from ..ops.errors import changes, refuse_changes
+from ..ops.files import read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import STAGING, checkpoints
@@ -45,6 +49,35 @@ _NOT_HYPERPARAMETERS = (
     *("disable_tqdm", "resume_from_checkpoint", "do_", "dataloader_num_workers", "dataloader_pin_memory", "use_cpu"),
     *("preprocessing_num_workers", "local_rank", "include_"),
 )
+# Further prefixes of arguments that may change when a run is resumed: evaluation, speed, and checks.
+_FREE = (
+    *(
+        "eval_",
+        "per_device_eval_",
+        "load_best_",
+        "prediction_loss_only",
+        "batch_eval_",
+        "jit_",
+        "enable_jit_",
+        "fp16_f",
+    ),
+    *(
+        "bf16_f",
+        "torch_compile",
+        "dataloader_pr",
+        "dataloader_pe",
+        "ddp_",
+        "debug",
+        "skip_memory",
+        "allow_",
+        "stop_on_",
+    ),
+    *("gradient_checkpointing", "restore_callback", "train_file", "remove_unused", "accelerator_config", "deepspeed"),
+)
+#: The settings of a run in each of its checkpoints, and what was changed at which step.
+SETTINGS = "run_settings.json"
+# Numbers of each weight that the digest of a model reads at most.
+_READ_NUMBERS = 65_536
 # Number of rows that are compared to tell single sentences in several templates from pairs.
 _COMPARED_ROWS = 8
 
@@ -104,7 +137,8 @@ def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
         "rows": row_type,
         "view": _view(trainer) if row_type == "sentences" else None,
-        "arguments": changed_arguments(trainer.args),
+        "arguments": changed_arguments(trainer.args) | trainer.found_batch,
+        "changes": trainer.changes,
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "train_loss": _last_logged(trainer, "train_loss"),
@@ -189,6 +223,89 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+# --- the settings that decide the result -----------------------------------------------------------------------------
+
+
+def run_settings(trainer: "SimCSETrainer") -> dict[str, Any]:
+    """Return what decides the result of a run, in types that JSON can hold; digests stand for texts and weights."""
+    arguments = hyperparameter_values(trainer.args)
+    if trainer.args.max_steps > 0:
+        arguments.pop("num_train_epochs")  # which transformers then ignores
+    dtype = next(trainer.model.parameters()).dtype
+    values = {name: value for name, value in arguments.items() if not name.startswith(_FREE)}
+    values |= {f"model's {name}": value for name, value in trainer.model.settings.to_dict().items()}
+    dropout = {name: value for name, value in vars(trainer.model.config).items() if "dropout" in name}
+    values |= dropout | {"dtype": str(dtype), "processes": trainer.args.world_size}
+    values |= {"starting weights": trainer.start_digest, "training texts": rows_digest(trainer.known_rows)}
+    values |= {
+        f"dev set {callback.headline}": blake2b(repr(callback.texts).encode()).hexdigest()
+        for callback in trainer.dev_sets
+    }
+    return json.loads(json.dumps(values, default=str))
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Return a digest of a model's weights, of at most 65,536 numbers of each."""
+    total = blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        if not tensor.is_meta:
+            part = tensor.detach().flatten()[:: max(1, tensor.numel() // _READ_NUMBERS)]
+            total.update(name.encode() + part.double().cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def rows_digest(rows: Any) -> str | None:
+    """Return a digest of training rows in their order, of a stream's first rows."""
+    rows = getattr(rows, "texts", rows)
+    total = blake2b(digest_size=16)
+    if isinstance(rows, datasets.Dataset):
+        for batch in rows.with_format("arrow").iter(batch_size=10_000):
+            for column in batch.columns:
+                _add_column(total, column.combine_chunks())
+    elif hasattr(rows, "_tokens"):
+        total.update(np.asarray(rows._tokens).tobytes())
+    else:
+        return None
+    return total.hexdigest()
+
+
+def _add_column(total: Any, column: Any) -> None:
+    while hasattr(column, "value_lengths"):
+        total.update(column.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+        column = column.flatten()
+    values = column.to_numpy(zero_copy_only=False)
+    total.update(repr(values.tolist()).encode() if values.dtype == object else values.tobytes())
+
+
+def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) -> list[dict[str, Any]]:
+    """Compare the settings of a run with those of the checkpoint that it resumes from.
+
+    Args:
+        checkpoint (`str`): The checkpoint.
+        now (`dict[str, Any]`): See [`run_settings`].
+        allow_changes (`bool`): Record a difference instead of refusing it.
+
+    Returns:
+        `list[dict]`: The changes so far: `step` and `settings`, each with the earlier and the later value.
+
+    Raises:
+        ValueError: If a setting differs.
+    """
+    path = Path(checkpoint, SETTINGS)
+    if not path.exists():
+        logger.warning(f"{path} is missing: whether this run has the settings of the earlier one cannot be checked.")
+        return []
+    record = read_json_object(path, "settings", "changes")
+    if not allow_changes:
+        advice = "Repeat them, or take the changes on purpose with --allow_changes (allow_changes=True)."
+        refuse_changes(record["settings"], now, checkpoint, advice)
+    found = changes(record["settings"], now)
+    if found:
+        logger.warning(f"{checkpoint} is continued with other settings: {found}")
+    step = int(Path(checkpoint).name.rpartition("-")[2])
+    return record["changes"] + ([{"step": step, "settings": found}] if found else [])
 
 
 # --- results.json ----------------------------------------------------------------------------------------------------

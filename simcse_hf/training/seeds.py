@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -14,7 +13,8 @@ import torch
 from transformers.utils import logging
 
 from ..evaluation.metrics import higher_is_better
-from ..ops.files import read_json_object, write_json
+from ..ops.errors import refuse_changes
+from ..ops.files import digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import STAGING, newest_whole_checkpoint
@@ -106,13 +106,8 @@ def prepare_seeds(
     else:
         advice = "Start the runs again with --overwrite_output_dir."
         earlier = read_json_object(record, "settings", advice=advice)["settings"]
-        changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
-        if changed:
-            listed = "; ".join(f"{name}: {earlier.get(name)} there, {settings.get(name)} here" for name in changed)
-            raise ValueError(
-                f"{directory} holds seeds that were trained with other settings ({listed}). Repeat their settings, "
-                "choose another --output_dir, or start again with --overwrite_output_dir."
-            )
+        advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
+        refuse_changes(earlier, settings, f"{directory}: the seeds that it holds", advice)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(record, {"settings": settings})
     return {seed: _state(seed_folder(directory, seed)) for seed in seeds}
@@ -124,7 +119,9 @@ def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSE
     values |= {name: value for name, value in hyperparameter_values(args).items() if name != "seed"}
     for name in ("train_file", "dev_file"):
         if values[name] is not None and Path(values[name]).is_file():
-            values[f"bytes of {name}"] = os.path.getsize(values[name])
+            values[f"digest of {name}"] = digest(values[name])
+    for file in sorted(Path(str(model_args.model_name_or_path)).glob("*.safetensors")):
+        values[f"digest of {file.name}"] = digest(file)
     return json.loads(json.dumps(values | {"processes": args.world_size}, default=str))
 
 

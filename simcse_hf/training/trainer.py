@@ -38,18 +38,23 @@ from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
+from ..ops.distributed import on_first_process
+from ..ops.errors import refuse
+from ..ops.files import write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
-from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
+from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, checkpoint_problem, resolve_checkpoint, staged
 from .checks import check_dev_sets, check_run
 from .gradcache import CachedBatch
 from .rows import RowMaker, Rows, make_masked_lm_view
-from .run_record import describe_run
+from .run_record import SETTINGS, compare_settings, describe_run, run_settings, weights_digest
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
+#: What the saved state of an optimizer would override.
+_OPTIMIZER_SETTINGS = ("initial_lr", "weight_decay", "betas", "eps", "momentum")
 #: Outputs of the model that are no predictions: one number a batch.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 
@@ -140,6 +145,9 @@ class SimCSETrainer(Trainer):
         others = [x for x in callbacks or () if x not in dev_sets]
         watches = [self.loss_tracker, self.collapse_watch, RowsCallback(rows)]
         self._counted: tuple[Any, int] | None = None  # a model and the number of its parameters
+        self.start_digest = weights_digest(start)
+        self.changes: list[dict[str, Any]] = []  # settings that were changed when the run was resumed
+        self.settings: dict[str, Any] = {}
         self._resumed: str | None = None  # the checkpoint that train() resumes from, until its weights are loaded
         super().__init__(
             model=None if model is None else start,
@@ -201,6 +209,12 @@ class SimCSETrainer(Trainer):
         return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
 
     @property
+    def found_batch(self) -> dict[str, int]:
+        """The batch size that `auto_find_batch_size` found, if it is smaller than the one asked for."""
+        size = self._train_batch_size
+        return {"per_device_train_batch_size": size} if size < self.args.train_batch_size else {}
+
+    @property
     def known_rows(self) -> Dataset | SeededDataset | None:
         """The training rows; of a stream the first ones, by which the run is checked and described."""
         return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
@@ -229,6 +243,12 @@ class SimCSETrainer(Trainer):
         self._resumed = None
         if resume_from_checkpoint:
             self._resumed = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+        self.settings, self.changes = run_settings(self), []
+        if self._resumed is not None:
+            checkpoint = self._resumed
+            self.changes = on_first_process(
+                lambda: compare_settings(checkpoint, self.settings, self.args.allow_changes)
+            )
         if isinstance(self.train_dataset, StreamedRows):
             self.train_dataset.forget()
             if self._resumed is not None:
@@ -258,6 +278,11 @@ class SimCSETrainer(Trainer):
             `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
                 processes.
         """
+        if self.found_batch:
+            logger.warning(
+                f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
+                "rows asked for, so each sentence has fewer negatives; results.json records it"
+            )
         if isinstance(self.train_dataset, StreamedRows):
             options: dict[str, Any] = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
             loader = DataLoader(self.train_dataset, batch_size=None, **options)
@@ -437,6 +462,35 @@ class SimCSETrainer(Trainer):
             super()._save_checkpoint(model, trial)
             if isinstance(self.train_dataset, StreamedRows) and self.is_world_process_zero():
                 self.train_dataset.save_state(str(folder))
+            if self.args.should_save:
+                write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes})
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load both; with `allow_changes`, the settings of this run take the place of those in the checkpoint."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        own = [{k: v for k, v in x.items() if k in _OPTIMIZER_SETTINGS} for x in groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not any("settings" in x for x in self.changes):
+            return
+        for group, values in zip(cast(Any, self.optimizer).param_groups, own, strict=True):
+            if group.get("initial_lr"):
+                group["lr"] = group["lr"] * values["initial_lr"] / group["initial_lr"]
+            group.update(values)
+        if hasattr(self.lr_scheduler, "base_lrs"):
+            cast(Any, self.lr_scheduler).base_lrs = [x["initial_lr"] for x in own]
+
+    def _load_best_model(self) -> None:
+        """Load the best checkpoint, if it is still as it was saved."""
+        best = self.state.best_model_checkpoint
+        problem = on_first_process(lambda: best and checkpoint_problem(best))
+        refuse(
+            {
+                f"the best checkpoint {best} cannot be loaded: {problem}. Nothing was saved as the final model. The "
+                f"weights of the last step are in the newest checkpoint in {self.args.output_dir}: to save them, "
+                "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false.": problem
+            }
+        )
+        super()._load_best_model()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Load the model's own files, after transformers has loaded the other weights of a checkpoint.

@@ -55,6 +55,9 @@ class SimCSETrainingArguments(TrainingArguments):
             second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
             Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
+        allow_changes (`bool`, *optional*, defaults to `False`):
+            Resume although settings that decide the result differ from the checkpoint's, which is otherwise refused.
+            The optimizer takes the new ones, and checkpoints and results.json record the changes.
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
             End the run with an error if the embeddings collapse to a point or to a few directions (see
             [`CollapseWatch`]), which otherwise gives a warning.
@@ -95,6 +98,9 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     allow_zero_dropout: bool = option(
         False, "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."
+    )
+    allow_changes: bool = option(
+        False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
     )
     stop_on_collapse: bool = option(False, "End the run if the embeddings collapse to a point or to a few directions.")
     shuffle_buffer: int = option(10_000, "With --streaming: rows that are read and shuffled together.")

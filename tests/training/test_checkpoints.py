@@ -115,7 +115,8 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(run):
     (run / "checkpoint-old").mkdir()
     (run / "checkpoint-old" / "notes.txt").write_text("keep")
     (run / "checkpoint-3.bak").mkdir()
-    make_trainer(NAME, run, max_steps=9, save_steps=3, save_total_limit=1).train(resume_from_checkpoint=True)
+    longer = {"max_steps": 9, "save_steps": 3, "save_total_limit": 1, "allow_changes": True}
+    make_trainer(NAME, run, **longer).train(resume_from_checkpoint=True)
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-9", "checkpoint-old", "checkpoint-3.bak"}
     prepare_output_dir(make_trainer(NAME, run).args, overwrite=True)
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-old", "checkpoint-3.bak"}
@@ -123,7 +124,8 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(run):
 
 @pytest.mark.parametrize("name", [NAME, "masked-LM loss", "head in its own file"])
 def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
-    make_trainer(name, tmp_path, max_steps=2, save_steps=2).train()
+    make_trainer(name, tmp_path, max_steps=3, save_steps=2).train()
+    shutil.rmtree(tmp_path / "checkpoint-3")
     with caplog.at_level(logging.WARNING):
         make_trainer(name, tmp_path, max_steps=3, save_steps=2).train(resume_from_checkpoint=True)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

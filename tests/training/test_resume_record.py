@@ -1,0 +1,124 @@
+"""A resumed run has the settings, texts and weights of the run that it continues, or says what was changed."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+
+from benchmarks.tiny import make_trainer
+from simcse_hf.training.checkpoints import checkpoints
+
+NAME = "dropout as the view"
+RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of 4 steps with the checkpoints 2 and 4, which no test may change."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    make_trainer(NAME, folder, **RUN).train()
+    return folder
+
+
+@pytest.fixture
+def interrupted(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "checkpoint-4")
+    return folder
+
+
+def _other_texts(trainer):
+    trainer.train_dataset = trainer.train_dataset.select(range(len(trainer.train_dataset) - 1, -1, -1))
+
+
+def _other_weights(trainer):
+    trainer.start_digest = "0"
+
+
+def _other_dropout(trainer):
+    trainer.model.config.hidden_dropout_prob = 0.3
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"seed": 7}, "seed: 42 there, 7 here"),
+        ({"learning_rate": 1e-2}, "learning_rate: 0.001 there, 0.01 here"),
+        ({"weight_decay": 0.3}, "weight_decay: 0.0 there, 0.3 here"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps: 1 there, 2 here"),
+        ({"per_device_train_batch_size": 4}, "per_device_train_batch_size: 8 there, 4 here"),
+        ({"max_seq_length": 12}, "max_seq_length: 16 there, 12 here"),
+        ({"lr_scheduler_type": "constant"}, "lr_scheduler_type: linear there, constant here"),
+        ({"max_steps": 8}, "max_steps: 4 there, 8 here"),
+        ({"view": "delete_words"}, "view: identity there, delete_words here"),
+        (_other_texts, "training texts: "),
+        (_other_weights, "starting weights: .* there, 0 here"),
+        (_other_dropout, "hidden_dropout_prob: "),
+    ],
+)
+def test_resuming_with_something_else_is_refused_with_both_values(interrupted, change, message):
+    trainer = make_trainer(NAME, interrupted, **(RUN | (change if isinstance(change, dict) else {})))
+    if not isinstance(change, dict):
+        change(trainer)
+    with pytest.raises(ValueError, match=message) as error:
+        trainer.train(resume_from_checkpoint=True)
+    assert "--allow_changes" in str(error.value)
+
+
+def test_logging_saving_and_evaluation_may_change(interrupted):
+    changes = {"logging_steps": 1, "save_steps": 1, "dataloader_num_workers": 0}
+    assert make_trainer(NAME, interrupted, **RUN | changes).train(resume_from_checkpoint=True).global_step == 4
+
+
+def test_an_allowed_change_is_applied_and_recorded(interrupted):
+    values = {"learning_rate": 1e-2, "weight_decay": 0.3, "allow_changes": True}
+    trainer = make_trainer(NAME, interrupted, **RUN | values)
+    trainer.train(resume_from_checkpoint=True)
+    record = json.loads((checkpoints(interrupted)[0] / "run_settings.json").read_text())
+    settings = {"learning_rate": [1e-3, 1e-2], "weight_decay": [0.0, 0.3]}
+    assert record["changes"] == [{"step": 2, "settings": settings}] == trainer.changes
+    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-2}
+    assert 0.3 in {group["weight_decay"] for group in trainer.optimizer.param_groups}
+    rates = [x["learning_rate"] for x in trainer.state.log_history if "learning_rate" in x]
+    assert rates[-1] == pytest.approx(1e-2 / 4)  # the last step of a linear schedule
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, lambda path: (path / "model.safetensors").write_bytes(b"")])
+def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_path, damage):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    trainer = make_trainer(NAME, tmp_path / "run", **RUN | options)
+    evaluate = trainer._maybe_log_save_evaluate
+
+    def damaged(*args, **kwargs):
+        result = evaluate(*args, **kwargs)
+        if trainer.state.global_step == 4 and trainer.state.best_model_checkpoint:
+            path = checkpoints(tmp_path / "run")
+            for best in path:
+                if str(best) == trainer.state.best_model_checkpoint and best.exists():
+                    damage(best)
+        return result
+
+    trainer._maybe_log_save_evaluate = damaged
+    with pytest.raises(ValueError, match="the best checkpoint .* cannot be loaded"):
+        trainer.train()
+
+
+def test_a_smaller_batch_than_asked_for_is_said_and_recorded(tmp_path, caplog):
+    from simcse_hf.training.run_record import describe_run
+
+    trainer = make_trainer(NAME, tmp_path / "run", **RUN | {"auto_find_batch_size": True})
+    step = trainer.training_step
+
+    def small_memory(model, inputs, *args):
+        if len(inputs["input_ids"]) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step(model, inputs, *args)
+
+    trainer.training_step = small_memory
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert "of the 8 rows asked for" in caplog.text
+    assert describe_run(trainer)["arguments"]["per_device_train_batch_size"] <= 4
