@@ -219,8 +219,6 @@ class SimCSETrainer(Trainer):
         """The training rows; of a stream the first ones, by which the run is checked and described."""
         return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
 
-    # --- training ----------------------------------------------------------------------------------------------------
-
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Check the run, and train as transformers does.
 
@@ -245,10 +243,8 @@ class SimCSETrainer(Trainer):
             self._resumed = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
         self.settings, self.changes = run_settings(self), []
         if self._resumed is not None:
-            checkpoint = self._resumed
-            self.changes = on_first_process(
-                lambda: compare_settings(checkpoint, self.settings, self.args.allow_changes)
-            )
+            compare = partial(compare_settings, self._resumed, self.settings, self.args.allow_changes)
+            self.changes = on_first_process(compare)
         if isinstance(self.train_dataset, StreamedRows):
             self.train_dataset.forget()
             if self._resumed is not None:
@@ -378,8 +374,6 @@ class SimCSETrainer(Trainer):
             logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
         super().log(logs, start_time)
 
-    # --- evaluation --------------------------------------------------------------------------------------------------
-
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
         super().add_callback(callback)
@@ -454,8 +448,6 @@ class SimCSETrainer(Trainer):
             if prefix.endswith(f"_{name}"):
                 return prefix.removesuffix(f"_{name}") if position == 0 else None
         return prefix
-
-    # --- checkpoints and the hub -------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         with staged(self, trial) as folder:
