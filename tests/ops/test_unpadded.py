@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import disk_offload
 from conftest import FAMILIES, PAD, random_batch, tiny_config
-from transformers import AutoModel
-from transformers.models.modernbert import modeling_modernbert
+from transformers import AutoModel, ModernBertModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.pooling import POOLER_TYPES
@@ -16,7 +15,7 @@ from simcse_hf.ops.packing import Packing
 from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
-if hasattr(modeling_modernbert, "MODERNBERT_ATTENTION_FUNCTION"):  # transformers 5.0: no replaceable attention
+if not ModernBertModel._can_set_attn_implementation():  # transformers 5.2: no replaceable attention
     PADDED_ONLY |= {"modernbert"}
 UNPADDED = sorted(FAMILIES.keys() - PADDED_ONLY)
 HEADS, HEAD_SIZE = 2, 4
