@@ -185,11 +185,6 @@ def test_requests_from_other_sites_are_refused(origin):
     assert answer(to="127.0.0.1:7860", origin=origin) == (403, [])
 
 
-@pytest.mark.parametrize("path", ["/upload", "/gradio_api/upload", "/gradio_api/upload/"])
-def test_files_are_refused(path):
-    assert answer(to="localhost", path=path) == (403, [])
-
-
 def test_large_requests_are_refused_whether_or_not_they_tell_their_length():
     large = b"x" * (MAX_BODY + 1)
     assert answer(to="localhost", content_length=str(len(large)), body=large) == (413, [])

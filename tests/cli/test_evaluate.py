@@ -106,12 +106,6 @@ def test_compares_result_files_with_models(folder, tmp_path, capsys):
     assert differences == mixed["differences"]["narrow"]
 
 
-def test_refuses_to_compare_results_of_another_mode(folder):
-    evaluate_main(["--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", "--output", "a.json"])
-    with pytest.raises(ValueError, match="a.json was evaluated with mode 'test', not 'dev'"):
-        compare_main(["a.json", "narrow", "--data_dir", str(folder), "--mode", "dev"])
-
-
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -12,14 +12,13 @@ from conftest import WORDS, tiny_config
 from evaluation_helpers import random_pairs, write
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf import BertForCL, SimCSE
 from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
 from simcse_hf.inference.shards import read_manifest, read_shards
-from simcse_hf.models.sentence_transformers import NAMES
 from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 from simcse_hf.search import SentenceIndex
@@ -288,8 +287,3 @@ def test_a_damaged_transform_is_not_ignored(fit):
     (directory / "postprocessing/model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
         SimCSE(directory, device="cpu")
-
-
-def test_training_removes_the_transform(fit, tmp_path):
-    AutoModelForCL.from_pretrained(fit("whitening")).save_pretrained(tmp_path / "trained")
-    assert not (tmp_path / "trained/postprocessing").exists() and "postprocessing" not in NAMES

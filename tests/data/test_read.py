@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -195,16 +194,6 @@ def test_reads_triplets_from_memory(load, source):
     data = load(source)
     assert data.to_list() == AS_ROWS == load(data).to_list()
     assert data.features == Features({name: Value("string") for name in ("sent0", "sent1", "sent2")})
-
-
-def test_a_data_set_that_was_loaded_is_not_scanned_again(load, caplog):
-    data = load([{"sent0": "a", "sent1": "b"}, {"sent0": "c", "sent1": ""}])
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "simcse_hf"):
-        assert load(data) is data and not caplog.records
-        changed = data.map(lambda row: {"sent1": " "})
-        with pytest.raises(ValueError, match="every one of the 1 row"):
-            load(changed)
 
 
 def test_reads_the_json_lines_of_sentence_transformers(tmp_path, load, caplog):

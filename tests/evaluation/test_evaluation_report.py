@@ -53,15 +53,6 @@ def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
     assert "0.00" not in " ".join(lines).split()
 
 
-def test_verbose_lists_subsets_splits_and_counts():
-    table = format_table(results(), "test", "all", "spearman", verbose=True)
-    rows = [line.split() for line in table.splitlines()]
-    assert ["STS12", "MSRpar", "750", "57.84", "58.40"] in rows
-    assert ["STS12", "wmean", "3108", "55.00", "45.00"] in rows
-    assert ["STSBenchmark", "test", "1379", "80.00", "81.00"] in rows
-    assert "MRPC: accuracy 71.71, dev 73.55, F1 80.43, train 4076, test 1725" in table
-
-
 def test_the_average_uses_the_figures_of_the_protocol():
     result = results()
     add_averages(result, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")

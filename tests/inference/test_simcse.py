@@ -153,15 +153,6 @@ def test_the_model_gets_batches_sorted_by_length_and_padded():
     assert vectors.shape == (6, 32) and vectors.dtype == torch.float32
 
 
-def test_a_progress_bar_is_shown_only_on_request(make, capfd):
-    simcse = make()
-    capfd.readouterr()
-    simcse.encode(TEXTS)
-    assert "Encoding" not in capfd.readouterr().err
-    simcse.encode(TEXTS, show_progress_bar=True)
-    assert "Encoding" in capfd.readouterr().err
-
-
 def test_an_accelerator_gets_windows_and_its_results_are_put_together_in_order(make, monkeypatch):
     simcse = make()
     texts = [f"a cat {'sat ' * (number % 9)}" for number in range(50)]
@@ -347,12 +338,6 @@ def test_the_head_of_a_model_trained_without_it_is_refused(family, save_checkpoi
     assert SimCSE(directory, device="cpu").pooler_type == "avg"
     with pytest.raises(ValueError, match="no trained head"):
         SimCSE(directory, pooler_type="cls", device="cpu")
-
-
-def test_the_masked_lm_head_is_not_loaded_for_inference(make):
-    simcse = make(do_mlm=True)
-    assert not [name for name, _ in simcse.model.named_modules() if name.startswith("cls")]
-    assert simcse.model.head_source == "kept"
 
 
 def test_the_old_argument_pooler_is_refused_and_pooler_type_named(save_checkpoint):

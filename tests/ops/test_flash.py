@@ -57,20 +57,6 @@ def test_what_flash_attention_is_given_describes_the_sentences(monkeypatch, leng
         torch.testing.assert_close(x, y)
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_the_operator_has_shapes_and_a_backward_pass_with_dropout(first_only):
-    """On meta tensors, which have shapes and no values."""
-    packing = packing_of([5, 3, 9], first_only, device="meta")
-    shapes = [(3 if first_only else 17, HEADS, SIZE), *[(17, HEADS, SIZE)] * 2]
-    inputs = [torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True) for shape in shapes]
-    bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
-    longest = 1 if first_only else packing.longest, packing.longest
-    out = flash_attention(*inputs, bounds, longest, scaling=0.3, dropout=0.1)
-    assert out.shape == shapes[0] and out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert [x.grad.shape for x in inputs] == [torch.Size(shape) for shape in shapes]
-
-
 def fake_query(device="cuda", dtype=torch.bfloat16, size=64):
     return SimpleNamespace(device=torch.device(device, 0), dtype=dtype, shape=(10, 12, size))
 

@@ -16,14 +16,6 @@ def test_every_benchmark_is_registered():
     assert BENCHMARKS.keys() == {path.parent.name if path.stem == "__init__" else path.stem for path in files}
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_lists_its_options(name, capsys):
-    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0 and "--output" in capsys.readouterr().out
-
-
 def test_a_wrong_name_of_texts_is_refused_with_the_names_that_exist():
     pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the peer")
     with pytest.raises(SystemExit, match=r"--texts nosuch: choose from .*NLI triplets"):

@@ -127,14 +127,6 @@ def test_the_python_of_an_example_trains(files, start, script, texts):
         ("run_sup.py", ["--train_file", "texts.txt"], "texts.txt holds one text in a row"),
         ("run_unsup.py", ["--resume_from_checkpoint", "true"], "holds no checkpoint to resume from"),
         ("run_unsup.py", ["--resume_from_checkpoint", "absent"], "no such checkpoint directory"),
-        ("run_unsup.py", ["--dropout", "0"], "without effective dropout"),
-        ("run_unsup.py", ["--temp", "0"], "temperature must be a number above 0"),
-        ("run_unsup.py", ["--max_seq_length", "400"], "max_seq_length is 400"),
-        (
-            "run_unsup.py",
-            ["--pooler_type", "avg", "--mlp_only_train"],
-            "mlp_only_train concerns the head of pooler_type 'cls'",
-        ),
     ],
 )
 def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more, message, monkeypatch, run_here):

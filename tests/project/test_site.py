@@ -23,6 +23,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_built_and_has_a_markdown_copy(site):
     for page in PAGES:
         name = page.removesuffix(".md")
