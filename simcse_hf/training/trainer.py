@@ -25,7 +25,6 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
-from ..data.sampler import LARGEST_LISTED, PermutedSampler
 from ..data.stream import StreamedRows
 from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
@@ -47,7 +46,7 @@ from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback,
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, checkpoint_problem, resolve_checkpoint, staged
 from .checks import check_dev_sets, check_run
 from .gradcache import CachedBatch
-from .rows import RowMaker, Rows, make_masked_lm_view
+from .rows import LARGEST_LISTED, PermutedSampler, RowMaker, Rows, make_masked_lm_view
 from .run_record import SETTINGS, compare_settings, describe_run, run_settings, weights_digest
 from .training_args import SimCSETrainingArguments
 

@@ -7,8 +7,8 @@ from datasets import Dataset
 from torch.utils.data import RandomSampler
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.sampler import PermutedSampler
 from simcse_hf.training import trainer as trainer_module
+from simcse_hf.training.rows import PermutedSampler
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
 from torch.utils.data import BatchSampler, DataLoader
 
-from simcse_hf.data import sampler as module
-from simcse_hf.data.sampler import PermutedSampler
+from simcse_hf.training import rows as module
+from simcse_hf.training.rows import PermutedSampler
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 129, 70_001])
