@@ -95,14 +95,6 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
 
 
-@pytest.mark.parametrize("pooler", ["avg"])
-def test_a_layer_norm_reduces_the_rank_by_one_dimension(pooler, fit):
-    model = SimCSE(fit("whitening", pooler=pooler), device="cpu")
-    assert model.dim == DIM - 1 and model.encode(TEXTS).shape == (6, DIM - 1)
-    vectors = model.encode(SENTENCES, normalize_embeddings=False).double()
-    torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM - 1).double(), rtol=0, atol=1e-4)
-
-
 def test_records_what_it_was_fitted_on(fit):
     described = json.loads((fit("flow") / "postprocessing/postprocessing.json").read_text())
     assert described["method"] == "flow" and described["input_dim"] == described["output_dim"] == DIM

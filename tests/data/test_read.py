@@ -221,13 +221,6 @@ def test_files_of_different_formats_become_one_dataset(tmp_path, load):
         assert load(source, max_rows=1).to_list() == AS_ROWS[:1]
 
 
-def test_rows_of_several_batches_keep_their_order(tmp_path, load):
-    lines = [f"Sentence number {i}." for i in range(25_001)]
-    data = load(write(tmp_path / "x.txt", "\n\n".join(lines)))
-    assert data["sent0"][:] == lines
-    assert load(data.add_column("sent1", lines[::-1]))[25_000] == {"sent0": lines[-1], "sent1": lines[0]}
-
-
 def test_columns_can_be_requested_from_every_source(tmp_path, load):
     for source in (triplet_file(tmp_path, "csv"), Dataset.from_csv(str(triplet_file(tmp_path, "csv")))):
         data = load(source, columns=["negative", "anchor"])

@@ -55,11 +55,6 @@ def test_jsonl_parquet_and_gzip_files_are_read(tmp_path):
     assert read_scored_pairs(tmp_path / "x.parquet") == EXPECTED
 
 
-def test_a_unicode_line_separator_does_not_end_a_line(tmp_path):
-    pairs = read_scored_pairs(write(tmp_path, "x.tsv", "1\ta\u2028b\tc\x85d\n"))
-    assert len(pairs) == 1 and pairs.sentences1 == ["a b"]
-
-
 @pytest.mark.parametrize(
     "name, text, line, message",
     [

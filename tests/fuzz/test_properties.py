@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,8 +15,6 @@ from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.read import decoded_lines, open_table, stream_texts
 from simcse_hf.evaluation.sts import read_scored_pairs
-from simcse_hf.inference.encoding import length_sorted_batches
-from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.models.settings import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
@@ -107,27 +104,6 @@ def test_scored_pairs_are_read_with_single_spaces(tmp_path, rows):
     assert pairs.scores == [score for score, _, _ in rows]
     assert pairs.sentences1 == [" ".join(a.split()) for _, a, _ in rows]
     assert pairs.sentences2 == [" ".join(b.split()) for _, _, b in rows]
-
-
-@examples
-@given(st.lists(st.integers(1, 600), max_size=60), st.integers(1, 2000) | st.none(), st.integers(1, 20) | st.none())
-def test_every_text_is_in_one_batch_and_only_a_long_text_exceeds_the_budget(lengths, budget, batch_size):
-    batches = length_sorted_batches(lengths, budget, batch_size)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    for batch in batches:
-        padded = len(batch) * max(lengths[index] for index in batch)
-        assert len(batch) == 1 or padded <= (budget or padded) and len(batch) <= (batch_size or len(batch))
-
-
-@examples
-@given(st.lists(st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3), min_size=2, max_size=10))
-def test_codes_of_8_bits_are_at_most_half_a_step_off(rows):
-    embeddings = np.array(rows, dtype=np.float32)
-    ranges = calibrate_ranges(embeddings)
-    codes = quantize(embeddings, "int8", ranges).astype(np.float32)
-    restored = ranges[0] + (codes + 128) * ((ranges[1] - ranges[0]) / 255)
-    step = (ranges[1] - ranges[0]) / 255
-    assert (np.abs(restored - embeddings) <= step / 2 + 1e-5).all()
 
 
 json_values = st.recursive(

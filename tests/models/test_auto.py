@@ -29,12 +29,6 @@ def test_every_encoder_gets_its_own_class(family):
     assert model(**random_batch(3, 2)).sentence_embeddings.shape == (3, 2, 32)
 
 
-def test_chooses_the_class_by_model_type_and_not_by_name(tmp_path):
-    AutoModelForCL.from_config(tiny_config("mpnet")).save_pretrained(tmp_path / "unsup-simcse-bert-base")
-    loaded = AutoModelForCL.from_pretrained(tmp_path / "unsup-simcse-bert-base")
-    assert type(loaded).__name__ == "MPNetForCL"
-
-
 def test_passes_on_settings_config_values_and_head(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config()))
     model = AutoModelForCL.from_pretrained(directory, head="fresh", temperature=0.5, hidden_dropout_prob=0.3)

@@ -107,16 +107,6 @@ def test_the_queue_uses_the_trained_head_without_momentum(model_type):
     torch.testing.assert_close(copied, model.contrastive_head.dense.weight)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_a_head_for_training_only_is_used_for_the_queue(model_type):
-    model, batch = model_of(mlp_only_train=True, model_type=model_type), batches(1)[0]
-    model(**batch)
-    anchors = {name: x[:, 0] for name, x in batch.items()}
-    with torch.no_grad():
-        torch.testing.assert_close(model.objective.queue[:4], model.embed(**anchors))  # without dropout they agree
-        assert not torch.allclose(model.eval().embed(**anchors), model.objective.queue[:4])
-
-
 def test_evaluation_uses_no_queue_and_changes_no_state():
     model, data = model_of(), batches(2)
     model(**data[0])

@@ -5,7 +5,7 @@ import torch
 from conftest import flat, random_batch, tiny_config
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
+from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.matryoshka import Matryoshka
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
@@ -54,14 +54,6 @@ def test_any_objective_gets_each_width_and_its_own_parameters(name):
             torch.testing.assert_close(parts[f"{part}_{width}"], value)
     names = [{n: p.shape for n, p in inner.named_parameters()} for inner in objective.objectives]
     assert names[0].keys() == names[1].keys()
-
-
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("promptbert", "diffcse")])
-def test_the_requirements_of_the_wrapped_objective_are_kept(name):
-    options = NARROW.get(name, {})
-    plain, wrapped = make_objective(name, 8, {}, options), Matryoshka(name, 8, [2], {}, options)
-    for asked in ("encoders", "num_views", "needs_hidden_states", "needs_text_ids"):
-        assert getattr(wrapped, asked) == getattr(plain, asked)
 
 
 def esimcse(dims, steps=3, optimise=True):

@@ -330,12 +330,6 @@ def test_another_attention_implementation_is_respected(save_checkpoint):
     assert len(default.base_model(**batch, output_attentions=True).attentions) == 2
 
 
-def test_the_attention_implementation_is_not_saved(save_checkpoint):
-    path = save_checkpoint(BertForCL(tiny_config("bert")))
-    assert "sdpa" not in (path / "config.json").read_text()
-    assert AutoModel.from_pretrained(path).config._attn_implementation == "sdpa"
-
-
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 

@@ -82,11 +82,6 @@ def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint(tmp_path):
     assert max(plots.read_run(tmp_path / "run").series("loss")) == 10
 
 
-def test_values_that_are_not_finite_are_left_out():
-    log = [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}, {"step": 3, "loss": None}]
-    assert plots.Run(log, None).series("loss") == {2: 1.0}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "holds no training run .* evaluate it first"), ({"log_history": 3}, "the file is damaged")],

@@ -105,13 +105,6 @@ def test_a_negative_is_never_a_positive_of_the_same_anchor_nor_the_anchor_in_oth
     assert report.dropped["positive of the same anchor"] >= 2
 
 
-def test_each_distinct_text_is_encoded_once():
-    model = Lookup()
-    mine_hard_negatives(pairs(num_anchors=5, num_texts=7, rows=80), model)
-    anchors, candidates = model.encoded
-    assert len(anchors) == len(set(anchors)) == 5 and len(candidates) == len(set(candidates)) == 7
-
-
 def test_given_hard_negatives_become_candidates():
     dataset = Dataset.from_dict({"sent0": ["a", "b"], "sent1": ["x", "y"], "hard_neg": ["given", "given"]})
     vectors = {"a": np.eye(4)[0], "b": np.eye(4)[0], "given": np.eye(4)[0], "x": np.eye(4)[1], "y": np.eye(4)[2]}

@@ -126,16 +126,6 @@ def test_a_threshold_that_nothing_reaches_names_the_best_score(model, caplog):
     assert "1 of 2 queries found no sentence" in caplog.text and f"their best score is {best:.4f}" in caplog.text
 
 
-def test_embeddings_of_any_length_can_be_queries(model):
-    index = SentenceIndex.build(model, SENTENCES)
-    texts = ["the cat", "dog"]
-    vectors = model.encode(texts, normalize_embeddings=False)
-    for queries in (vectors, vectors.numpy()):
-        for results, wanted in zip(index.search(queries), index.search(texts), strict=True):
-            assert_same(results, wanted)
-        assert_same(index.search(queries[0]), index.search("the cat"))
-
-
 def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_path):
     index = SentenceIndex.build(model, SENTENCES, truncate_dim=8)
     scores = model.encode(SENTENCES, truncate_dim=8) @ model.encode("the cat", truncate_dim=8)
@@ -145,14 +135,6 @@ def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_pat
     assert_same(SentenceIndex.load(tmp_path / "index", model).search("the cat", top_k=1), [best])
     with pytest.raises(ValueError, match="'exact' has no parameters, got 'nprobe=3'"):
         SentenceIndex.load(tmp_path / "index", model, parameters="nprobe=3")
-
-
-def test_any_text_can_be_indexed_and_found(model, tmp_path):
-    texts = ["", "   ", "\x00", "cat \U0001f600 猫 кот", "the cat " * 12_500]
-    index = SentenceIndex.build(model, [*texts, *SENTENCES[:5]])
-    index.save(tmp_path / "index")
-    found = SentenceIndex.load(tmp_path / "index", model).search(texts, top_k=10, threshold=0.999)
-    assert all(text in [sentence for sentence, _ in results] for text, results in zip(texts, found, strict=True))
 
 
 def test_a_file_gives_the_same_index_as_a_list(model, tmp_path, monkeypatch):

@@ -98,15 +98,6 @@ def test_equal_scores_come_in_the_order_of_the_index(block, monkeypatch):
         assert index.search(unit_vectors(1), top_k)[1].tolist() == [list(range(top_k))]
 
 
-def test_embeddings_added_one_by_one_are_joined():
-    vectors = unit_vectors(300)
-    index = ExactIndex(DIM)
-    for vector in vectors:
-        index.add(vector[None])
-    assert len(index._parts) == 1, "a part each would make every search 300 products"
-    np.testing.assert_array_equal(index.search(vectors, 1)[1][:, 0], np.arange(300))
-
-
 def test_a_loaded_exact_index_is_mapped_from_the_file_and_never_written_to(tmp_path):
     index = ExactIndex(DIM)
     index.add(unit_vectors(50))

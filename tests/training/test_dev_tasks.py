@@ -60,15 +60,6 @@ def test_a_dev_task_has_the_figures_of_evaluate(files, model, tokenizer, save_ch
     assert metrics == {f"classification_{name}": pytest.approx(value) for name, value in expected.items()}
 
 
-def test_each_text_of_a_task_is_encoded_once_without_dropout(files, model, tokenizer):
-    task, rows = read_task("pairs", files / "pairs.csv"), []
-    model.train()
-    model.register_forward_pre_hook(lambda _m, _a, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
-    callback = TasksEvalCallback({"pairs": task, "again": task})
-    assert callback.evaluate(model, tokenizer) == callback.evaluate(model, tokenizer)
-    assert sum(rows) == 2 * len(callback.texts) == 80 and model.training
-
-
 def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer, tmp_path, capsys):
     tasks = [f"classification={files / 'dev.csv'}", f"classification={files / 'more.csv'}"]
     tasks.append(read_task("pairs", files / "pairs.csv"))

@@ -4,26 +4,21 @@ import json
 import random
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from conftest import WORDS, tiny_config
 from evaluation_helpers import write
 from transformers import BertForMaskedLM
 
-from simcse_hf import SimCSE, load_text_dataset
+from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
-from simcse_hf.data.sample import sample_files
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.training.adaptation import adaptation as adapt_module
 from simcse_hf.training.adaptation import candidate_search as search_module
 from simcse_hf.training.adaptation import verdict as verdict_module
 from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
-from simcse_hf.training.adaptation.candidates import TrainingOptions, train_candidate
-from simcse_hf.training.adaptation.corpus import read_corpus
 from simcse_hf.training.adaptation.plan import Costs, Division, Stage
 from simcse_hf.training.adaptation.trial import START
-from simcse_hf.training.adaptation.variants import fit_corpus_whitening
 
 NOUNS = ("cat", "dog", "bird", "man", "woman", "house", "tree", "mat")
 FILLERS = [word for word in WORDS.split() if word.isalpha() and word not in NOUNS]
@@ -247,24 +242,6 @@ def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings
     assert result["start_pooler"] == "avg"
 
 
-@pytest.mark.parametrize("method", ["tsdae", "mlm", "simcse", "esimcse", "contrastive_tension"])
-def test_every_method_trains_in_bfloat16_on_a_cpu(start, settings, tmp_path, method):
-    texts = Path(settings.corpus).read_text().splitlines()
-    options = TrainingOptions(texts, "avg", 16, bf16=True, on_step=lambda: False)
-    (result,) = train_candidate(str(start), (Stage(method, 1e-3),), [2], 42, tmp_path / "trained", options)
-    assert result.steps == 2
-    before, after = (SimCSE(path, device="cpu").encode(texts[:4]) for path in (start, tmp_path / "trained"))
-    assert (before - after).abs().max() > 1e-4
-
-
-def test_a_whitening_of_embeddings_in_a_subspace_keeps_fewer_dimensions(start, settings):
-    corpus = read_corpus(settings.corpus)
-    model = SimCSE(start, device="cpu")
-    layer_norm = model.model.base_model.encoder.layer[-1].output.LayerNorm
-    layer_norm.weight.data[:4], layer_norm.bias.data[:4] = 0.0, 0.0
-    assert fit_corpus_whitening(model, corpus).output_dim == 24  # of 32
-
-
 def test_a_task_that_is_too_small_to_split_is_refused(settings, tmp_path):
     pairs = write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
     with pytest.raises(ValueError, match=r"few.csv.*cannot be split into a dev part and a held-out part"):
@@ -292,20 +269,3 @@ def test_the_command_refuses_other_arguments_and_starts_again_on_request(setting
     assert "--max_texts 100000, not 100" in capsys.readouterr().err
     assert main([*words, "--max_texts", "100", "--overwrite"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["corpus"]["texts"] == 100
-
-
-@pytest.mark.slow
-def test_adapts_the_sample_encoder_to_the_sample_corpus_within_its_budget(tmp_path, capsys):
-    """All of it is real here: methods, speed measurements, the search and the verdict."""
-    corpus, encoder = sample_files()
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(load_text_dataset(corpus.train_sentences, max_rows=1500)["sent0"]))
-    words = [str(texts), "--model", str(encoder), "--output", str(tmp_path / "out")]
-    assert main(["adapt", *words, "--budget", "0.3", "--seeds", "2"]) == 0
-    result = json.loads((tmp_path / "out" / "adaptation.json").read_text())
-    assert result["weak_evidence"] and result["task"] == "shortened"
-    low, high = result["interval"]
-    assert low <= result["difference"] <= high
-    assert result["verdict"] == ("gain" if low > 0 else "no gain")
-    assert result["verdict"] in capsys.readouterr().out
-    assert SimCSE(tmp_path / "out" / "model", pooler_type=None if low > 0 else "avg").encode("The cat sat.").norm()

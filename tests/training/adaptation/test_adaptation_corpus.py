@@ -1,6 +1,5 @@
 """The corpus of an adaptation: a bounded sample of distinct texts that the evaluation does not use."""
 
-import gzip
 import logging
 
 import pytest
@@ -52,18 +51,6 @@ def test_rows_after_the_limit_are_not_read_and_that_is_said(tmp_path, texts, mon
     assert "only the first 80 rows were read" in logged.text
 
 
-@pytest.mark.parametrize("suffix", ["txt.gz", "jsonl", "csv"])
-def test_reads_the_formats_of_the_readers(tmp_path, texts, suffix):
-    path = tmp_path / f"texts.{suffix}"
-    lines = {
-        "txt.gz": "".join(f"{text}\n" for text in texts),
-        "jsonl": "".join(f'{{"text": "{text}", "other": 1}}\n' for text in texts),
-        "csv": "text,label\n" + "".join(f"{text},1\n" for text in texts),
-    }[suffix]
-    path.write_bytes(gzip.compress(lines.encode()) if suffix.endswith("gz") else lines.encode())
-    assert sorted(read_corpus(path).texts) == sorted(texts)
-
-
 @pytest.mark.parametrize("lines", [["one line"], ["the same line"] * 1000])
 def test_a_corpus_of_too_few_distinct_texts_is_refused(tmp_path, lines):
     path = write(tmp_path / "texts.txt", lines)
@@ -84,13 +71,6 @@ def test_texts_of_the_tasks_are_counted_and_removed(tmp_path, texts, logged):
     rest = without_texts(corpus, ["THE  big cat 0", "the small cat 7", "unknown"], keep=False)
     assert rest.overlap == 2 and set(corpus.texts) - set(rest.texts) == {"the big cat 0", "the small cat 7"}
     assert "2 of 100 texts also occur in the tasks. They are removed" in logged.text
-
-
-def test_texts_of_the_tasks_stay_on_request(tmp_path, texts, logged):
-    corpus = read_corpus(write(tmp_path / "texts.txt", texts))
-    kept = without_texts(corpus, texts, keep=True)
-    assert kept.texts == corpus.texts and kept.overlap == 100
-    assert "may be too favourable" in logged.text
 
 
 def test_a_corpus_that_consists_of_the_tasks_is_refused(tmp_path, texts):

@@ -75,19 +75,6 @@ def test_a_small_budget_lowers_the_number_of_seeds_before_it_gives_up():
     assert division is not None and division.seeds == 2 and division.short_runs >= 1
 
 
-def test_two_stages_share_the_time_of_a_candidate():
-    measured = Costs({"mlm": 0.5, "simcse": 0.1}, 0, 0, 0)
-    candidate = next(c for c in candidates(True) if [stage.method for stage in c] == ["mlm", "simcse"])
-    assert steps_within(candidate, 20.0, measured) == [20, 100]
-
-
-def test_a_slow_candidate_does_not_keep_later_ones_from_being_tried():
-    slow = Costs(dict.fromkeys(METHODS, 0.1) | {"tsdae": 100.0}, 1.0, 2.0, 10.0)
-    division = divide(300, candidates(True), 3, slow)
-    tried = fitting(candidates(True), division.seconds, slow)[: division.short_runs]
-    assert len(tried) > 3 and all(stage.method != "tsdae" for candidate in tried for stage in candidate)
-
-
 def test_a_slower_method_is_tried_before_another_learning_rate_of_a_fast_one():
     """Like the times that were measured on tweets. Four short runs would try masked-LM and TSDAE only."""
     measured = Costs(

@@ -60,13 +60,6 @@ def test_a_changed_input_is_refused(tmp_path):
         Record(tmp_path / "out", ARGUMENTS, 60).check_unchanged("corpus", 2, "The corpus a.txt")
 
 
-def test_notes_survive_an_interruption_and_are_not_repeated(tmp_path):
-    Record(tmp_path / "out", ARGUMENTS, 60).note("no whitening")
-    record = Record(tmp_path / "out", ARGUMENTS, 60)
-    record.note("no whitening")
-    assert record.notes == ["no whitening"]
-
-
 def test_a_directory_with_other_files_is_neither_used_nor_deleted(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="holds something else"):
