@@ -105,10 +105,9 @@ def encode_file(
     refuse(problems)
     source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
     column = text_column(source, column)[1]
-    prefix = model.resolve_prompt(prompt, prompt_name)
+    prefix, version = model.resolve_prompt(prompt, prompt_name), _version(source)
     shape = {"precision": precision, "shard_size": shard_size, "format": file_format}
     settings = {"column": column, "prompt": prefix or None, **options, **shape, "ranges": _digest(ranges, dim)}
-    version = _version(source)
     manifest = on_first_process(lambda: _start(folder, model, source, settings, resume))
     paths, sizes = _paths(folder, manifest), _sizes(manifest)
     rank, processes = world()

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import Any
+from typing import Any, cast
 
 from transformers import (
     AutoConfig,
@@ -88,7 +88,7 @@ def _reduce(model: ContrastiveModel) -> tuple[Any, ...]:
 
 
 def _empty(config_class: type[PreTrainedConfig]) -> ContrastiveModel:
-    cls = contrastive_class(config_class)
+    cls = contrastive_class(cast(Any, config_class))
     return cls.__new__(cls)
 
 

@@ -568,7 +568,7 @@ class ContrastiveModel(PreTrainedModel):
         model._freeze_unused_parameters()  # loading has replaced the parameters
         if found.section is not None and (path := found.find_file(checkpoint.OBJECTIVE_FILE)) is not None:
             model._saved_objective = (found.saved, path)
-        return (model, info) if wants_info else model
+        return cast(Any, (model, info)) if wants_info else model
 
 
 def _check_inputs(

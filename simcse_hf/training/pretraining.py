@@ -240,7 +240,7 @@ def make_tokenizer(
             trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
             trained.model_max_length = options.max_position_embeddings
             trained.save_pretrained(str(args.output_dir))
-        return load_pretrained(AutoTokenizer.from_pretrained, args.output_dir)
+        return load_pretrained(AutoTokenizer.from_pretrained, str(args.output_dir))
 
 
 def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

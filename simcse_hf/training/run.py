@@ -213,8 +213,8 @@ def _show_neighbours(directory: Path) -> None:
     texts = list(dict.fromkeys(read_scored_pairs(_CORPUS.test).texts))
     for when, model in (("before", start), ("after", trained)):
         print(f"\nNearest to {_QUERY!r} {when} training, of {len(texts) - 1:,} sentences:")
-        matches = SentenceIndex.build(model, [text for text in texts if text != _QUERY]).search(_QUERY, top_k=3)
-        print("\n".join(f"  {match.score:.4f}  {match.sentence}" for match in matches))
+        matches = SentenceIndex.build(model, [text for text in texts if text != _QUERY]).search([_QUERY], top_k=3)
+        print("\n".join(f"  {match.score:.4f}  {match.sentence}" for match in cast(list, matches)[0]))
     print(
         "\nNext, search your own sentences, or train on them:\n"
         f"  simcse-hf index --model {directory} --input sentences.txt --output my-index\n"
@@ -259,7 +259,7 @@ def make_trainer(
         training_args,
         train_dataset=texts,
         processing_class=tokenizer,
-        callbacks=dev_sets,
+        callbacks=[*dev_sets],
     )
     warn_of_overlap(texts, trainer.dev_sets)
     return trainer
@@ -286,7 +286,7 @@ def load_model(model_args: ModelArguments, seed: int) -> tuple[ContrastiveModel,
 
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, or else the model's own."""
-    name = model_args.tokenizer_name or model_args.model_name_or_path
+    name = model_args.tokenizer_name or cast(str, model_args.model_name_or_path)
     return load_pretrained(AutoTokenizer.from_pretrained, name, revision=model_args.model_revision)
 
 

@@ -93,6 +93,8 @@ class SimCSETrainer(Trainer):
     args: SimCSETrainingArguments
     processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
     train_dataset: Rows | None  # transformers: any data set
+    settings: dict[str, Any] = {}  # of the run, which train() compares with those of the checkpoint it resumes from
+    changes: Sequence[dict[str, Any]] = ()  # the differences that were allowed
 
     def __init__(
         self,
@@ -109,10 +111,8 @@ class SimCSETrainer(Trainer):
         # 1. The model, its tokenizer, and the arguments, of which the caller keeps the original.
         args = SimCSETrainingArguments(output_dir="outputs/simcse") if args is None else args
         if not isinstance(args, SimCSETrainingArguments):
-            raise TypeError(
-                f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
-                "the same values, for example SimCSETrainingArguments(output_dir=..., max_seq_length=32)"
-            )
+            given = f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments"
+            raise TypeError(f"{given}: create them with the same values, SimCSETrainingArguments(output_dir=...)")
         args = args.copy()
         model_init = kwargs.get("model_init")
         if (model is None) == (model_init is None):
@@ -145,8 +145,6 @@ class SimCSETrainer(Trainer):
         watches = [self.loss_tracker, self.collapse_watch, RowsCallback(rows)]
         self._counted: tuple[Any, int] | None = None  # a model and the number of its parameters
         self.start_digest = weights_digest(start)
-        self.changes: list[dict[str, Any]] = []  # settings that were changed when the run was resumed
-        self.settings: dict[str, Any] = {}
         self._resumed: str | None = None  # the checkpoint that train() resumes from, until its weights are loaded
         super().__init__(
             model=None if model is None else start,
