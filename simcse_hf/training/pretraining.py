@@ -230,9 +230,8 @@ def make_tokenizer(
     if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
     if checkpoint is not None or not options.train_tokenizer:
-        return load_pretrained(
-            AutoTokenizer.from_pretrained, checkpoint or options.model_name_or_path or options.tokenizer_name
-        )
+        name = checkpoint or options.model_name_or_path or str(options.tokenizer_name)
+        return load_pretrained(AutoTokenizer.from_pretrained, name)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
             blank = BertTokenizer(do_lower_case=not options.cased)
