@@ -1,7 +1,7 @@
 """Load configurations, tokenizers and encoders: no code of a model's author runs, and no weight is made up."""
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -78,23 +78,22 @@ def load_weights(
     for problem, names in wrong.items():
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         refuse({f"{source} {problem} {listed}. Download or save the model again.": names})
-    check_finite_weights(model, source, leave_out=info["missing_keys"])  # those are drawn or loaded later
+    check_finite_weights(model.base_model, source)  # a layer beside the encoder may have no values yet
     return model, info
 
 
-def check_finite_weights(model: PreTrainedModel, source: str | os.PathLike, leave_out: Collection[str] = ()) -> None:
+def check_finite_weights(model: PreTrainedModel, source: str | os.PathLike) -> None:
     """Refuse a model that has NaN or infinity among its weights.
 
     Args:
         model (`PreTrainedModel`): The model.
         source (`str` or `os.PathLike`): Where it was loaded from, for the message.
-        leave_out (`Collection[str]`, *optional*): Names of weights that have no values yet.
 
     Raises:
         ValueError: If it has. The message names the weight.
     """
     for name, x in model.named_parameters():
-        if x.is_floating_point() and not x.is_meta and name not in leave_out and not torch.isfinite(x).all():
+        if x.is_floating_point() and not x.is_meta and not torch.isfinite(x).all():
             raise ValueError(
                 f"{source}: its weight {name} holds NaN or infinity: its training diverged, or the file is damaged. "
                 "Train, download or save the model again."
