@@ -19,7 +19,6 @@ from ..objectives import TrainingRows
 from ..ops.errors import refuse
 from .callbacks import DevSetCallback
 from .gradcache import check_gradcache, preserve_random_state
-from .rows import sampling_strategy
 from .training_args import SimCSETrainingArguments
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def check_length_grouping(args: SimCSETrainingArguments, rows: Any) -> None:
     Raises:
         ValueError: If the rows are drawn anew when they are read, or have no column of lengths.
     """
-    if sampling_strategy(args) != "group_by_length" or args.length_column_name in rows.column_names:
+    if args.train_sampling_strategy != "group_by_length" or args.length_column_name in rows.column_names:
         return
     problem, advice = f"train_dataset has {', '.join(rows.column_names)}", "add the column, pass texts in place of ids"
     if isinstance(rows, SeededDataset):

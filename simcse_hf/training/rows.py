@@ -119,7 +119,7 @@ class RowMaker:
     def _of_stream(self, stream: IterableDataset) -> StreamedRows:
         """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
         args = self.args
-        strategy, workers = sampling_strategy(args), args.dataloader_num_workers
+        strategy, workers = args.train_sampling_strategy, args.dataloader_num_workers
         refuse(
             {
                 "scored pairs cannot be streamed: load them, or train on pairs without scores": self.scored,
@@ -180,12 +180,6 @@ class RowMaker:
             add_scores=self.scored,
             add_lengths=self.args.device.type != "cpu",
         )
-
-
-def sampling_strategy(args: SimCSETrainingArguments) -> str:
-    """Return `train_sampling_strategy`, which transformers 5.0 calls `group_by_length` and makes a flag."""
-    grouped = getattr(args, "group_by_length", False)
-    return getattr(args, "train_sampling_strategy", "group_by_length" if grouped else "random")
 
 
 def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | SeededDataset:
