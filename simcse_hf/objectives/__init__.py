@@ -1,14 +1,25 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
-from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, make_objective, objective_class, register
+from .base import (
+    OBJECTIVES,
+    EncodedBatch,
+    Objective,
+    TrainingRows,
+    find_objective,
+    make_objective,
+    objective_class,
+    register,
+)
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .dimension_contrastive import BarlowTwins, VICReg
+from .distill import Distill
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE, SimCSEObjective
 from .is_bert import ISBERT
-from .labelled.nli import Softmax, SoftmaxSupCon, SupCon
+from .labelled.class_labels import ClassLabels
+from .labelled.nli import Softmax, SupCon
 from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
 from .tsdae import TSDAE
@@ -19,6 +30,7 @@ __all__ = [
     "InfoNCE",
     "Objective",
     "TrainingRows",
+    "find_objective",
     "make_objective",
     "objective_class",
     "register",
@@ -36,6 +48,7 @@ register("tsdae", TSDAE)
 register("cosent", CoSENT)
 register("angle", AnglE)
 register("declutr", DeCLUTR)
+register("distill", Distill)
 register("softmax", Softmax)
-register("softmax+supcon", SoftmaxSupCon)
 register("supcon", SupCon)
+register("class_labels", ClassLabels)

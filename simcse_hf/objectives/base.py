@@ -4,10 +4,12 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedConfig
@@ -18,6 +20,8 @@ logger = logging.get_logger(__name__)
 #: The default temperature of each similarity. SimCSE, Table D.1: 0.05 for the cosine; "N/A" is a dot product as it is.
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
+#: What a batch may hold for the objective beside token ids and masks; see [`EncodedBatch`].
+ROW_INPUTS = ("relations", "text_ids", "scores", "labels", "teacher", "guide", "dataset")
 
 
 class Encoder(Protocol):
@@ -83,8 +87,11 @@ class EncodedBatch:
             missing.
         inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
             shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
-            `(batch, num_sentences - 1)`, `text_ids` of shape `(batch, num_sentences)` and `scores` of shape
-            `(batch,)`.
+            `(batch, num_sentences - 1)` (how a sentence after the first relates to it: 0 entailment, 1 neutral,
+            2 contradiction, -100 if the row has fewer sentences), `text_ids` of shape `(batch, num_sentences)`, equal
+            for equal texts, `scores` of pairs and `labels` of classes, of shape `(batch,)`, `dataset`, numbers on the
+            host that say which data set of several the rows come from, and `teacher` and `guide`, the unit vectors of
+            frozen models, of shape `(batch, num_sentences, dim of the frozen models)`.
         model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
             model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
@@ -165,10 +172,12 @@ class Objective(nn.Module):
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
     - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses),
-      `"spans"` (of documents) or `"scored_pairs"` (two sentences and a score).
+      `"spans"` (of documents), `"scored_pairs"` (two sentences and a score) or `"classes"` (texts with a class label,
+      or anchors with a list of positives).
     - `view` is the default view of single sentences with its rate, `None` for the view's own.
     - `reconstructs` says that column 0 is the target of a reconstruction: the model embeds the other columns only, and
       the loss of a row does not depend on the other rows.
+    - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`. An
       instance may set the latter.
 
@@ -185,6 +194,7 @@ class Objective(nn.Module):
     rows: ClassVar[str] = "texts"
     view: ClassVar[tuple[str, float | None]] = ("identity", None)
     reconstructs: ClassVar[bool] = False
+    vectors: tuple[str, ...] = ()
     needs_hidden_states: bool = False
     needs_text_ids: bool = False
 
@@ -196,6 +206,12 @@ class Objective(nn.Module):
     def name(self) -> str:
         """The name that the class is registered under, or the name of the class."""
         return next((name for name, cls in OBJECTIVES.items() if cls is type(self)), type(self).__name__)
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the options with their defaults. Settings of the model that the constructor takes are among them."""
+        parameters = inspect.signature(cls).parameters.values()
+        return {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
     @classmethod
     def default_similarity(cls) -> str:
@@ -254,6 +270,12 @@ class Objective(nn.Module):
 def as_full_precision(embeddings: torch.Tensor) -> torch.Tensor:
     """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+
+
+def comparable(embeddings: torch.Tensor, similarity: str) -> torch.Tensor:
+    """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
+    embeddings = as_full_precision(embeddings)
+    return F.normalize(embeddings, dim=-1) if similarity == "cosine" else embeddings
 
 
 def require(condition: object, message: str) -> None:
@@ -359,27 +381,38 @@ def register(name: str, objective: type[Objective]) -> None:
     require(known is objective, f"objective {name!r} is already registered: {known.__name__}. Choose another name")
 
 
+def find_objective(name: str) -> type[Objective] | None:
+    """Return the class of an objective by its name, or `None` if it is not registered or not a sum of such."""
+    if name in OBJECTIVES or not {"+", ":"} & set(name):
+        return OBJECTIVES.get(name)
+    return _sum_of(name) if all(term.partition(":")[0] in OBJECTIVES for term in name.split("+")) else None
+
+
 def objective_class(name: str) -> type[Objective]:
-    """Look up the class of a registered objective.
+    """Look up the class of an objective.
 
     Args:
-        name (`str`): The name that it was registered under.
+        name (`str`): The name that it was registered under, or a sum of such names with their weights (see [`Sum`]).
 
     Returns:
         `type[Objective]`: The class.
 
     Raises:
-        ValueError: If no objective has this name.
+        ValueError: If no objective has this name, or the parts of a sum do not fit together.
     """
-    require(name in OBJECTIVES, f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
-    return OBJECTIVES[name]
+    found = find_objective(name)
+    if found is None:
+        raise ValueError(
+            f"objective must be one of {', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1, got {name!r}"
+        )
+    return found
 
 
 def make_objective(name: str, dim: int, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Objective:
     """Build an objective.
 
     Args:
-        name (`str`): The name that it was registered under.
+        name (`str`): See [`objective_class`].
         dim (`int`): Embedding size.
         settings (`Mapping[str, Any]`): Settings of the model. The constructor receives those that it has an argument
             for and that are not `None`.
@@ -392,9 +425,136 @@ def make_objective(name: str, dim: int, settings: Mapping[str, Any], options: Ma
         ValueError: If the name or an option is unknown, or if a value is not valid.
     """
     cls = objective_class(name)
-    arguments = [argument for argument in inspect.signature(cls).parameters if argument != "dim"]
+    arguments = cls.options()
     unknown = ", ".join(sorted(set(options) - set(arguments)))
     known = ", ".join(arguments) or "none"
     require(not unknown, f"objective {name!r} has no option {unknown}; its options are: {known}")
     given = {argument: settings[argument] for argument in arguments if settings.get(argument) is not None}
     return cls(dim, **given | dict(options))
+
+
+class CombinedObjective(Objective):
+    """Base class of objectives that are made of several, its `parts`, which read the same batches."""
+
+    parts: nn.ModuleDict | nn.ModuleList
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The parts, in their order."""
+        parts = self.parts.values() if isinstance(self.parts, nn.ModuleDict) else self.parts
+        return cast(list[Objective], list(parts))
+
+    def _follow_parts(self) -> None:
+        combined: dict[str, Callable[..., Any]] = {
+            "encoders": max,
+            "num_views": max,
+            "needs_hidden_states": any,
+            "needs_text_ids": any,
+            "supports_gradcache": all,
+        }
+        for attribute, combine in combined.items():
+            setattr(self, attribute, combine(getattr(part, attribute) for part in self.objectives))
+
+    def attach(self, model: Encoder) -> None:
+        """Attach every part; see [`Objective.attach`]."""
+        for part in self.objectives:
+            part.attach(model)
+        self._follow_parts()
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check the training data as every part does; see [`Objective.check`]."""
+        for part in self.objectives:
+            part.check(rows)
+
+
+class Sum(CombinedObjective):
+    """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
+
+    [`objective_class`] makes a subclass for each such name. What the parts want decides the attributes of the sum: it
+    has as many views and encoders as the most demanding part, and works with GradCache if all parts do. Where the
+    parts have different defaults or views, those of the first part count.
+
+    Args:
+        dim (`int`): Embedding size.
+        options (`Any`): An option goes to every part that has it, and `vicreg.projector_dim` to the part `vicreg`.
+
+    Raises:
+        ValueError: If a part refuses an option.
+    """
+
+    weights: ClassVar[dict[str, float]] = {}
+
+    def __init__(self, dim: int, **options: Any):
+        super().__init__(dim)
+        self.parts = nn.ModuleDict()
+        for name in self.weights:
+            shared = {option: value for option, value in options.items() if option in OBJECTIVES[name].options()}
+            own = {k.removeprefix(f"{name}."): x for k, x in options.items() if k.startswith(f"{name}.")}
+            self.parts[name] = make_objective(name, dim, {}, shared | own)
+        self._follow_parts()
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the options of the parts, under their own names and after the name of their part."""
+        options = {name: OBJECTIVES[name].options() for name in cls.weights}
+        shared = {option: default for own in options.values() for option, default in own.items()}
+        return shared | {f"{name}.{option}": x for name, own in options.items() for option, x in own.items()}
+
+    def mlm_columns(self, num_sentences: int) -> list[int] | None:
+        """Mask the columns that a part masks; see [`Objective.mlm_columns`]."""
+        columns = [part.mlm_columns(num_sentences) for part in self.objectives]
+        return next((x for x in columns if x is not None), None)
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute the weighted loss of every part.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `simcse_loss` for the part `simcse`, or `esimcse_info_nce` and the like if the
+                part has named parts of its own.
+        """
+        losses: dict[str, torch.Tensor] = {}
+        for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
+            loss = part(batch)
+            named = loss if isinstance(loss, dict) else {"loss": loss}
+            losses |= {f"{name}_{what}": weight * value for what, value in named.items()}
+        return losses
+
+
+@cache
+def _sum_of(name: str) -> type[Sum]:
+    """Make the class of a sum such as `simcse+barlow_twins:0.1`."""
+    weights: dict[str, float] = {}
+    for term in name.split("+"):
+        part, colon, word = term.partition(":")
+        try:
+            weight = float(word) if colon else 1.0
+        except ValueError:
+            weight = math.nan
+        require(0 < weight < math.inf, f"objective {name!r}: the weight of {part} must be above 0, got {word!r}")
+        require(part not in weights, f"objective {name!r} names {part} twice")
+        weights[part] = weight
+    classes = [OBJECTIVES[part] for part in weights]
+    for attribute, what in {"rows": "other training rows", "reconstructs": "another column of embeddings"}.items():
+        values = [getattr(cls, attribute) for cls in classes]
+        other = next((part for part, value in zip(weights, values, strict=True) if value != values[0]), None)
+        require(
+            other is None,
+            f"objective {name!r}: {other} reads {what} than {next(iter(weights))}, so they cannot be summed",
+        )
+    summaries = [f"{cls.summary} (weight {weights[part]:g})" for part, cls in zip(weights, classes, strict=True)]
+    attributes = {
+        "name": name,
+        "weights": weights,
+        "summary": "the sum of " + "; and ".join(summaries),
+        "papers": tuple(dict.fromkeys(paper for cls in classes for paper in cls.papers)),
+        "defaults": {key: value for cls in reversed(classes) for key, value in cls.defaults.items()},
+        "vectors": tuple(dict.fromkeys(kind for cls in classes for kind in cls.vectors)),
+        "supports_gradcache": all(cls.supports_gradcache for cls in classes),
+        **{attribute: max(getattr(cls, attribute) for cls in classes) for attribute in ("encoders", "num_views")},
+        **{attribute: getattr(classes[0], attribute) for attribute in ("rows", "view", "reconstructs")},
+        "__doc__": Sum.__doc__,
+    }
+    return type("Sum", (Sum,), attributes)

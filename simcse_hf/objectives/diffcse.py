@@ -55,6 +55,7 @@ class DiffCSE(SimCSEObjective):
         "contrastive learning (DiffCSE): InfoNCE, and a discriminator of replaced tokens that reads the embedding"
     )
     papers = ("diffcse", "simcse")
+    vectors: tuple[str, ...] = ()
     supports_gradcache = False
     #: The authors' run_diffcse.sh for bert-base-uncased. The projector takes the place of SimCSE's head.
     defaults: ClassVar[dict[str, Any]] = {

@@ -41,6 +41,7 @@ class ESimCSE(SimCSEObjective):
         "contrastive learning (ESimCSE): InfoNCE with a queue of a momentum encoder's embeddings as further negatives"
     )
     papers = ("esimcse", "simcse")
+    vectors: tuple[str, ...] = ()
     supports_gradcache = False
     view = ("repeat_words", None)
     #: Section 4.1 of the paper, for bert-base-uncased.

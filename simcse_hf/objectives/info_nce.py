@@ -10,7 +10,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_rows, world
-from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+from .base import (
+    EncodedBatch,
+    Objective,
+    TrainingRows,
+    as_full_precision,
+    check_options,
+    check_similarity,
+    comparable,
+    require,
+)
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -35,9 +44,9 @@ class InfoNCE(nn.Module):
     follows from it.
 
     With `false_negative_margin` m, a candidate whose similarity to a query exceeds that of its positive by more
-    than m is left out of the sum: it is probably an unlabelled positive. GISTEmbed (Solatorio 2024, arXiv:2402.16829)
-    does so with m = 0 and the similarities of a second, frozen model, and NV-Retriever (Moreira et al. 2024,
-    arXiv:2407.15831) when it mines. Here the similarities are those of the embeddings in the loss.
+    than m is left out of the sum: it is probably an unlabelled positive. NV-Retriever (Moreira et al. 2024,
+    arXiv:2407.15831) does so when it mines. The similarities are those of the embeddings in the loss or, as in
+    GISTEmbed (Solatorio 2024, arXiv:2402.16829), those of a frozen guide. With a guide, m is 0 by default.
 
     Each term is computed as softplus(logsumexp over the others of (s_other - s_positive)). Its gradient stays accurate
     in float32 when the loss is nearly 0 and softmax(positive) rounds to 1. Large batches are computed in blocks of
@@ -51,7 +60,7 @@ class InfoNCE(nn.Module):
             logits of a row's own hard negatives, as in the reference implementation.
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well.
         false_negative_margin (`float`, *optional*): m, in units of the similarity, not divided by the temperature. By
-            default every candidate counts.
+            default every candidate counts, or with a guide those that it finds no closer than the positive.
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
@@ -81,6 +90,7 @@ class InfoNCE(nn.Module):
         gather: bool = False,
         extra_negatives: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
+        guide: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the mean loss of column 0 against column 1, with the further columns as hard negatives.
 
@@ -93,6 +103,7 @@ class InfoNCE(nn.Module):
             text_ids (`torch.Tensor`, *optional*): Integers of shape `(n, 2 + k)`, equal for equal texts. A candidate
                 with the text of the anchor or of its positive is left out, so that a repeated text is no negative of
                 itself. Extra negatives are never left out.
+            guide (`torch.Tensor`, *optional*): The guide's unit vectors of the texts, of shape `(n, 2 + k, g)`.
 
         Returns:
             `torch.Tensor`: A scalar in float32 or wider. Loss and gradient of an anchor with a single candidate are 0.
@@ -111,59 +122,71 @@ class InfoNCE(nn.Module):
         if gather:
             candidates = gather_rows(candidates)
             candidate_ids = None if candidate_ids is None else gather_rows(candidate_ids.contiguous())
+        candidate_guide = None if guide is None else guide[:, start:]
+        if gather and candidate_guide is not None:
+            candidate_guide = gather_rows(candidate_guide)
         width = columns - start
         own = width * torch.arange(first, first + rows, device=embeddings.device)[:, None]
-        hard_negatives = own + torch.arange(2 - start, width, device=own.device)
-        queries = [embeddings[:, 0], own, hard_negatives, *([] if text_ids is None else [text_ids[:, :2]])]
+        queries = {"hard_negatives": own + torch.arange(2 - start, width, device=own.device)}
+        queries |= {} if text_ids is None else {"query_ids": text_ids[:, :2]}
         if self.symmetric:  # the pair of row 1 is a1 p1 in columns 4 5: a1 looks for 5 and skips 4, p1 looks for 4
             pair = torch.cat([own, own + 1], dim=1)
-            queries = [torch.cat([x, x]) for x in queries]
-            queries[:2] = [embeddings[:, :2].transpose(0, 1).flatten(0, 1), torch.cat([pair.flip(1), pair])]
+            queries = {name: torch.cat([x, x]) for name, x in queries.items()}
+            queries["excluded"] = torch.cat([pair.flip(1), pair])
+        else:
+            queries["excluded"] = own
+        searching = 2 if self.symmetric else 1
+        queries["queries"] = embeddings[:, :searching].transpose(0, 1).flatten(0, 1)
+        if guide is not None:
+            queries["query_guide"] = guide[:, :searching].transpose(0, 1).flatten(0, 1)
         with torch.autocast(embeddings.device.type, enabled=False):
             pool = as_full_precision(candidates).flatten(0, 1)
-            pool = self._prepare(pool if extra_negatives is None else torch.cat([pool, extra_negatives]))
-            ids = None if candidate_ids is None else candidate_ids.flatten()
+            pool = comparable(pool if extra_negatives is None else torch.cat([pool, extra_negatives]), self.similarity)
+            ids, seen = (None if x is None else x.flatten(0, 1) for x in (candidate_ids, candidate_guide))
             size = -(-CHUNK_LOGITS // len(pool))
-            if size >= len(queries[0]):
-                return self._terms(pool, ids, *queries).mean()
-            parts = zip(*(x.split(size) for x in queries), strict=True)
+            if size >= len(queries["queries"]):
+                return self._terms(pool, ids, seen, **queries).mean()
+            parts = zip(*(x.split(size) for x in queries.values()), strict=True)
             block = partial(checkpoint, self._terms, use_reentrant=False, preserve_rng_state=False)
-            return torch.cat([block(pool, ids, *part) for part in parts]).mean()
+            blocks = [block(pool, ids, seen, **dict(zip(queries, part, strict=True))) for part in parts]
+            return torch.cat(blocks).mean()
 
     def _terms(
         self,
         candidates: torch.Tensor,
         candidate_ids: torch.Tensor | None,
+        candidate_guide: torch.Tensor | None,
+        *,
         queries: torch.Tensor,
         excluded: torch.Tensor,
         hard_negatives: torch.Tensor,
         query_ids: torch.Tensor | None = None,
+        query_guide: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the losses of some queries.
 
         `excluded` are the columns of a query that are no negatives: its positive and then, perhaps, the query itself.
         """
-        queries = self._prepare(queries) / self.temperature
+        queries = comparable(queries, self.similarity) / self.temperature
         positive = (queries * candidates.index_select(0, excluded[:, 0])).sum(1, keepdim=True)
         # Not -inf: if every other candidate of a query is left out, its loss is 0, and so is its gradient (not NaN).
         others, nothing = (queries @ candidates.T).sub_(positive), torch.finfo(queries.dtype).min
         left_out = None  # the weights below change the logits, but not which candidates are false negatives
-        if self.false_negative_margin is not None:
+        if query_guide is not None and candidate_guide is not None:
+            seen = query_guide @ candidate_guide.T
+            left_out = seen > seen.gather(1, excluded[:, :1]) + (self.false_negative_margin or 0.0)
+        elif self.false_negative_margin is not None:
             left_out = others > self.false_negative_margin / self.temperature
         if self.hard_negative_weight:
             weight = others.new_full((), self.hard_negative_weight).expand(hard_negatives.shape)
             others.scatter_add_(1, hard_negatives, weight)
-        if left_out is not None:
-            others.masked_fill_(left_out, nothing)
+        if left_out is not None:  # extra negatives, the columns after those with ids or a guide, always count
+            others[:, : left_out.shape[1]].masked_fill_(left_out, nothing)
         if candidate_ids is not None and query_ids is not None:
-            for ids in query_ids.unbind(1):  # extra negatives, the columns after those with ids, always count
+            for ids in query_ids.unbind(1):
                 others[:, : len(candidate_ids)].masked_fill_(ids[:, None] == candidate_ids, nothing)
         others.scatter_(1, excluded, nothing)
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
-
-    def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:
-        embeddings = as_full_precision(embeddings)
-        return F.normalize(embeddings, dim=-1) if self.similarity == "cosine" else embeddings
 
 
 @dataclass
@@ -175,6 +198,7 @@ class ContrastiveInputs:
         queue (`torch.Tensor`, *optional*): Embeddings of earlier batches, of shape `(q, dim)`, which are negatives of
             every anchor.
         text_ids (`torch.Tensor`, *optional*): Integers of shape `(batch, num_sentences)`, equal for equal texts.
+        guide (`torch.Tensor`, *optional*): The unit vectors of a guide, of shape `(batch, num_sentences, g)`.
         other_losses (`dict[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths of
             [`Matryoshka`].
     """
@@ -182,6 +206,7 @@ class ContrastiveInputs:
     embeddings: torch.Tensor
     queue: torch.Tensor | None = None
     text_ids: torch.Tensor | None = None
+    guide: torch.Tensor | None = None
     other_losses: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -204,7 +229,7 @@ class SimCSEObjective(Objective):
         mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
             as the anchor or its positive.
         false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
-            positive by more than this; see [`InfoNCE`].
+            positive by more than this, by the embeddings or by the guide of the run; see [`InfoNCE`].
 
     Raises:
         ValueError: If an argument is not valid.
@@ -212,6 +237,7 @@ class SimCSEObjective(Objective):
 
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
     papers: ClassVar[tuple[str, ...]] = ("simcse",)
+    vectors: tuple[str, ...] = ("guide",)
 
     def __init__(
         self,
@@ -260,9 +286,8 @@ class SimCSEObjective(Objective):
         Raises:
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
-        if not self.needs_text_ids:
-            return ContrastiveInputs(batch.embeddings)
-        return ContrastiveInputs(batch.embeddings, text_ids=batch.text_ids)
+        text_ids = batch.text_ids if self.needs_text_ids else None
+        return ContrastiveInputs(batch.embeddings, text_ids=text_ids, guide=batch.inputs.get("guide"))
 
     def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
         """Compute InfoNCE of the leading dimensions.
@@ -279,6 +304,7 @@ class SimCSEObjective(Objective):
             gather=self.training,
             extra_negatives=None if inputs.queue is None else inputs.queue[:, :dim],
             text_ids=inputs.text_ids,
+            guide=inputs.guide,
         )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:

@@ -158,7 +158,7 @@ class PromptBERT(SimCSEObjective):
         embeddings = batch.embeddings - self._template_embeddings(batch) if self.denoise else batch.embeddings
         if self.head is not None:
             embeddings = self.head(embeddings.to(cast(nn.Linear, self.head[0]).weight.dtype))
-        return ContrastiveInputs(embeddings)
+        return ContrastiveInputs(embeddings, guide=batch.inputs.get("guide"))
 
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
+from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.matryoshka import Matryoshka
-from simcse_hf.training.gradcache import CachedBatch
+from simcse_hf.objectives.composed import Matryoshka
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -28,7 +28,7 @@ RELATIONS = {
     "one row each": [[0, 2], [0]],
 }
 SIMCSE = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.3}
-LABELLED = [("softmax", {}), ("softmax", {"augment": True}), ("supcon", {}), ("softmax+supcon", {})]
+LABELLED = [("softmax", {}), ("softmax", {"augment": True}), ("supcon", {}), ("softmax:0.7+supcon:0.3", {})]
 #: Name of the objective, its settings and options, and sentences in a row (or the relations).
 CASES = [
     ("simcse", {}, 2),
@@ -39,13 +39,21 @@ CASES = [
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
     ("contrastive_tension", {"negatives_per_positive": 3}, 2),
+    ("simcse+barlow_twins:0.1", {"simcse.temperature": 0.2, "barlow_twins.projector_dim": 12}, 2),
     ("is_bert", {}, 1),
     ("declutr", {}, 3),
     ("declutr", {"anchors": 2}, 6),
     ("cosent", {}, 2),
     ("angle", {"positive_score": 0.5}, 2),
+    ("simcse", {"symmetric": True}, 3),  # with the guide of the batch
+    ("distill", {}, 3),
+    ("distill", {"loss": "listnet"}, 2),
+    ("distill", {"loss": "listmle"}, 3),
+    ("distill", {"loss": "vectors", "teacher_dim": 4}, 1),
     *[(name, options, rows) for name, options in LABELLED for rows in RELATIONS.values()],
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
+    *[("class_labels", {}, rows) for rows in RELATIONS.values()],
+    ("class_labels", {"similarity": "dot"}, 2),
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
@@ -59,10 +67,14 @@ def batch_of(columns, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([5, 2, 1, 4, 4, 3])  # of tokens, whose states IS-BERT reads
     shape = (6, columns, 6, WIDTH) if columns == 1 else (6, columns, WIDTH)
+    of_teacher = torch.nn.functional.normalize(torch.randn(6, columns, 4, generator=torch.Generator().manual_seed(1)))
     return {
         "vectors": torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype),
+        "teacher": of_teacher,
+        "guide": of_teacher,
         "text_ids": torch.randint(0, 9, (6, columns), generator=generator),
         "scores": torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0]),
+        "labels": torch.tensor([0, 1, 0, 1, 2, 0]),
         "attention_mask": (torch.arange(6) < lengths[:, None]).long()[:, None],
     }
 
@@ -204,8 +216,9 @@ def test_gradcache_has_the_loss_and_gradient_of_the_whole_batch(name):
     batch |= {"text_ids": torch.arange(batch["input_ids"][:, :, 0].numel()).view(6, -1) % 11}
     if OBJECTIVES[name].rows == "nli":
         batch["relations"] = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0]])
-    if OBJECTIVES[name].rows == "scored_pairs":
-        batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0])
+    batch |= {"scores": torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0]), "labels": torch.tensor([0, 1, 0, 1, 2, 0])}
+    if OBJECTIVES[name].vectors:
+        batch[OBJECTIVES[name].vectors[0]] = torch.nn.functional.normalize(torch.randn(6, 2, 8), dim=-1)
     output = model(**batch)
     output.loss.backward()
     expected = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}

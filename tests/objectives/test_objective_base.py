@@ -9,7 +9,7 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.checkpoint import OBJECTIVE_FILE
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, register
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, objective_class, register
 from simcse_hf.objectives.base import Encoder
 from simcse_hf.publishing.card_training import PAPERS
 
@@ -51,7 +51,7 @@ def test_a_constructor_receives_the_model_settings_that_it_has_arguments_for(dis
 
 
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
-    with pytest.raises(ValueError, match="objective must be one of simcse, .*distance, got 'simsce'"):
+    with pytest.raises(ValueError, match="objective must be one of simcse, .*distance, or a sum .*got 'simsce'"):
         make_objective("simsce", 8, {}, {})
     with pytest.raises(ValueError, match="objective 'distance' has no option size; its options are: scale, temp"):
         make_objective("distance", 8, {}, {"size": 3})
@@ -125,10 +125,10 @@ def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache
 @pytest.mark.parametrize("name", ["simcse", "esimcse", "promptbert", "supcon", "softmax+supcon", "cosent", "declutr"])
 def test_similarity_and_temperature_have_one_default_and_are_otherwise_the_models(name):
     edges = {"template_edges": [[2, 3], [3, 2]]}
-    dot = OBJECTIVES[name].defaults.get("similarity") == "dot"
+    dot = objective_class(name).defaults.get("similarity") == "dot"
     assert dot == ("supcon" in name)
     for settings in ({"temperature": None, "similarity": None}, {"temperature": 0.3, "similarity": "cosine"}):
         objective = make_objective(name, 8, settings | edges, {})
-        owner = getattr(objective, "info_nce", getattr(objective, "supcon", objective))
+        owner = getattr(objective, "info_nce", getattr(objective, "parts", {"supcon": objective})["supcon"])
         assert owner.temperature == (settings["temperature"] or (1.0 if dot else 0.05))
         assert getattr(owner, "similarity", "cosine") == (settings["similarity"] or ("dot" if dot else "cosine"))

@@ -6,7 +6,7 @@ from conftest import flat, random_batch, tiny_config
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import EncodedBatch
-from simcse_hf.objectives.matryoshka import Matryoshka
+from simcse_hf.objectives.composed import Matryoshka
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
 NARROW = {name: {"projector_dim": 16} for name in ("barlow_twins", "vicreg")}  # the default width is 8,192

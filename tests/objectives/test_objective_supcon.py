@@ -6,8 +6,8 @@ import pytest
 import torch
 from relation_helpers import ROWS, embedded
 
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.labelled.nli import SoftmaxSupCon, SupCon, premise_candidates
+from simcse_hf.objectives import EncodedBatch, make_objective, objective_class
+from simcse_hf.objectives.labelled.nli import SupCon, premise_candidates
 
 
 def encoded(embeddings, relations, premise_ids):
@@ -140,23 +140,10 @@ def test_drawn_candidates_alone_make_up_the_loss():
 
 
 def test_the_default_settings_are_those_of_the_paper():
-    for name in ("supcon", "softmax+supcon"):
-        defaults = OBJECTIVES[name].defaults
+    for name in ("supcon", "softmax:0.7+supcon:0.3"):
+        defaults = objective_class(name).defaults
         assert (defaults["similarity"], defaults["learning_rate"]) == ("dot", 2e-5)
         assert (defaults["per_device_train_batch_size"], defaults["num_train_epochs"]) == (64, 1)
         assert (defaults["nli_sampling"], defaults["train_sampling_strategy"]) == ("pairs", "sequential")
         assert make_objective(name, 4, {}, {}).needs_text_ids
     assert (SupCon(4).similarity, SupCon(4).temperature) == ("dot", 1.0)
-
-
-@pytest.mark.parametrize("supcon_weight", [0.0, 0.3, 1.0])
-def test_the_parts_of_both_losses_together_are_the_two_weighted(supcon_weight):
-    options = {"temperature": 0.7, "similarity": "dot"}
-    objective = SoftmaxSupCon(5, hidden_dim=3, supcon_weight=supcon_weight, **options).double()
-    batch = embedded(ROWS["ragged"], 5)
-    expected = {
-        "softmax_loss": (1 - supcon_weight) * objective.softmax(batch).item(),
-        "supcon_loss": supcon_weight * SupCon(5, **options)(batch).item(),
-    }
-    assert {part: value.item() for part, value in objective(batch).items()} == pytest.approx(expected)
-    assert SoftmaxSupCon(5).supcon_weight == 0.3, "of the paper's best model"

@@ -10,8 +10,8 @@ from relation_helpers import training_rows
 
 from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, make_objective
 from simcse_hf.objectives.base import check_options
+from simcse_hf.objectives.composed import Matryoshka
 from simcse_hf.objectives.info_nce import SimCSEObjective
-from simcse_hf.objectives.matryoshka import Matryoshka
 
 COUNT, RATE, WEIGHT = "must be an integer above 0", "must be a number above 0", "must be a number of 0 or more"
 OPTIONS = [
@@ -29,7 +29,6 @@ OPTIONS = [
     ("softmax", {"layers": 3}, "layers must be 1 or 2, got 3"),
     ("softmax", {"layers": 1, "hidden_dim": 8}, "hidden_dim is the width between two layers"),
     *[("softmax", {"hidden_dim": x}, f"hidden_dim {COUNT}, got {x}") for x in (0, -1, 2.5)],
-    *[("softmax+supcon", {"supcon_weight": x}, "supcon_weight must be from 0 to 1") for x in (-0.1, 1.5, math.nan)],
     ("cosent", {"temperature": 0}, f"temperature {RATE}, got 0"),
     ("angle", {"angle_temperature": -1.0}, f"angle_temperature {RATE}, got -1.0"),
     ("angle", {"cosine_weight": -1.0}, f"cosine_weight {WEIGHT}, got -1.0"),
@@ -96,7 +95,12 @@ ROWS = [
     ("supcon", {}, training_rows([[0, 2], [1, 2]]), None),
     ("supcon", {}, training_rows([[1], [1, 2]]), "none of the 2 training rows has an entailed hypothesis.*check the"),
     ("supcon", {}, training_rows([[0, 2], [0]], batch_size=1), f"row 2: a batch of one premise.*{ALONE}"),
-    ("softmax+supcon", {}, training_rows([[2], [1]]), "none of the 2 training rows has an entailed hypothesis"),
+    (
+        "softmax:0.7+supcon:0.3",
+        {},
+        training_rows([[2], [1]]),
+        "none of the 2 training rows has an entailed hypothesis",
+    ),
     ("angle", {}, rows_of([0.1, 0.9]), "positive_score = 1 or more .the highest is 0.9.*lower positive_score"),
     ("angle", {"positive_score": 0.5}, rows_of([0.1, 0.9]), None),
     ("angle", {"in_batch_weight": 0.0}, rows_of([0.1, 0.9]), None),

@@ -11,14 +11,23 @@ from torch import nn
 from transformers.utils import logging
 
 from ...ops.distributed import gather_rows, mean_over_processes, world
-from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+from ..base import (
+    EncodedBatch,
+    Objective,
+    TrainingRows,
+    as_full_precision,
+    check_options,
+    check_similarity,
+    comparable,
+    require,
+)
+from .class_labels import ABSENT, gather_ragged, supervised_contrastive
 
 logger = logging.get_logger(__name__)
 
 #: The labels of the numbers 0, 1 and 2.
 RELATIONS = ("entailment", "neutral", "contradiction")
 ENTAILMENT, CONTRADICTION = 0, 2
-ABSENT = -100  # the relation where a row has fewer hypotheses than the widest
 
 #: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
 #: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
@@ -50,7 +59,7 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     """
     if not rows.has_relations or rows.dataset is None:
         raise ValueError(
-            "the objectives softmax, supcon and softmax+supcon need a column `relations`: rows of a premise and its "
+            "the objectives softmax and supcon need a column `relations`: rows of a premise and its "
             "labelled hypotheses. build_nli_groups makes them from pairs with the labels entailment, neutral and "
             "contradiction, such as SNLI's and MultiNLI's"
         )
@@ -119,7 +128,7 @@ def premise_candidates(
     first, all_ids = 0, premise_ids
     if gather:
         first = world()[0] * len(premises)
-        hypotheses, relations = _gather(hypotheses, relations)
+        hypotheses, relations = gather_ragged(hypotheses, relations)
         all_ids = gather_rows(premise_ids.contiguous())
     present = relations >= 0
     row_of_hypothesis = torch.arange(len(relations), device=relations.device)[:, None].expand_as(relations)[present]
@@ -148,16 +157,6 @@ def _draw(mask: torch.Tensor, limit: int | None) -> torch.Tensor:
     scores = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0)
     rank = scores.argsort(1).argsort(1)  # the rank of each entry among those of its row
     return mask & (rank < limit)
-
-
-def _gather(hypotheses: torch.Tensor, relations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather the rows of all processes, padded to the most hypotheses that a row has in any of them."""
-    if world()[1] == 1:
-        return hypotheses, relations
-    width = relations.shape[1]
-    missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
-    hypotheses = gather_rows(F.pad(hypotheses, (0, 0, 0, missing)))
-    return hypotheses, gather_rows(F.pad(relations, (0, missing), value=ABSENT))
 
 
 class Softmax(Objective):
@@ -352,72 +351,11 @@ class SupCon(Objective):
         limits = (self.max_positives, self.max_negatives) if self.training else (None, None)
         candidates = premise_candidates(batch, self.training, *limits)
         with torch.autocast(batch.embeddings.device.type, enabled=False):
-            logits = self._prepare(candidates.premises) @ self._prepare(candidates.hypotheses).T / self.temperature
-            premise, positive = candidates.positives.nonzero(as_tuple=True)
-            # One row per positive. Its term is softplus(logsumexp over the others of (s_other - s_positive)), as in
-            # InfoNCE. What does not count gets the smallest number instead of -inf, whose gradient would be NaN in a
-            # row without others.
-            differences = logits[premise] - logits[premise, positive][:, None]
-            counts = (candidates.positives | candidates.negatives)[premise].scatter(1, positive[:, None], False)
-            others = differences.masked_fill(~counts, torch.finfo(logits.dtype).min)
-            terms = F.softplus(torch.logsumexp(others, dim=1))
-            total = (terms / candidates.positives.sum(1)[premise]).sum() + 0.0 * logits.sum()
+            premises, hypotheses = (
+                comparable(x, self.similarity) for x in (candidates.premises, candidates.hypotheses)
+            )
+            logits = premises @ hypotheses.T / self.temperature
+            counted = candidates.positives | candidates.negatives
+            total = supervised_contrastive(logits, candidates.positives, counted).sum()
         count = torch.full((), len(candidates.premises), device=logits.device)
         return mean_over_processes(total, count, self.training)
-
-    def _prepare(self, embeddings: torch.Tensor) -> torch.Tensor:
-        embeddings = as_full_precision(embeddings)
-        return F.normalize(embeddings, dim=-1) if self.similarity == "cosine" else embeddings
-
-
-class SoftmaxSupCon(Objective):
-    r"""(1 - lambda) [`Softmax`] + lambda [`SupCon`] (Liao 2021, arXiv:2106.04791, Eq. 3).
-
-    Both losses read the same embeddings. The defaults are the paper's best model on STS, "allpalln-lambda0.3-SCL" of
-    Table 2; "3p3n-lambda0.5-SCL" is `supcon_weight=0.5, max_positives=3, max_negatives=3`.
-
-    Args:
-        dim (`int`): Embedding size.
-        hidden_dim (`int`, *optional*): Width of the classifier, see [`Softmax`].
-        temperature (`float`, *optional*): See [`SupCon`].
-        similarity (`str`, *optional*, defaults to `"dot"`): See [`SupCon`].
-        supcon_weight (`float`, *optional*, defaults to `0.3`): lambda, from 0 to 1.
-        max_positives (`int`, *optional*): See [`SupCon`].
-        max_negatives (`int`, *optional*): See [`SupCon`].
-
-    Raises:
-        ValueError: If an argument is not valid.
-    """
-
-    summary = "an entailment classifier and supervised contrastive learning together"
-    papers = ("liao", "sbert")
-    defaults: ClassVar[dict[str, Any]] = SUPCON_DEFAULTS
-    rows = "nli"
-    needs_text_ids = True
-
-    def __init__(
-        self,
-        dim: int,
-        hidden_dim: int | None = None,
-        temperature: float | None = None,
-        similarity: str | None = None,
-        supcon_weight: float = 0.3,
-        max_positives: int | None = None,
-        max_negatives: int | None = None,
-    ):
-        super().__init__(dim)
-        require(0 <= supcon_weight <= 1, f"supcon_weight must be from 0 to 1, got {supcon_weight}")
-        self.supcon_weight = supcon_weight
-        self.softmax = Softmax(dim, hidden_dim)
-        self.supcon = SupCon(dim, temperature, similarity, max_positives, max_negatives)
-
-    def check(self, rows: TrainingRows) -> None:
-        """Check the training data; see [`SupCon.check`]."""
-        self.supcon.check(rows)
-
-    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
-        """Compute both weighted losses, `softmax_loss` and `supcon_loss`; see [`Objective.forward`]."""
-        return {
-            "softmax_loss": (1 - self.supcon_weight) * self.softmax(batch),
-            "supcon_loss": self.supcon_weight * self.supcon(batch),
-        }

@@ -1,0 +1,152 @@
+"""Supervised contrastive learning (Khosla et al. 2020): all texts of a class in the batch are positives."""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from ...ops.distributed import gather_rows, mean_over_processes, world
+from ..base import EncodedBatch, Objective, TrainingRows, check_similarity, comparable, require
+
+ABSENT = -100  # the relation where a row has fewer texts than the widest
+_MEMBER = 0  # the relation of a positive, and here of an anchor: a text of the row's class
+
+
+def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+    r"""Compute the supervised contrastive loss of each anchor (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
+
+    The mean over the positives P_i stands outside the logarithm, and A_i are all candidates, positives included:
+
+        l_i = -1 / |P_i| sum_{p in P_i} log ( e^{s_ip} / sum_{a in A_i} e^{s_ia} )
+
+    With b the best positive of an anchor, this is softplus(logsumexp of s_ia - s_ib over the other candidates) plus
+    the mean of s_ib - s_ip. So the gradient of a single positive stays accurate where the loss is nearly 0, as in
+    [`InfoNCE`].
+
+    Args:
+        logits (`torch.Tensor`): Similarities s of shape `(n, m)`, divided by the temperature.
+        positives (`torch.Tensor`): Of shape `(n, m)` and type bool; each is also a candidate.
+        candidates (`torch.Tensor`): Of shape `(n, m)` and type bool.
+
+    Returns:
+        `torch.Tensor`: The losses, of shape `(n,)`; 0, with a gradient of 0, for an anchor without a positive.
+    """
+    # Not -inf: an anchor with a single candidate has the loss 0, and its gradient is 0 (not NaN).
+    nothing = torch.finfo(logits.dtype).min
+    best = logits.masked_fill(~positives, nothing).argmax(1, keepdim=True)
+    differences = logits - logits.gather(1, best)
+    others = differences.masked_fill(~candidates.scatter(1, best, False), nothing)
+    # Not the best one, whose difference is 0: its gradient would round.
+    mean = differences.masked_fill(~positives.scatter(1, best, False), 0.0).sum(1) / positives.sum(1).clamp(min=1)
+    return (F.softplus(others.logsumexp(1)) - mean).masked_fill(~positives.any(1), 0.0)
+
+
+def gather_ragged(vectors: torch.Tensor, relations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gather the rows of all processes, padded to the most texts that a row has in any of them.
+
+    Args:
+        vectors (`torch.Tensor`): Of shape `(n, width, dim)`.
+        relations (`torch.Tensor`): Of shape `(n, width)`.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: The vectors, with zeros where a row has no text, and the relations, with
+            -100 there.
+    """
+    if world()[1] == 1:
+        return vectors, relations
+    width = relations.shape[1]
+    missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
+    vectors = gather_rows(F.pad(vectors, (0, 0, 0, missing)))
+    return vectors, gather_rows(F.pad(relations, (0, missing), value=ABSENT))
+
+
+class ClassLabels(Objective):
+    r"""Supervised contrastive loss of texts with class labels (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
+
+    Every text of the global batch is an anchor. Its positives are all other texts of its class in the batch, and all
+    texts of other classes are its negatives; see [`supervised_contrastive`]. The loss is the mean over the anchors
+    that have a positive.
+
+    Rows of an anchor with a list of positives are classes, too: the anchor and its positives are the texts of one
+    class, to which rows with the same anchor text belong as well. Hard negatives belong to no class. They are
+    candidates of every anchor, and no anchors themselves.
+
+    Args:
+        dim (`int`): Embedding size.
+        temperature (`float`, *optional*): tau, above 0. Defaults to 0.05 for the cosine and to 1 for the dot product.
+        similarity (`str`, *optional*, defaults to `"cosine"`): `"cosine"` or `"dot"`.
+
+    Raises:
+        ValueError: If an argument is not valid.
+    """
+
+    summary = "supervised contrastive learning (SupCon), in which all texts of a class in the batch are positives"
+    papers = ("supcon",)
+    rows = "classes"
+    num_views = 1
+    needs_text_ids = True
+    defaults: ClassVar[dict[str, Any]] = {
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 64,
+        "learning_rate": 5e-5,
+        "num_train_epochs": 5,
+        "warmup_steps": 0.1,
+    }
+
+    def __init__(self, dim: int, temperature: float | None = None, similarity: str | None = None):
+        super().__init__(dim)
+        self.similarity, self.temperature = check_similarity(similarity or self.default_similarity(), temperature)
+
+    def check(self, rows: TrainingRows) -> None:
+        """Check that the rows have classes, and that batches hold pairs of a class.
+
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If rows have neither labels nor relations, or a batch has fewer than four rows or an odd number
+                of texts with labels.
+        """
+        has_labels = rows.dataset is not None and "label" in rows.dataset.column_names
+        require(
+            has_labels or rows.has_relations,
+            f"objective {self.name!r} learns from texts with a class label or from anchors with a list of positives: "
+            "give the columns text and label, or anchor and positives",
+        )
+        require(
+            rows.global_batch > 3 and not (has_labels and rows.global_batch % 2),
+            f"objective {self.name!r} compares classes, and a batch holds two texts of each: give batches of an even "
+            f"number of rows, at least 4, instead of {rows.global_batch} (per_device_train_batch_size)",
+        )
+
+    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the loss of the global batch; see [`Objective.forward`].
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch, with `labels`, or with `relations` and `text_ids`.
+
+        Returns:
+            `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
+        """
+        vectors, (rows, width) = batch.embeddings, batch.embeddings.shape[:2]
+        if "labels" in batch.inputs:
+            classes = batch.inputs["labels"]
+            relations = classes.new_full((rows, width), _MEMBER)
+        else:
+            classes, relations = batch.text_ids[:, 0], F.pad(batch.inputs["relations"], (1, 0), value=_MEMBER)
+        first, all_vectors, all_relations, all_classes = 0, vectors, relations, classes
+        if self.training:
+            first, all_classes = world()[0] * rows, gather_rows(classes.contiguous())
+            all_vectors, all_relations = gather_ragged(vectors, relations)
+        # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
+        own = (first + torch.arange(rows, device=vectors.device))[:, None] * all_relations.shape[1]
+        own = (own + torch.arange(width, device=vectors.device)).flatten()
+        members = all_relations.flatten() == _MEMBER
+        all_classes = all_classes[:, None].expand_as(all_relations).flatten()
+        positives = members[own][:, None] & members & (all_classes[own][:, None] == all_classes)
+        positives = positives.scatter(1, own[:, None], False)
+        candidates = (all_relations.flatten() != ABSENT).expand_as(positives).scatter(1, own[:, None], False)
+        with torch.autocast(vectors.device.type, enabled=False):
+            anchors, others = (comparable(x.flatten(0, 1), self.similarity) for x in (vectors, all_vectors))
+            losses = supervised_contrastive(anchors @ others.T / self.temperature, positives, candidates)
+        return mean_over_processes(losses.sum(), positives.any(1).sum(), self.training)

@@ -1,0 +1,88 @@
+"""The supervised contrastive loss of classes: Eq. 2 of arXiv:2004.11362, gradients, and rows that are refused."""
+
+import pytest
+import torch
+from datasets import Dataset
+
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives.labelled.class_labels import supervised_contrastive
+
+
+def slow_loss(vectors, classes, tau, kind="cosine"):
+    """The mean of Eq. 2 over the texts with a positive, term by term; the class `None` has no positive."""
+    if kind == "cosine":
+        vectors = [x / (x * x).sum().sqrt() for x in vectors]
+    losses = []
+    for i, anchor in enumerate(vectors):
+        others = {j: (anchor * x).sum() / tau for j, x in enumerate(vectors) if j != i}
+        positives = [j for j in others if classes[i] is not None and classes[j] == classes[i]]
+        if positives:
+            total = torch.logsumexp(torch.stack(list(others.values())), 0)
+            losses.append(-sum(others[p] - total for p in positives) / len(positives))
+    return sum(losses) / len(losses)
+
+
+def objective(tau=0.3, kind="cosine"):
+    return make_objective("class_labels", 5, {"temperature": tau, "similarity": kind}, {})
+
+
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+@pytest.mark.parametrize("classes", [[0, 1, 0, 1], [0, 0, 0, 2, 1, 1], [3, 0, 3, 0, 3, 1]])
+def test_equals_the_equation_with_the_gradient(classes, kind):
+    vectors = torch.randn(len(classes), 1, 5, dtype=torch.float64, requires_grad=True)
+    loss = objective(kind=kind)(EncodedBatch(vectors, {"labels": torch.tensor(classes)}))
+    slow = slow_loss(vectors[:, 0], classes, 0.3, kind)
+    assert loss.item() == pytest.approx(slow.item(), rel=1e-12)
+    ours, exact = (torch.autograd.grad(x, vectors)[0] for x in (loss, slow))
+    torch.testing.assert_close(ours, exact, rtol=1e-9, atol=1e-12)
+
+
+def test_every_positive_of_an_anchor_counts_and_equal_anchors_are_one_class():
+    """Rows a: p p, b: p n, a: p; the second positive of the first row and the hard negative are nobody's class."""
+    vectors = torch.randn(3, 3, 5, dtype=torch.float64, requires_grad=True)
+    relations, ids = torch.tensor([[0, 0], [0, 2], [0, -100]]), torch.tensor([7, 8, 7])
+    inputs = {"relations": relations, "text_ids": ids[:, None].expand(3, 3)}
+    classes = [7, 7, 7, 8, 8, None, 7, 7]
+    loss = objective()(EncodedBatch(vectors, inputs))
+    assert loss.item() == pytest.approx(slow_loss(vectors.flatten(0, 1)[:8], classes, 0.3).item(), rel=1e-12)
+
+
+def test_texts_of_a_class_are_no_negatives_of_each_other():
+    """Two texts of a class at the same place as the anchor cost log 2 at most, however many there are."""
+    same = torch.ones(1, 1, 5, dtype=torch.float64)
+    vectors = torch.cat([same, same, same, -same, -same])
+    loss = objective(tau=0.05)(EncodedBatch(vectors, {"labels": torch.tensor([0, 0, 0, 1, 1])}))
+    # each of the three has two positives of equal weight, each of the two others a single one
+    assert loss.item() == pytest.approx(3 / 5 * torch.tensor(2.0).log().item(), rel=1e-6)
+
+
+def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
+    logits = torch.tensor([[0.0, -18.0, -19.0]], dtype=torch.float64)
+    positives, everything = torch.tensor([[True, False, False]]), torch.ones(1, 3, dtype=bool)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        x = logits.to(dtype).requires_grad_()
+        gradients.append(torch.autograd.grad(supervised_contrastive(x, positives, everything).sum(), x)[0].double())
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 0]], ids=["no positive", "nothing else"])
+def test_nothing_to_contrast_is_zero_with_a_gradient_of_zero(labels):
+    vectors = torch.randn(len(labels), 1, 5, requires_grad=True)
+    loss = objective()(EncodedBatch(vectors, {"labels": torch.tensor(labels)}))
+    loss.backward()
+    assert loss.item() == 0 and (vectors.grad == 0).all()
+
+
+def rows(batch_size, processes=1, **columns):
+    return TrainingRows(1, batch_size, processes, Dataset.from_dict({"input_ids": [[[2, 3]]] * 4} | columns))
+
+
+def test_rows_without_classes_and_batches_that_split_a_pair_are_refused():
+    with pytest.raises(ValueError, match="give the columns text and label, or anchor and positives"):
+        objective().check(rows(8))
+    for batch_size, processes in ((7, 1), (2, 1), (3, 3)):
+        with pytest.raises(ValueError, match="even number of rows"):
+            objective().check(rows(batch_size, processes, label=[0, 0, 1, 1]))
+    objective().check(rows(3, 2, label=[0, 0, 1, 1]))
+    objective().check(rows(5, relations=[[0, 0]] * 4))

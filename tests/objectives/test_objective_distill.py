@@ -1,0 +1,181 @@
+"""Distillation: the losses are those of the papers, in float64, one text and one comparison at a time."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_batch, tiny_config
+
+from simcse_hf import BertForCL
+from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+
+LISTS = ("listnet", "listmle")
+
+
+def draw(rows=5, columns=2, dim=6, teacher_dim=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(rows, columns, dim, dtype=torch.float64, generator=generator)
+    teacher = torch.randn(rows, columns, teacher_dim, dtype=torch.float64, generator=generator)
+    return embeddings.requires_grad_(), F.normalize(teacher, dim=-1)
+
+
+def cosine(x, y):
+    return (x * y).sum() / (x.square().sum().sqrt() * y.square().sum().sqrt())
+
+
+def softmax(values):
+    return [value.exp() / sum(other.exp() for other in values) for value in values]
+
+
+def similarities(embeddings, teacher):
+    texts, wanted = embeddings.flatten(0, 1), teacher.flatten(0, 1)
+    terms = [
+        (cosine(texts[i], texts[j]) - cosine(wanted[i], wanted[j])) ** 2
+        for i in range(len(texts))
+        for j in range(len(texts))
+    ]
+    return sum(terms) / len(terms)
+
+
+def consistency(embeddings, temperature):
+    total, rows = 0.0, len(embeddings)
+    for i in range(rows):
+        p = softmax([cosine(embeddings[i, 0], embeddings[j, 1]) / temperature for j in range(rows)])
+        q = softmax([cosine(embeddings[j, 0], embeddings[i, 1]) / temperature for j in range(rows)])
+        m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+        total += sum(a * (a / c).log() + b * (b / c).log() for a, b, c in zip(p, q, m, strict=True)) / 2
+    return total / rows
+
+
+def ranking(embeddings, teacher, loss, student_temperature, teacher_temperature):
+    total, rows = 0.0, len(embeddings)
+    for i in range(rows):
+        others = [j for j in range(rows) if j != i]
+        scores = [cosine(embeddings[i, 0], embeddings[j, 1]) / student_temperature for j in others]
+        wanted = [cosine(teacher[i, 0], teacher[j, 1]) for j in others]
+        if loss == "listnet":
+            targets = softmax([x / teacher_temperature for x in wanted])
+            total -= sum(t * s.log() for t, s in zip(targets, softmax(scores), strict=True))
+        else:
+            order = sorted(range(rows - 1), key=lambda k: -wanted[k])
+            for place, k in enumerate(order):
+                total -= scores[k] - torch.stack([scores[other] for other in order[place:]]).exp().sum().log()
+    return total / rows
+
+
+def assert_same(found, expected, embeddings):
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    ours, exact = (torch.autograd.grad(x, embeddings, retain_graph=True)[0] for x in (found, expected))
+    torch.testing.assert_close(ours, exact, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
+    embeddings, teacher = draw(columns=columns)
+    loss = make_objective("distill", 6, {}, {})(EncodedBatch(embeddings, {"teacher": teacher}))
+    assert_same(loss, similarities(embeddings, teacher), embeddings)
+
+
+@pytest.mark.parametrize("loss", LISTS)
+def test_lists_have_the_formulas_of_rankcse(loss):
+    embeddings, teacher = draw()
+    options = {"loss": loss, "student_temperature": 0.2, "consistency_weight": 0.7}
+    objective = make_objective("distill", 6, {"temperature": 0.1}, options)
+    parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
+    assert list(parts) == ["consistency", loss]
+    assert_same(parts["consistency"], 0.7 * consistency(embeddings, 0.1), embeddings)
+    assert_same(parts[loss], ranking(embeddings, teacher, loss, 0.2, 0.1), embeddings)
+
+
+def test_rankcse_is_a_sum_with_simcse():
+    embeddings, teacher = draw()
+    batch = EncodedBatch(embeddings, {"teacher": teacher})
+    total = make_objective("simcse+distill:0.5", 6, {"temperature": 0.1}, {"loss": "listnet"})
+    expected = make_objective("simcse", 6, {"temperature": 0.1}, {})(batch)
+    parts = make_objective("distill", 6, {"temperature": 0.1}, {"loss": "listnet"})(batch)
+    assert_same(sum(total(batch).values()), expected + 0.5 * sum(parts.values()), embeddings)
+    assert total.vectors == ("guide", "teacher") and total.num_views == 2
+
+
+def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
+    """A public copy of RankCSE clamps log M from below, which turns the term into a negative entropy."""
+    embeddings = torch.eye(4, dtype=torch.float32)[:, None].repeat(1, 2, 1).requires_grad_()
+    objective = make_objective("distill", 4, {"temperature": 0.005}, {"loss": "listnet"})
+    parts = objective(EncodedBatch(embeddings, {"teacher": embeddings.detach()}))
+    assert parts["consistency"].item() == pytest.approx(0, abs=1e-6)
+    sum(parts.values()).backward()
+    assert embeddings.grad.isfinite().all()
+    swapped = torch.stack([torch.eye(4), torch.eye(4).roll(1, 0)], dim=1)  # P and Q have nothing in common
+    parts = objective(EncodedBatch(swapped, {"teacher": swapped}))
+    assert parts["consistency"].item() == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
+    embeddings, teacher = draw()
+    objective = make_objective("distill", 6, {}, {"loss": "vectors", "teacher_dim": 4}).double()
+    parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
+    layer = objective.projection
+    projected = [layer.weight @ s + layer.bias for s in embeddings.flatten(0, 1)]
+    far = [1 - cosine(s, t) for s, t in zip(projected, teacher.flatten(0, 1), strict=True)]
+    assert_same(parts["vector_loss"], 10 * sum(far) / len(far), embeddings)
+    assert_same(parts["similarity_loss"], 200 * similarities(embeddings, teacher), embeddings)
+    same_size = make_objective("distill", 6, {}, {"loss": "vectors"})
+    assert not list(same_size.parameters())
+    with pytest.raises(ValueError, match="4 numbers and are compared with 6: set objective_options teacher_dim=4"):
+        same_size(EncodedBatch(embeddings, {"teacher": teacher}))
+
+
+@pytest.mark.parametrize("loss", ["similarities", *LISTS])
+def test_a_student_that_agrees_with_its_teacher_has_the_lowest_loss(loss):
+    _, teacher = draw(rows=8, columns=1, teacher_dim=6)
+    teacher = teacher.expand(-1, 2, -1)
+    objective = make_objective("distill", 6, {}, {"loss": loss, "teacher_temperature": 0.05})
+    agreeing, other = teacher.clone().requires_grad_(), draw(rows=8, seed=1)[0]
+    found = [objective(EncodedBatch(x, {"teacher": teacher})) for x in (agreeing, other)]
+    found = [x[loss] if isinstance(x, dict) else x for x in found]
+    assert found[0] < found[1]
+    if loss != "listmle":  # whose optimum is infinitely far apart
+        assert torch.autograd.grad(found[0], agreeing)[0].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("loss", "views"), [("similarities", 1), ("vectors", 1), ("listnet", 2), ("listmle", 2)])
+def test_a_sentence_is_encoded_twice_only_where_the_loss_compares_two_views(loss, views):
+    assert make_objective("distill", 6, {}, {"loss": loss}).num_views == views
+
+
+@pytest.mark.parametrize("loss", ["similarities", *LISTS])
+def test_the_model_takes_the_vectors_with_the_tokens(loss):
+    model = BertForCL(tiny_config(), objective="distill", objective_options={"loss": loss})
+    batch, teacher = random_batch(4, 2), draw(rows=4)[1].float()
+    with pytest.raises(ValueError, match="the batch has no vectors of a teacher.*--teacher"):
+        model(**batch)
+    output = model(**batch, teacher=teacher)
+    output.loss.backward()
+    assert math.isfinite(output.loss.item())
+
+
+# --- checks ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "ranks"}, "loss must be one of similarities, listnet, listmle, vectors, got 'ranks'"),
+        ({"teacher_dim": 4}, "teacher_dim is for loss='vectors': leave it out"),
+        ({"loss": "vectors", "teacher_dim": 0}, "teacher_dim must be an integer above 0, got 0"),
+        ({"student_temperature": 0}, "student_temperature must be a number above 0, got 0"),
+        ({"consistency_weight": -1}, "consistency_weight must be a number of 0 or more, got -1"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_objective("distill", 6, {}, options)
+
+
+def test_a_batch_of_one_text_is_refused():
+    lists, plain = (make_objective("distill", 6, {}, {"loss": x}) for x in ("listnet", "similarities"))
+    plain.check(TrainingRows(3, 1))
+    for objective, columns in ((plain, 1), (lists, 2)):
+        with pytest.raises(ValueError, match="a batch of one row holds no other texts to compare"):
+            objective.check(TrainingRows(columns, 1))
