@@ -1,6 +1,7 @@
-"""The contrastive model classes: BERT's, RoBERTa's, and those of any encoder that `AutoModel` can load."""
+"""The contrastive model classes: BERT's, RoBERTa's, and those of any encoder or decoder that `AutoModel` can load."""
 
 import functools
+import inspect
 import os
 from typing import Any, cast
 
@@ -13,15 +14,12 @@ from transformers import (
     PreTrainedModel,
     RobertaModel,
 )
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
 from ..ops.files import explain_damage, select_hub_arguments
 from ..ops.loading import load_pretrained
+from ..ops.unpadded import reads_left_to_right
 from .modeling import ContrastiveModel
 
 
@@ -53,7 +51,7 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         `type[ContrastiveModel]`: The class, such as `ModernBertForCL`.
 
     Raises:
-        ValueError: If `AutoModel` has no encoder for the config, or the encoder is not a bidirectional text encoder.
+        ValueError: If `AutoModel` has no encoder for the config, or the model does not encode texts.
     """
     if config_class in _NAMED_CLASSES:
         return _NAMED_CLASSES[config_class]
@@ -65,11 +63,12 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         ) from None
     if isinstance(base_class, tuple):  # Funnel: the model of all tokens, and one that ends with fewer
         base_class = base_class[0]
-    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or (
-        config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
-    ):
+    needed = {"input_ids", "attention_mask", *(["position_ids"] if reads_left_to_right(config_class) else [])}
+    has_all = needed <= inspect.signature(base_class.forward).parameters.keys()
+    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not has_all:
         raise ValueError(
-            f"{base_class.__name__} is not a bidirectional text encoder. Load a text encoder such as BERT."
+            f"{base_class.__name__} is not a text encoder or decoder. Load an encoder such as BERT, or a decoder such "
+            "as Llama."
         )
     parents = (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel))
     # Not an encoder that the class extends: every weight would be there twice.

@@ -1,8 +1,8 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
 import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +12,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..ops.files import find_file, read_json_object, select_hub_arguments
+from ..ops.files import find_file, read_json_object, replace_files, select_hub_arguments
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, DenseLayer, SentenceHead, load_layer, save_layer
 from .sentence_transformers import (
     DENSE_FOLDER,
+    NAMES,
     SentenceTransformersFiles,
     read_sentence_transformers_files,
     save_sentence_transformers_files,
@@ -40,7 +42,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 OBJECTIVE_FILE = "_objective.safetensors"
 AUXILIARY_MODULES = ("objective", "second_encoder")
 #: Settings under which the saved state of an objective fits.
-OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims")
+OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims", "dataset_objectives")
 
 #: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
 SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY_MODULES)
@@ -127,8 +129,13 @@ class Checkpoint:
             ValueError: If a file is damaged.
         """
         hub = select_hub_arguments(arguments)
+        base = adapter_base(source, **hub)
+        if base and not any(find_file(source, name, **hub) for name in (ADAPTER_SETTINGS, "modules.json")):
+            return cls.find(base)  # the adapter of another program, which says nothing of the embedding
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
+        elif base:
+            section = getattr(load_pretrained(AutoConfig.from_pretrained, source, **hub), SECTION, None)
         else:
             section = PreTrainedConfig.get_config_dict(config or source, **hub)[0].get(SECTION)
         read_section(section)
@@ -159,7 +166,7 @@ class Checkpoint:
     @cached_property
     def weight_names(self) -> frozenset[str]:
         """The names of the weights; none if they are in a format that is not ours to read."""
-        for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"):
+        for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", ADAPTER_WEIGHTS):
             path = self.find_file(name)
             if path is not None and name.endswith(".json"):
                 return frozenset(read_json_object(path, "weight_map")["weight_map"])
@@ -408,33 +415,58 @@ def load_objective_state(model: "ContrastiveModel", path: str | os.PathLike) -> 
     logger.info(f"The objective continues from {path}.")
 
 
+@contextmanager
+def replace_model(directory: str | os.PathLike, writes: bool = True, adapter: bool = False) -> Iterator[Path]:
+    """Yield a folder to save a model in, which replaces the model in a directory if the block ends without an error.
+
+    So the directory never holds the weights of one model with the settings of another. A whitening or flow of the
+    earlier model is removed, because it was fitted on the embeddings of its weights.
+
+    Args:
+        directory (`str` or `os.PathLike`): The directory. It is created if necessary.
+        writes (`bool`, *optional*, defaults to `True`): Whether this process writes, of several that save together.
+        adapter (`bool`, *optional*, defaults to `False`): Whether the new model is the adapter of another one.
+
+    Yields:
+        `Path`: The folder.
+
+    Raises:
+        OSError: If the disk is full. The earlier model is then untouched.
+    """
+    transform = Path(directory).expanduser() / TRANSFORM_FOLDER
+    was_fitted = (transform / DESCRIPTION).exists()
+    configs = ("config.json", ADAPTER_CONFIG)
+    weights = (OBJECTIVE_FILE, "model*.safetensors*", ADAPTER_WEIGHTS, ADAPTER_SETTINGS)
+    patterns = [*configs, *NAMES, *weights, *[TRANSFORM_FOLDER] * was_fitted]
+    with replace_files(directory, configs[adapter], patterns, writes) as folder:
+        yield folder
+        if writes and was_fitted and not (folder / TRANSFORM_FOLDER).exists():
+            # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
+            logger.warning(
+                f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced "
+                "now. Fit it again with simcse-hf postprocess fit."
+            )
+
+
+def main_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out the weights that [`save_own_files`] writes."""
+    return {name: x for name, x in weights.items() if name.split(".")[0] not in SEPARATE_MODULES}
+
+
 def save_own_files(
     model: "ContrastiveModel", directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]
 ) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
-    A whitening or flow in the directory is removed: it was fitted on the embeddings of the weights that are replaced.
-
     Args:
         model (`ContrastiveModel`): The model.
-        directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
+        directory (`str` or `os.PathLike`): An existing folder without an earlier checkpoint.
         state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    transform = directory / TRANSFORM_FOLDER
-    if (transform / DESCRIPTION).exists():
-        # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
-        logger.warning(
-            f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced now. "
-            "Fit it again with simcse-hf postprocess fit."
-        )
-        shutil.rmtree(transform)
     auxiliary = {n: x.contiguous() for n, x in state_dict.items() if n.split(".")[0] in AUXILIARY_MODULES}
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
-    else:
-        (directory / OBJECTIVE_FILE).unlink(missing_ok=True)  # of an earlier save
     for attribute, folder in POOLER_FOLDERS.items():
         layer = {n.partition(".")[2]: x for n, x in state_dict.items() if n.startswith(f"{attribute}.")}
         if layer:
@@ -443,6 +475,8 @@ def save_own_files(
     head = {name: x for name, x in state_dict.items() if name.startswith(f"{prefix}.")}
     if sorted(name.rpartition(".")[2] for name in head) != ["bias", "weight"]:
         head = {}  # not a single dense layer
+    if model.has_own_pooler and model.settings.mlp_only_train:
+        head = {}  # modules.json does not name it, and the encoder holds it
     dense_layers = [
         {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
         for number, layer in enumerate(model.dense_layers)

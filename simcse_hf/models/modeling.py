@@ -5,6 +5,7 @@ import os
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -15,17 +16,18 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from ..objectives import EncodedBatch, Objective, make_objective
-from ..objectives.base import Encoder, total_and_parts
+from ..objectives import EncodedBatch, Objective
+from ..objectives.base import ROW_INPUTS, Encoder, as_full_precision, total_and_parts
+from ..objectives.composed import build_objective
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
-from ..objectives.matryoshka import Matryoshka
 from ..objectives.promptbert import embed_templates
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.loading import check_finite_weights, load_weights
+from ..ops.files import select_hub_arguments
+from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
-from . import checkpoint, pooling
+from . import adapters, checkpoint, pooling
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
 
 logger = logging.get_logger(__name__)
@@ -95,6 +97,7 @@ class ContrastiveModel(PreTrainedModel):
 
     base_class: type[nn.Module]  # the stock encoder
     _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
+    save_adapter = False  # `save_pretrained` then saves the adapter in place of the merged model
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
@@ -113,6 +116,7 @@ class ContrastiveModel(PreTrainedModel):
         if resolved is None or settings:
             resolved = ContrastiveSettings.from_config(config, **settings)
         self.settings = resolved
+        pooling.check_reads_text(resolved.pooler_type, config)
         setattr(config, SECTION, self.settings.to_section())
         self.unpadded, self.fast_dropout = unpadded, fast_dropout
         #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
@@ -141,7 +145,7 @@ class ContrastiveModel(PreTrainedModel):
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
             self._register_mlm_head()
         self.post_init()
-        self._freeze_unused_parameters()
+        self.freeze_unused_parameters()
         install_unpadded_attention(cast(PreTrainedModel, self.base_model))
         if fast_dropout:
             use_fast_dropout(self.base_model)
@@ -205,9 +209,11 @@ class ContrastiveModel(PreTrainedModel):
         for name, module in self._stock_mlm_head.modules.items():
             setattr(self, name, module)
 
-    def _freeze_unused_parameters(self) -> None:
-        # No loss reaches them, and DistributedDataParallel stops at a trainable parameter without gradient. They stay
-        # in the checkpoint, where AutoModel looks for them.
+    def freeze_unused_parameters(self) -> None:
+        """Freeze the parameters that no loss reaches, at which DistributedDataParallel would stop.
+
+        They stay in the checkpoint, where `AutoModel` looks for them.
+        """
         if self.settings.pooler_type != "cls":
             self.contrastive_head.requires_grad_(False)
         pattern = _WITHOUT_GRADIENT.get(self.config.model_type)
@@ -262,7 +268,7 @@ class ContrastiveModel(PreTrainedModel):
             pooling.check_has_tokens(attention_mask, lengths)
         needs = {
             "all_layers": pooler_type is not None and pooling.needs_hidden_states(pooler_type),
-            "first_only": pooler_type in ("cls", "cls_before_pooler") and not whole_last_layer,
+            "first_only": pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
         encode, encoder = encode_unpadded if self.runs_unpadded else encode_padded, cast(Any, self.base_model)
@@ -369,15 +375,13 @@ class ContrastiveModel(PreTrainedModel):
         """
         if self.objective is not None:
             return self.objective
-        values, name, options = self.settings.to_dict(), self.settings.objective, self.settings.objective_options
-        if self.settings.matryoshka_dims:
-            objective: Objective = Matryoshka(name, self.embedding_dim, self.settings.matryoshka_dims, values, options)
-        else:
-            objective = make_objective(name, self.embedding_dim, values, options)
+        values = self.settings.to_dict()
+        objective = build_objective(self.embedding_dim, values)
         checkpoint.check_head_can_learn(self)
         objective.attach(cast(Encoder, self))
         if max(self.settings.encoders, objective.encoders) == 2:
             if objective.num_views == 1:
+                name = self.settings.objective
                 raise ValueError(
                     f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
                 )
@@ -391,6 +395,11 @@ class ContrastiveModel(PreTrainedModel):
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
+        if adapters.has_adapter(self):
+            raise ValueError(
+                f"objective {self.settings.objective!r} with a second encoder does not work with an adapter: only the "
+                "first encoder would have it. Train without lora_r."
+            )
         speed: dict[str, Any] = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
         twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
         names = twin.state_dict().keys()
@@ -405,12 +414,9 @@ class ContrastiveModel(PreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         mlm_input_ids: torch.Tensor | None = None,
         mlm_targets: torch.Tensor | None = None,
-        relations: torch.Tensor | None = None,
-        text_ids: torch.Tensor | None = None,
-        scores: torch.Tensor | None = None,
         lengths: np.ndarray | None = None,
         return_loss: bool = True,
-        **stock: Any,
+        **others: Any,
     ) -> ContrastiveOutput:
         """Encode all sentences of the batch in one pass and compute the loss.
 
@@ -425,19 +431,15 @@ class ContrastiveModel(PreTrainedModel):
                 [`Objective.mlm_columns`]).
             mlm_targets (`torch.Tensor`, *optional*): The original ids where masked and -100 elsewhere, of the same
                 shape.
-            relations (`torch.Tensor`, *optional*): How each sentence after the first relates to it: 0 entailment,
-                1 neutral, 2 contradiction, -100 if the row has fewer sentences. Of shape `(batch, num_sentences - 1)`.
-            text_ids (`torch.Tensor`, *optional*): Equal numbers for equal texts, for objectives that mask duplicates.
-                Of shape `(batch, num_sentences)`.
-            scores (`torch.Tensor`, *optional*): The score of each pair, of shape `(batch,)`.
             lengths (`np.ndarray`, *optional*): The number of tokens of each text, of the shape of `input_ids` without
                 its last axis, where all padding is on the right. The host then knows the shape of the batch and need
                 not wait for an accelerator. `attention_mask` must agree with it.
             return_loss (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
                 embeddings of training, and the masked-LM loss of `mlm_targets`. (This argument tells the Trainer that
                 there is an `eval_loss`.)
-            stock (`Any`): `output_attentions`, `return_dict` and the like, which peft passes with values that ask for
-                nothing.
+            others (`Any`): Tensors that the objective reads beside the texts, named in `ROW_INPUTS` and described in
+                [`EncodedBatch`]; and `output_attentions`, `return_dict` and the like, which peft passes with values
+                that ask for nothing.
 
         Returns:
             [`ContrastiveOutput`]: The embeddings and the loss.
@@ -448,15 +450,15 @@ class ContrastiveModel(PreTrainedModel):
         """
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, stock)
+        row_inputs = {name: others.pop(name, None) for name in ROW_INPUTS}
+        pooling.check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
             return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
         objective = self.prepare_objective() if return_loss else None
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"relations": relations, "text_ids": text_ids, "scores": scores}
-        batch = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        batch = {name: tensor for name, tensor in (inputs | row_inputs).items() if tensor is not None}
         embeddings, hidden_states = self.embed_rows(batch, lengths)
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
@@ -481,7 +483,7 @@ class ContrastiveModel(PreTrainedModel):
             raise ValueError(f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too.")
         is_masked = targets != IGNORED
         logits = self._stock_mlm_head.logits(hidden_states.view(*targets.shape, -1)[is_masked])
-        total = F.cross_entropy(logits.float(), targets[targets != IGNORED], reduction="sum")
+        total = F.cross_entropy(as_full_precision(logits), targets[targets != IGNORED], reduction="sum")
         return mean_over_processes(total, is_masked.sum(), self.training)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
@@ -491,30 +493,32 @@ class ContrastiveModel(PreTrainedModel):
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 
-        If the encoder has no pooler of its own, our head is among those files and not in the weights. A whitening or
-        flow in the directory (`simcse-hf postprocess fit`) is removed, because it was fitted on the embeddings of the
-        weights that are replaced.
+        If the encoder has no pooler of its own, our head is among those files and not in the weights. An adapter of
+        peft is merged into the weights that are saved, or saved in their place if `save_adapter` is set. A whitening
+        or flow in the directory (`simcse-hf postprocess fit`) is removed, because it was fitted on the embeddings of
+        the weights that are replaced.
 
         Args:
             save_directory (`str` or `os.PathLike`): The directory. It is created if necessary.
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
-        main = {
-            name: tensor
-            for name, tensor in state_dict.items()
-            if name.split(".")[0] not in checkpoint.SEPARATE_MODULES
-        }
+        state_dict = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
-        super().save_pretrained(save_directory, state_dict=main, **kwargs)
-        if not kwargs.get("is_main_process", True):
-            return
-        checkpoint.save_own_files(self, save_directory, state_dict)
-        # transformers has written the name of our class, which converters and inference servers do not know. Our class
-        # is found by the section `simcse`.
-        self.config.architectures = [self.base_class.__name__]
-        self.config.save_pretrained(save_directory)
+        writes = kwargs.get("is_main_process", True)
+        with checkpoint.replace_model(save_directory, writes, self.save_adapter) as folder:
+            if not self.save_adapter:
+                super().save_pretrained(folder, state_dict=checkpoint.main_weights(state_dict), **kwargs)
+            if not writes:
+                return
+            checkpoint.save_own_files(self, folder, state_dict)
+            if self.save_adapter:
+                adapters.save_adapter(self, folder, state_dict)
+            else:
+                # transformers has written the name of our class, which converters and inference servers do not know.
+                # Our class is found by the section `simcse`.
+                self.config.architectures = [self.base_class.__name__]
+                self.config.save_pretrained(folder)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
@@ -562,39 +566,17 @@ class ContrastiveModel(PreTrainedModel):
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
         kwargs["resolved"] = found.resolve(settings)
-        model, info = load_weights(super().from_pretrained, name_or_path, *args, **kwargs)
+        base, hub = adapter_base(name_or_path, **kwargs), select_hub_arguments(kwargs)
+        load = partial(load_weights, super().from_pretrained)
+        if base is None:
+            model, info = load(name_or_path, *args, **kwargs)
+        else:
+            model, info = load_base(load, name_or_path, base, *args, **kwargs)
+            adapters.load_adapter(model, name_or_path, hub)
+            model.config.name_or_path = model.name_or_path = str(name_or_path)
         checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, name_or_path)
-        model._freeze_unused_parameters()  # loading has replaced the parameters
+        model.freeze_unused_parameters()  # loading has replaced the parameters
         if found.section is not None and (path := found.find_file(checkpoint.OBJECTIVE_FILE)) is not None:
             model._saved_objective = (found.saved, path)
         return cast(Any, (model, info)) if wants_info else model
-
-
-def _check_inputs(
-    input_ids: torch.Tensor,
-    mlm_input_ids: torch.Tensor | None,
-    mlm_targets: torch.Tensor | None,
-    lengths: np.ndarray | None,
-    stock: dict[str, Any],
-) -> None:
-    """Refuse inputs of a model that do not fit together, or that ask for what it does not compute."""
-    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
-    if asked:
-        raise ValueError(
-            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
-            "model.base_model for these."
-        )
-    if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
-        raise ValueError(
-            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
-        )
-    if input_ids.dim() not in (2, 3):
-        raise ValueError(
-            f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
-        )
-    if lengths is not None and lengths.shape != input_ids.shape[:-1]:
-        raise ValueError(
-            f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
-            f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
-        )

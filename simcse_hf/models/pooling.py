@@ -16,7 +16,7 @@ from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import find_file, write_json
 from ..ops.packing import send
-from ..ops.unpadded import first_tokens
+from ..ops.unpadded import first_tokens, reads_left_to_right
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = (
@@ -28,7 +28,11 @@ POOLER_TYPES = (
     "avg_first_last",
     "avg_embeddings_last",
     "max",
+    "lasttoken",
 )
+
+#: The poolers that read a first token, which in a decoder sees no other token.
+FIRST_TOKEN = ("cls", "cls_before_pooler")
 
 #: The pooler of models with the setting `templates`, and of no others: the hidden state at the template's mask token.
 TEMPLATE_POOLER = "mask"
@@ -70,6 +74,44 @@ def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     """
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` for a decoder with a pooler that reads the first token, which sees no other token."""
+    if pooler_type in FIRST_TOKEN and reads_left_to_right(type(config)):
+        raise ValueError(
+            f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
+            "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
+        )
+
+
+def check_inputs(
+    input_ids: torch.Tensor,
+    mlm_input_ids: torch.Tensor | None,
+    mlm_targets: torch.Tensor | None,
+    lengths: np.ndarray | None,
+    stock: dict[str, Any],
+) -> None:
+    """Refuse inputs of a model that do not fit together, or that ask for what it does not compute."""
+    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
+            "model.base_model for these."
+        )
+    if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
+        raise ValueError(
+            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+        )
+    if input_ids.dim() not in (2, 3):
+        raise ValueError(
+            f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
+        )
+    if lengths is not None and lengths.shape != input_ids.shape[:-1]:
+        raise ValueError(
+            f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
+            f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
+        )
 
 
 def check_has_tokens(attention_mask: torch.Tensor, lengths: np.ndarray | None = None) -> None:
@@ -142,6 +184,7 @@ def pool(
     - `avg_embeddings_last`: the mean of the embedding output and the last layer, which is what Table 5 of the paper
       reports.
     - `max`: the largest value of each dimension over the tokens of the last layer (Sentence-BERT, arXiv:1908.10084).
+    - `lasttoken`: the last layer at the last token, which is the only one of a decoder that sees the whole text.
 
     Args:
         pooler_type (`str`): One of `POOLER_TYPES`.
@@ -154,10 +197,12 @@ def pool(
     Returns:
         `torch.Tensor`: Embeddings of shape `(batch, dim)`.
     """
-    if pooler_type in ("cls", "cls_before_pooler"):
+    if pooler_type in FIRST_TOKEN:
         return first_tokens(last_hidden_state, attention_mask)
     if pooler_type == "avg":
         return masked_mean(last_hidden_state, attention_mask)
+    if pooler_type == "lasttoken":
+        return first_tokens(last_hidden_state.flip(1), attention_mask.flip(1))
     if pooler_type == "max":
         return masked_max(last_hidden_state, attention_mask)
     if pooler_type == "avg_no_cls":
@@ -175,11 +220,7 @@ def flatten_rows(
 
 
 def embed_columns(
-    encoder: Any,
-    inputs: dict[str, torch.Tensor],
-    counts: np.ndarray | None,
-    columns: slice,
-    has_gaps: bool,
+    encoder: Any, inputs: dict[str, torch.Tensor], counts: np.ndarray | None, columns: slice, has_gaps: bool
 ) -> torch.Tensor:
     """Embed some columns of a batch in one pass.
 

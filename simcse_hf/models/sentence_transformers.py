@@ -46,11 +46,12 @@ NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
 
 
 #: sentence-transformers' pooling modes by our names. Up to version 5, the config holds a flag for each mode.
-_POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max"}
+_POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max", "lasttoken": "lasttoken"}
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 _DENSE_TYPES = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
@@ -190,15 +191,16 @@ def save_sentence_transformers_files(
     | `cls_before_pooler` | `Pooling(cls)` |
     | `avg` | `Pooling(mean)` |
     | `max` | `Pooling(max)` |
+    | `lasttoken` | `Pooling(lasttoken)` |
     | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
     | `avg_no_cls` | none: sentence-transformers averages over every token |
     | `mask` | none: sentence-transformers has no templates |
     | `ngrams` | none: the `CNN` of sentence-transformers has no activation |
 
-    For a model that sentence-transformers cannot reproduce, a warning is logged and `modules.json` is removed.
+    For a model that sentence-transformers cannot reproduce, a warning is logged and there is no `modules.json`.
 
     Args:
-        directory (`str` or `os.PathLike`): The checkpoint. It is created if necessary.
+        directory (`str` or `os.PathLike`): An existing folder without an earlier checkpoint.
         config (`PreTrainedConfig`): The config of the encoder.
         settings (`PoolingSettings`): The settings of the model.
         head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
@@ -206,13 +208,10 @@ def save_sentence_transformers_files(
         dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
     """
     directory, pooler_type = Path(directory), settings.inference_pooler
-    directory.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(directory / HEAD_FOLDER, ignore_errors=True)  # of an earlier save, with another pooler
     if head and settings.pooler_type == "cls":
         outputs, inputs = next(tensor.shape for tensor in head.values() if tensor.dim() == 2)
         layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
         save_layer(directory / HEAD_FOLDER, head, layer)
-    shutil.rmtree(directory / DENSE_FOLDER, ignore_errors=True)
     for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
         save_layer(directory / DENSE_FOLDER / str(number), state, layer)
     two_layers = needs_hidden_states(pooler_type)
@@ -226,17 +225,16 @@ def save_sentence_transformers_files(
     for reason, is_so in reasons.items():
         if is_so:
             logger.warning(
-                f"{directory}: no sentence-transformers files are written, because {reason}. SentenceTransformer "
-                "would give other embeddings. Load the model with SimCSE."
+                f"No sentence-transformers files are written, because {reason}. SentenceTransformer would give other "
+                "embeddings. Load the model with SimCSE."
             )
-            (directory / "modules.json").unlink(missing_ok=True)  # of an earlier save, with another pooler
             return
     modules = [("Transformer", "")]
     if two_layers:
         modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
         _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
-    mode = {"cls": "cls", "cls_before_pooler": "cls", "max": "max"}.get(pooler_type, "mean")
+    mode = {"cls": "cls", **{name: mode for mode, name in _POOLERS.items()}}.get(pooler_type, "mean")
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_sqrt_len_tokens": False}
     pooling |= {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
     (directory / modules[-1][1]).mkdir(exist_ok=True)

@@ -7,12 +7,14 @@ from typing import Any, Self
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..objectives import OBJECTIVES
+from ..objectives import find_objective
 from ..objectives.base import DEFAULT_TEMPERATURES, SIMILARITIES
 from ..objectives.promptbert import DENOISINGS
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
+#: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
+THRESHOLD = "similarity_threshold"
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
 MIN_LENGTH = 3  # [CLS], a token and [SEP]
 
@@ -69,6 +71,8 @@ class TrainingSettings:
     Args:
         objective (`str`): The name of a registered objective (see `simcse_hf.objectives`).
         objective_options (`dict`): The objective's own options.
+        dataset_objectives (`dict[str, dict]`): For a run on several data sets with different objectives, the table of
+            each data set in their order: `objective` and `objective_options`, or nothing for the objective above.
         temperature (`float`): The temperature of the contrastive softmax.
         similarity (`str`): `"cosine"`, or `"dot"` for the dot product ("N/A" in Table D.1).
         hard_negative_weight (`float`): The logarithm of alpha in Eq. 8 (see [`InfoNCE`]).
@@ -83,6 +87,7 @@ class TrainingSettings:
 
     objective: str = "simcse"
     objective_options: dict = field(default_factory=dict)
+    dataset_objectives: dict = field(default_factory=dict)
     temperature: float = DEFAULT_TEMPERATURES["cosine"]
     similarity: str = "cosine"
     hard_negative_weight: float = 0.0
@@ -213,7 +218,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         if "pooler_type" in given and not _poolers(given) & _poolers(saved):
             saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
         # Values of other types, such as lists, are refused below.
-        papers = OBJECTIVES[str(objective)].defaults if str(objective) in OBJECTIVES else {}
+        known = find_objective(str(objective))
+        papers = {} if known is None else known.defaults
         papers = {"temperature" if name == "temp" else name: value for name, value in papers.items()}  # as arguments
         values = {name: value for name, value in papers.items() if name in SETTING_NAMES - {"max_seq_length"}}
         pooler_type = (values | saved | given).get("pooler_type", cls.pooler_type)
@@ -295,6 +301,17 @@ _OFFSET_POSITIONS = (
 ).split()
 
 
+def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
+    """Return the dropout rates of an encoder by their names in its config, without those of classification heads."""
+    return {
+        name: rate
+        for name, rate in config.to_dict().items()
+        if ("dropout" in name or name.endswith("pdrop"))  # GPT-2's embd_pdrop
+        and "classifier" not in name
+        and isinstance(rate, (int, float))
+    }
+
+
 def check_dropout_rates(config: PreTrainedConfig) -> None:
     """Raise a `ValueError` that names the rate and its file unless all dropout rates of a config are from 0 to 1."""
     for name, rate in config.to_dict().items():
@@ -371,12 +388,17 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str 
         source (`str` or `os.PathLike`): Where the model comes from, for the message.
 
     Raises:
-        ValueError: If the tokenizer has special tokens only, or an id that is not below the number of embeddings, or
-            if its `model_max_length` is not a number.
+        ValueError: If the tokenizer has special tokens only, no padding token, or an id that is not below the number
+            of embeddings, or if its `model_max_length` is not a number.
     """
     if not isinstance(longest := tokenizer.model_max_length, (int, float)):
         raise ValueError(
             f"{source}: model_max_length in tokenizer_config.json must be a number of tokens, got {longest!r:.80}"
+        )
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            f"{source}: the tokenizer has no padding token. Set one, for example tokenizer.pad_token = "
+            "tokenizer.eos_token."
         )
     try:
         rows = getattr(model.get_input_embeddings(), "num_embeddings", None)

@@ -39,8 +39,9 @@ def rename_one(weights):
 
 
 def only_an_adapter(directory):
-    (directory / "model.safetensors").unlink()
-    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
+    for name in ("model.safetensors", "config.json"):
+        (directory / name).unlink()
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "./nowhere"}')
 
 
 def need_own_code(directory):
@@ -61,7 +62,10 @@ DAMAGES = {
         "damaged",
     ),
     "no JSON": (lambda x: (x / "config.json").write_text("{"), "damaged"),
-    "adapter": (only_an_adapter, "is an adapter of peft.* Merge it first"),
+    "adapter": (
+        only_an_adapter,
+        "is an adapter of peft(, not a whole model. Merge it| for ./nowhere, which could not)",
+    ),
     "own code": (need_own_code, "needs custom code from its author, which is not supported"),
 }
 LOADERS = {

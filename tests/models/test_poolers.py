@@ -30,6 +30,8 @@ def slow_pool(pooler_type, hidden):
     """Slow reference: average over the tokens of each text and over the layers that the paper names, in loops."""
     if pooler_type.startswith("cls"):
         return torch.stack([hidden[-1][text][0] for text in range(3)])
+    if pooler_type == "lasttoken":
+        return torch.stack([hidden[-1][text][[i for i in range(5) if MASKS[text, i]][-1]] for text in range(3)])
     if pooler_type == "max":
         tokens = [hidden[-1][text][: int(MASKS[text].sum())] for text in range(3)]
         maxima = [[max(column) for column in zip(*rows.tolist(), strict=True)] for rows in tokens]

@@ -71,7 +71,7 @@ def test_reads_the_files_of_a_subfolder(tmp_path):
         (["Transformer", "Pooling", "LSTM"], {"pooling_mode": "mean"}, r"model of Transformer \+ Pooling \+ LSTM"),
         (["Transformer", "Dense"], None, r"model of Transformer \+ Dense"),
         (["WordEmbeddings", "Pooling"], {"pooling_mode": "mean"}, "model of WordEmbeddings"),
-        (["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
+        (["Transformer", "Pooling"], {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
         (["Transformer", "Pooling"], {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
         (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": False}, "pools by nothing"),
     ],
@@ -200,8 +200,8 @@ def test_prompts_that_were_edited_in_the_librarys_file_are_used(save_checkpoint)
 
 def test_a_pooling_that_cannot_be_reproduced_is_refused_unless_a_pooler_is_named(save_checkpoint, caplog):
     directory = save_checkpoint(AutoModel.from_config(tiny_config()))
-    write_files(directory, ["Transformer", "Pooling"], pooling={"pooling_mode": "lasttoken"})
-    with pytest.raises(ValueError, match="pools by lasttoken.*pass pooler_type"):
+    write_files(directory, ["Transformer", "Pooling"], pooling={"pooling_mode": "weightedmean"})
+    with pytest.raises(ValueError, match="pools by weightedmean.*pass pooler_type"):
         AutoModelForCL.from_pretrained(directory)
     with caplog.at_level("WARNING", logger="simcse_hf"):
         assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"

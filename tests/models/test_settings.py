@@ -25,6 +25,7 @@ OTHER_VALUES = {
     "max_seq_length": 17,
     "objective": "vicreg",
     "objective_options": {"projector_dim": 64},
+    "dataset_objectives": {"plain": {}, "other": {"objective": "simcse"}},
     "matryoshka_dims": [16, 8],
     "encoders": 2,
     "templates": [],

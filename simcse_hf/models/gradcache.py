@@ -1,0 +1,199 @@
+"""GradCache: train with batches of any size in the encoder memory of a small chunk."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+
+from ..data.collator import length_sorted_batches
+from ..objectives import EncodedBatch, Objective
+from ..objectives.base import ROW_INPUTS, total_and_parts
+from ..objectives.masked_lm import IGNORED
+from ..ops.distributed import gather_rows, sum_over_processes, world
+from ..ops.errors import refuse
+from .modeling import ContrastiveModel, ContrastiveOutput
+
+_MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
+
+
+class CachedBatch:
+    """A training batch with all its embeddings, which keeps the graph of one chunk at a time.
+
+    Gao et al. 2021 (arXiv:2101.06983), section 3. With a batch of 4 rows in chunks of 2:
+
+    1. Encode both chunks without a graph.
+    2. Compute the objective of all 4 embeddings; its backward pass gives the gradient of each embedding.
+    3. Encode the first chunk again, with a graph, and carry its gradients on into the encoder; then the second.
+
+    Rows of similar length share a chunk. A chunk of shorter texts holds more rows: as many as fit into the tokens of
+    `chunk_size` rows of the batch's longest text.
+
+    Each chunk has its own random seed, set before both of its passes, so that both draw the same dropout masks. The
+    gradient is that of the whole batch under those masks.
+
+    `output.loss` is the objective's loss. Its backward pass is step 2; [`backward`] is step 3, which also computes the
+    masked-LM loss.
+
+    Args:
+        model (`ContrastiveModel`): The model, in training mode.
+        inputs (`dict[str, Any]`): The inputs of its forward pass, of shape `(batch, ...)`.
+        chunk_size (`int`): Rows of the batch's longest text in an encoder pass.
+        trim (`bool`, *optional*, defaults to `True`): Cut the padding that no text of a chunk needs. Otherwise all
+            texts count as long as the longest.
+        autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
+            pass has its own.
+    """
+
+    def __init__(
+        self,
+        model: ContrastiveModel,
+        inputs: dict[str, Any],
+        chunk_size: int,
+        trim: bool = True,
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+    ):
+        assert model.objective is not None
+        self.model, self.objective = model, model.objective
+        rows, self.chunks = _split(inputs, chunk_size, trim)
+        self.order = torch.tensor(rows, device=model.device)
+        # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
+        self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
+        with torch.no_grad(), preserve_random_state(model.device):
+            embeddings = []
+            for chunk, seed in zip(self.chunks, self.seeds, strict=True):
+                torch.manual_seed(seed)
+                without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
+                embeddings.append(model(**without_mlm, return_loss=False).sentence_embeddings)
+        self.embeddings = torch.cat(embeddings)[self.order.argsort()].requires_grad_()
+        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
+        batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
+        with autocast():
+            loss, parts = total_and_parts(self.objective(batch))
+        self.output = ContrastiveOutput(
+            loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
+        )
+
+    def backward(
+        self,
+        wrapped: nn.Module | None = None,
+        no_sync: Callable[[], AbstractContextManager] = nullcontext,
+        mlm_factor: float | torch.Tensor = 1.0,
+    ) -> ContrastiveOutput:
+        """Carry the embeddings' gradient on into the encoder, after the backward pass of `output.loss`.
+
+        Args:
+            wrapped (`nn.Module`, *optional*): The model as it is called in training (by DistributedDataParallel); by
+                default the model itself.
+            no_sync (`Callable`, *optional*): Makes the context in which processes keep their gradients to themselves.
+                It is used for all chunks but the last, whose backward pass exchanges the accumulated gradients.
+            mlm_factor (`float` or `torch.Tensor`, *optional*, defaults to `1.0`): Factor on the gradient of the
+                masked-LM loss: what the gradient of `output.loss` was scaled with.
+
+        Returns:
+            `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
+        """
+        mlm_weights = self._mlm_weights()
+        mlm_loss = None if mlm_weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
+        assert self.embeddings.grad is not None
+        gradients = self.embeddings.grad[self.order].split([len(chunk["input_ids"]) for chunk in self.chunks])
+        last = len(self.chunks) - 1
+        with preserve_random_state(self.model.device):
+            for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
+                torch.manual_seed(seed)
+                with nullcontext() if i == last else no_sync():
+                    output = (self.model if wrapped is None else wrapped)(**chunk, return_loss=False)
+                    # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
+                    # is the chain rule.
+                    surrogate = (output.sentence_embeddings.to(gradient.dtype) * gradient).sum()
+                    if mlm_weights is not None:
+                        weighted = mlm_weights[i] * output.mlm_loss
+                        mlm_loss += weighted.detach()
+                        surrogate = surrogate + mlm_factor * self.model.settings.mlm_weight * weighted
+                    if i == last and world()[1] > 1:
+                        # DistributedDataParallel exchanges a gradient when a backward pass reaches its parameter. The
+                        # objective's parameters already have theirs, so this pass adds 0 to it.
+                        trained = [p for p in self.objective.parameters() if p.requires_grad]
+                        surrogate = surrogate + sum(0.0 * parameter.sum() for parameter in trained)
+                    surrogate.backward()
+        self.embeddings.grad = None
+        result = self.output
+        assert result.loss is not None
+        loss = result["loss"] = result.loss.detach()
+        if mlm_loss is not None:
+            result["mlm_loss"] = mlm_loss
+            result["loss"] = loss + self.model.settings.mlm_weight * mlm_loss
+        return result
+
+    def _mlm_weights(self) -> torch.Tensor | None:
+        """Return the weight of each chunk's mean over masked tokens in the mean over those of the batch.
+
+        Chunks with 1 and 3 masked tokens weigh 1/4 and 3/4.
+        """
+        if "mlm_targets" not in self.chunks[0]:
+            return None
+        counts = sum_over_processes(torch.stack([(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]))
+        return counts / counts.sum().clamp(min=1)
+
+
+def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
+    """Refuse an objective or a way of training that needs the graph of the whole batch.
+
+    Args:
+        objective (`Objective`): The objective of the run.
+        args (`TrainingArguments`): The training arguments.
+
+    Raises:
+        ValueError: If the objective or the arguments do not work with GradCache.
+    """
+    name = type(objective).__name__
+    refuse(
+        {
+            f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept across chunks: "
+            "unset gradcache_chunk_size": objective.needs_hidden_states,
+            f"gradcache_chunk_size: {name} makes passes of its own over the tokens of the whole batch "
+            "(supports_gradcache is False): unset gradcache_chunk_size": not objective.supports_gradcache,
+            "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, but compiled code draws "
+            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size": (
+                args.torch_compile
+            ),
+            "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
+            "gradcache_chunk_size": args.deepspeed or args.fsdp,
+        }
+    )
+
+
+def _split(inputs: dict[str, Any], chunk_size: int, trim: bool) -> tuple[list[int], list[dict[str, Any]]]:
+    """Return the rows of the batch in the order of their chunks, and the token inputs of each chunk.
+
+    Texts of 5, 2, 2, 2 and 2 tokens in chunks of two make a chunk of rows 0 and 1, and one of rows 2, 3 and 4: into
+    2 * 5 tokens fit up to five of the shorter texts.
+    """
+    if not trim:
+        longest = torch.full((len(inputs["input_ids"]),), inputs["input_ids"].shape[-1])
+    elif "lengths" in inputs:
+        longest = torch.as_tensor(inputs["lengths"]).amax(-1)
+    else:  # one wait for the device
+        longest = inputs["attention_mask"].sum(-1).amax(-1).cpu()
+    chunks = length_sorted_batches(longest.numpy(), chunk_size * int(longest.max()))
+    if "mlm_targets" in inputs:  # The processes count the masked tokens of each chunk together.
+        number = gather_rows(torch.tensor([len(chunks)], device=inputs["input_ids"].device)).max()
+        while len(chunks) < number:
+            largest = max(range(len(chunks)), key=lambda i: len(chunks[i]))
+            half = len(chunks[largest]) // 2
+            chunks[largest : largest + 1] = chunks[largest][:half], chunks[largest][half:]
+    tokens = {name: x for name, x in inputs.items() if name not in ROW_INPUTS}
+    parts = [
+        {name: x[rows, :, : longest[rows[0]]] if x.ndim == 3 else x[rows] for name, x in tokens.items()}
+        for rows in chunks
+    ]
+    return [row for rows in chunks for row in rows], parts
+
+
+def preserve_random_state(device: torch.device) -> AbstractContextManager:
+    """Save the random state and restore it on exit."""
+    if device.type == "cpu":
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(devices=[device], device_type=device.type)

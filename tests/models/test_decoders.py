@@ -1,0 +1,144 @@
+"""Decoders such as Llama, Qwen and Mistral are encoders of sentences with the poolers `lasttoken` and `avg`."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from trainer_helpers import sentences
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.training.script_arguments import dropout_settings
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gpt2")
+TEXTS = ["the cat sat on the mat .", "a dog ran", "the big red house , the small tree and the old man ."]
+EOS = len(VOCABULARY)
+
+
+def tiny_decoder(family="llama", **changes):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes |= {"vocab_size": EOS + 9, "max_position_embeddings": 40, "head_dim": 8, "num_key_value_heads": 2}
+    if family == "gpt2":
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40, "vocab_size": EOS + 9}
+    if family == "mistral":
+        changes = {"sliding_window": 4} | changes
+    ids = {"bos_token_id": EOS, "eos_token_id": EOS, "pad_token_id": None}
+    return CONFIG_MAPPING[family](**sizes, **ids, **changes)
+
+
+@pytest.fixture
+def decoder_tokenizer():
+    """A tokenizer without padding token that ends each text with the end of text, as Qwen's embedding models do."""
+    words = {word: i for i, word in enumerate(VOCABULARY)} | {"<|end|>": EOS}
+    backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(single="$A <|end|>", special_tokens=[("<|end|>", EOS)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="<|end|>")
+
+
+@pytest.fixture
+def save_decoder(tmp_path, decoder_tokenizer):
+    """Save a model for text generation, as decoders are published, with its tokenizer."""
+
+    def save(family="llama", **changes):
+        torch.manual_seed(0)
+        folder = tmp_path / family
+        AutoModelForCausalLM.from_config(tiny_decoder(family, **changes)).save_pretrained(folder)
+        decoder_tokenizer.save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.mark.parametrize("pooler", ["lasttoken", "avg"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embeddings_do_not_depend_on_padding_or_its_side(family, pooler):
+    torch.manual_seed(0)
+    model = AutoModelForCL.from_config(tiny_decoder(family), pooler_type=pooler).double().eval()
+    rows = [torch.randint(EOS, (length,)) for length in (9, 3, 6)]
+    alone = torch.cat([model.embed(row[None]) for row in rows])
+    for side in ("left", "right"):
+        ids, mask = torch.full((3, 9), EOS), torch.zeros(3, 9, dtype=torch.long)
+        for i, row in enumerate(rows):
+            part = slice(9 - len(row), 9) if side == "left" else slice(0, len(row))
+            ids[i, part], mask[i, part] = row, 1
+        torch.testing.assert_close(model.embed(ids, mask), alone, rtol=1e-9, atol=1e-10)
+    expected = AutoModel.from_config(tiny_decoder(family)).double().eval()
+    expected.load_state_dict(model.base_model.state_dict())
+    states = [expected(row[None]).last_hidden_state[0] for row in rows]
+    reference = torch.stack([x[-1] if pooler == "lasttoken" else x.mean(0) for x in states])
+    torch.testing.assert_close(alone, reference, rtol=1e-9, atol=1e-10)
+    assert not model.runs_unpadded
+
+
+@pytest.mark.parametrize("pooler", ["lasttoken", "avg"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+def test_other_libraries_load_a_saved_decoder_with_the_same_vectors(family, pooler, save_decoder, tmp_path):
+    start = save_decoder(family)
+    model = SimCSE(start, pooler_type=pooler)
+    saved = tmp_path / "saved"
+    model.model.save_pretrained(saved)
+    model.tokenizer.save_pretrained(saved)
+    assert not (saved / "2_Dense").exists()
+    vectors = SimCSE(saved).encode(TEXTS, normalize_embeddings=False).numpy()
+    np.testing.assert_allclose(vectors, model.encode(TEXTS, normalize_embeddings=False).numpy(), atol=1e-6)
+    np.testing.assert_allclose(SentenceTransformer(str(saved), device="cpu").encode(TEXTS), vectors, atol=1e-5)
+    _, info = AutoModel.from_pretrained(saved, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_the_end_of_text_counts_although_it_also_pads(save_decoder):
+    model = SimCSE(save_decoder(), pooler_type="lasttoken")
+    assert model.tokenizer.pad_token_id == model.tokenizer.eos_token_id == EOS
+    alone = torch.stack([model.encode(text) for text in TEXTS])
+    torch.testing.assert_close(model.encode(TEXTS), alone)
+    without_end = model.model.embed(torch.tensor([model.tokenize(TEXTS[:1])[0][:-1]]))
+    assert torch.cosine_similarity(without_end, alone[:1]).item() < 0.99
+
+
+@pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
+def test_the_first_token_of_a_decoder_is_no_embedding(save_decoder, pooler):
+    with pytest.raises(ValueError, match="in a decoder .llama. this token sees no other.*'lasttoken' or 'avg'"):
+        AutoModelForCL.from_pretrained(save_decoder(), pooler_type=pooler)
+
+
+def test_encoder_decoders_and_speech_are_refused():
+    for family in ("t5", "whisper", "mamba"):
+        with pytest.raises(ValueError, match="is not a text encoder or decoder"):
+            AutoModelForCL.from_config(CONFIG_MAPPING[family](), pooler_type="avg")
+
+
+def trainer_of(start, tmp_path, **changes):
+    config = AutoModel.from_pretrained(start).config
+    model = AutoModelForCL.from_pretrained(start, pooler_type="avg", **dropout_settings(config, changes.pop("rate")))
+    values = {"output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 8, "max_steps": 3, "use_cpu": True}
+    values |= {"learning_rate": 1e-3, "report_to": "none", "disable_tqdm": True, "save_strategy": "no", "seed": 3}
+    return SimCSETrainer(model, SimCSETrainingArguments(**values | changes), sentences(24))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_of_a_decoder_makes_two_views(family, save_decoder, tmp_path):
+    """LLM2Vec (arXiv:2404.05961) trains decoders with unsupervised SimCSE at an attention dropout of 0.3."""
+    trainer = trainer_of(save_decoder(family), tmp_path, rate=0.3)
+    before = [x.clone() for x in trainer.model.parameters()]
+    trainer.train()
+    assert any(not torch.equal(x, y) for x, y in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_a_decoder_without_dropout_is_refused_with_advice(save_decoder, tmp_path):
+    trainer = trainer_of(save_decoder(), tmp_path, rate=None)
+    with pytest.raises(ValueError, match="attention_dropout = 0.0.*attention_dropout=0.3 for Llama"):
+        trainer.train()
+
+
+def test_gradient_checkpointing_trains_a_decoder_to_the_same_weights(save_decoder, tmp_path):
+    start = save_decoder()
+    weights = []
+    for checkpointing in (False, True):
+        trainer = trainer_of(start, tmp_path, rate=0.3, gradient_checkpointing=checkpointing)
+        trainer.train()
+        weights.append(list(trainer.model.base_model.parameters()))
+    for x, y in zip(*weights, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,314 @@
+"""GradCache gives the gradient of the whole batch while the encoder holds one chunk at a time."""
+
+import os
+import socket
+
+import pytest
+import torch
+from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from datasets import Dataset
+from process_helpers import start_processes
+from transformers import BertTokenizer
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.gradcache import CachedBatch
+from simcse_hf.objectives import OBJECTIVES, Objective
+
+ROWS = 7
+EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
+BARLOW_TWINS = {"objective": "barlow_twins", "objective_options": {"projector_dim": 12}}
+CASES = {  # name: (sentences per row, settings)
+    "views of a sentence": (1, {}),
+    "pairs": (2, {}),
+    "hard negatives": (4, {"hard_negative_weight": 0.7}),
+    "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
+    "symmetric, with duplicates masked": (
+        2,
+        {"objective_options": {"symmetric": True, "mask_duplicates": True}},
+    ),
+    "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
+    "two encoders": (2, {"encoders": 2}),
+    "an objective with a projector": (2, BARLOW_TWINS),
+}
+
+
+def case_model(case, dropout=0.3, dtype=torch.float64, unpadded=False):
+    torch.manual_seed(0)
+    settings = CASES[case][1]
+    config = tiny_config(dropout=dropout, initializer_range=0.2)
+    model = BertForCL(config, unpadded=unpadded, **settings).to(dtype)
+    model.prepare_objective()
+    return model.train()
+
+
+def case_batch(case, rows=ROWS):
+    batch = random_batch(rows, CASES[case][0])
+    if CASES[case][0] == 1:
+        batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
+    if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
+        batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if CASES[case][1].get("do_mlm"):
+        batch = with_masked_inputs(batch)
+        batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
+    return batch
+
+
+def cached_step(model, batch, chunk_size, trim=True):
+    torch.manual_seed(1)
+    cached = CachedBatch(model, batch, chunk_size, trim)
+    cached.output.loss.backward()
+    return cached.backward(), cached.seeds
+
+
+def whole_batch_step(model, batch, chunk_size, seeds):
+    """Slow reference: encode all chunks with a graph, each with its seed, then compute one loss and its gradient."""
+    objective, seen = model.objective, []
+
+    class Keep(Objective):
+        def forward(self, kept):
+            seen.append(kept)
+            return kept.embeddings.sum()
+
+    model.objective = Keep(objective.dim)
+    mlm_total, mlm_count = 0.0, 0
+    for i, seed in enumerate(seeds):
+        torch.manual_seed(seed)
+        chunk = {name: x[i * chunk_size : (i + 1) * chunk_size] for name, x in batch.items()}
+        output = model(**chunk)
+        if "mlm_targets" in batch:
+            count = (chunk["mlm_targets"] != -100).sum()
+            mlm_total, mlm_count = mlm_total + output.mlm_loss * count, mlm_count + count
+    model.objective = objective
+    whole = seen[0]
+    whole.embeddings = torch.cat([kept.embeddings for kept in seen])
+    whole.inputs = {name: x for name, x in batch.items() if not name.startswith("mlm")}
+    loss = objective(whole)
+    contrastive = loss = sum(loss.values()) if isinstance(loss, dict) else loss
+    if mlm_count:
+        loss = loss + model.settings.mlm_weight * mlm_total / mlm_count
+    loss.backward()
+    return loss.detach(), contrastive.detach()
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(actual, expected, tolerance=1e-6):
+    assert actual.keys() == expected.keys() and expected
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    assert largest > 0
+    for name, gradient in expected.items():
+        assert (actual[name] - gradient).abs().max() <= tolerance * largest, name
+
+
+@pytest.mark.parametrize("chunk_size", [3, 100])
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradient_equal_those_of_the_whole_batch_under_the_same_dropout(case, chunk_size):
+    """In float64, so that only a real difference exceeds the tolerance."""
+    batch, one, other = case_batch(case), case_model(case), case_model(case)
+    output, seeds = cached_step(one, batch, chunk_size, trim=False)
+    assert len(seeds) == -(-ROWS // chunk_size) and len(set(seeds)) == len(seeds)
+    loss, contrastive = whole_batch_step(other, batch, chunk_size, seeds)
+    exact = EXACT[output.mlm_loss is None]
+    assert output.loss.item() == pytest.approx(loss.item(), rel=exact)
+    assert output.contrastive_loss.item() == pytest.approx(contrastive.item(), rel=1e-9)
+    assert_same(gradients(one), gradients(other), exact)
+    if output.mlm_loss is None:
+        assert output.loss.item() == output.contrastive_loss.item()
+    else:
+        total = output.contrastive_loss + one.settings.mlm_weight * output.mlm_loss
+        assert output.loss.item() == pytest.approx(total.item())
+
+
+def test_other_dropout_masks_give_another_gradient():
+    """The comparison above is able to fail: with the wrong seeds the gradient differs."""
+    batch, one, other = case_batch("pairs"), case_model("pairs"), case_model("pairs")
+    _, seeds = cached_step(one, batch, 3, trim=False)
+    whole_batch_step(other, batch, 3, [seed + 1 for seed in seeds])
+    with pytest.raises(AssertionError):
+        assert_same(gradients(one), gradients(other), 1e-2)
+
+
+def test_each_chunk_is_encoded_once_without_and_once_with_a_graph():
+    model, seen = case_model("hard negatives"), []
+    model.base_model.embeddings.register_forward_hook(
+        lambda _, inputs, out: seen.append((out.numel(), torch.is_grad_enabled()))
+    )
+    cached_step(model, case_batch("hard negatives"), 3)
+    assert [graph for _, graph in seen] == [False] * 3 + [True] * 3
+    assert [size for size, _ in seen[:3]] == [size for size, _ in seen[3:]]
+    assert max(size for size, _ in seen) <= 3 * 4 * 9 * 32
+
+
+@pytest.mark.parametrize("case", ["pairs", "hard negatives"])
+def test_chunks_are_filled_by_tokens_and_keep_the_gradient(case):
+    """One text of 40 tokens and 15 of at most 5: two chunks of 2 rows of the longest, where 16 rows made 8 chunks."""
+    lengths = [3, 40, *[5, 2] * 7]
+    batch = random_batch(16, CASES[case][0], length=40)
+    batch["attention_mask"] = (
+        (torch.arange(40) < torch.tensor(lengths)[:, None])[:, None].expand(batch["input_ids"].shape).long()
+    )
+    one, other = case_model(case, dropout=0.0), case_model(case, dropout=0.0)
+    cached = CachedBatch(one, batch, 2)
+    assert [tuple(chunk["input_ids"].shape[::2]) for chunk in cached.chunks] == [(2, 40), (14, 5)]
+    cached.output.loss.backward()
+    loss = cached.backward().loss
+    expected = other(**batch).loss
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert_same(gradients(one), gradients(other), 1e-10)
+
+
+def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
+    cached_step(case_model("pairs"), case_batch("pairs"), 3)
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    torch.randint(2**63 - 1, (3,))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+# --- with the Trainer ---
+
+
+WORDS = VOCABULARY[5:25]
+
+
+def texts(rows, columns, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw():
+        length = int(torch.randint(1, 12, (), generator=generator))
+        return " ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,), generator=generator))
+
+    return Dataset.from_dict({f"sent{c}": [draw() for _ in range(rows)] for c in range(columns)})
+
+
+def a_tokenizer():
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+
+
+def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
+    """Train a model and return its weights and log."""
+    values = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "max_steps": 3,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    arguments = SimCSETrainingArguments(**(values | changes))
+    torch.manual_seed(1)
+    model = AutoModelForCL.from_config(tiny_config(dropout=dropout, initializer_range=0.2), **(settings or {}))
+    trainer = SimCSETrainer(model, arguments, texts(rows, columns), processing_class=a_tokenizer())
+    trainer.train()
+    return model.state_dict(), [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+RUNS = {
+    "pairs": {},
+    "hard negatives": {"columns": 4},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "masked-LM": {"columns": 3, "settings": {"do_mlm": True, "mlm_weight": 0.5}, "max_steps": 1},
+    "an objective with a projector": {"settings": BARLOW_TWINS},
+}
+
+
+def assert_same_runs(one, other, atol):
+    for name in one[0]:
+        torch.testing.assert_close(other[0][name], one[0][name], rtol=0, atol=atol)
+    assert len(one[1]) == len(other[1]) > 0
+    for mine, theirs in zip(one[1], other[1], strict=True):
+        assert mine.keys() == theirs.keys() and "contrastive_loss" in mine
+        for part in {"loss", "contrastive_loss", "mlm_loss", "grad_norm"} & mine.keys():
+            assert theirs[part] == pytest.approx(mine[part], rel=1e-3)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_with_gradcache_equals_a_run_without(run, tmp_path):
+    """Weights, losses and their parts are equal in a run without dropout."""
+    plain, cached = (train(tmp_path / str(size), gradcache_chunk_size=size, **RUNS[run]) for size in (None, 3))
+    assert_same_runs(plain, cached, 2e-5)
+
+
+RUNS_OF_TWO = ("hard negatives", "accumulated", "an objective with a projector")
+MASKED = {"columns": 3, "settings": {"do_mlm": True}}
+
+
+def _train_in_process(rank, port, folder):
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.set_num_threads(1)
+    values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
+    results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
+    results["masked-LM"] = train(folder / "two", **(values | MASKED))
+    torch.save(results, folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_processes(_train_in_process, (port, folder), 2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("run", RUNS_OF_TWO)
+def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_path, of_two_processes):
+    """Each process has 4 rows in chunks of 3 and 1, and exchanges gradients in the last chunk."""
+    one, (first, second) = train(tmp_path, **RUNS[run]), (results[run] for results in of_two_processes)
+    assert_same_runs(one, first, 2e-5)
+    assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
+
+
+def test_two_processes_whose_texts_fill_different_numbers_of_chunks_count_masked_tokens_together(of_two_processes):
+    first, second = (results["masked-LM"] for results in of_two_processes)
+    assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
+    assert all(entry["mlm_loss"] > 0 for entry in first[1])
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ({"objective": "is_bert"}, {}, "gradcache_chunk_size: ISBERT reads the hidden states of all tokens"),
+        ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes passes of its own"),
+        ({"objective": "tsdae"}, {}, "gradcache_chunk_size: TSDAE makes passes of its own over the tokens"),
+        ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
+        ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_gradcache_does_not_support_are_refused(settings, changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, **({"gradcache_chunk_size": 2, "settings": settings, "columns": 1, "dropout": 0.1} | changes))
+
+
+class EncodesAgain(Objective):
+    """A custom objective that runs the encoder itself, as the documentation of `EncodedBatch` describes."""
+
+    def forward(self, batch):
+        anchors = {name: batch.inputs[name][:, 0] for name in ("input_ids", "attention_mask")}
+        return (batch.model.embed(**anchors) - batch.embeddings[:, 1]).pow(2).mean()
+
+
+def test_an_objective_that_runs_the_encoder_itself_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "encodes_again", EncodesAgain)
+    settings = {"objective": "encodes_again"}
+    with pytest.raises(ValueError, match="this batch comes without a model, as under GradCache. Set supports_grad"):
+        train(tmp_path, gradcache_chunk_size=2, settings=settings, columns=1, dropout=0.1)
+    train(tmp_path / "plain", settings=settings, columns=1, dropout=0.1, max_steps=1)
