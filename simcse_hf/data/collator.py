@@ -1,7 +1,7 @@
 """Batches: token ids of any length become padded tensors of shape (batch, num_sentences, length)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self
 
@@ -35,11 +35,11 @@ def pad(
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-class HostLengths(np.ndarray):
-    """The number of tokens of each text of a batch, which stays on the host when the batch moves to a device."""
+class HostArray(np.ndarray):
+    """Numbers of a batch that stay on the host when the batch moves to a device, such as the lengths of its texts."""
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Return the lengths themselves, whatever the device."""
+        """Return the numbers themselves, whatever the device."""
         return self
 
 
@@ -56,17 +56,21 @@ class ContrastiveCollator:
         repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
-        add_scores (`bool`, *optional*, defaults to `False`): Whether to add the scores of pairs.
+        columns (`Sequence[str]`, *optional*, defaults to `()`): Columns of numbers that go into the batch as well,
+            under their names in the plural: `score` as `scores`.
         add_lengths (`bool`, *optional*, defaults to `False`): Whether to add the number of tokens of each text, with
             which a step on an accelerator does not wait for the mask.
+        vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
+            `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
     """
 
     tokenizer: PreTrainedTokenizerBase
     pad_to: int | None = None
     repeat: int = 2
     add_text_ids: bool = False
-    add_scores: bool = False
+    columns: Sequence[str] = ()
     add_lengths: bool = False
+    vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows into a batch.
@@ -74,15 +78,15 @@ class ContrastiveCollator:
         Args:
             rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
                 row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
-                differ between rows. `view_seed` is the seed of a view that is made on the device, and `score` the
-                score of a pair.
+                differ between rows. `view_seed` is the seed of a view that is made on the device. `row` is
+                the number of the row, by which it has `vectors`.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, `scores`, floats of shape `(batch,)`, and `lengths`, an array
-            of shape `(batch, num_sentences)` that stays on the host.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, `lengths`,
+            an array of shape `(batch, num_sentences)` that stays on the host, and the `vectors`.
 
         Raises:
             ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
@@ -114,10 +118,15 @@ class ContrastiveCollator:
             )
         if "view_seed" in rows[0]:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
-        if self.add_scores:
-            batch["scores"] = torch.tensor([float(row["score"]) for row in rows])
+        for name in self.columns:
+            if name in rows[0]:
+                batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
         if self.add_lengths:
-            batch["lengths"] = np.array([[len(ids) for ids in row] for row in complete]).view(HostLengths)
+            batch["lengths"] = np.array([[len(ids) for ids in row] for row in complete]).view(HostArray)
+        if "row" in rows[0]:
+            numbers = np.array([int(row["row"]) for row in rows])
+            for name, look_up in self.vectors.items():
+                batch[name] = torch.from_numpy(look_up(numbers)).expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             # Python salts the hashes of strings but not those of integers, so all processes agree on these.
             batch["text_ids"] = torch.tensor([[hash(tuple(ids)) if ids else 0 for ids in row] for row in complete])
@@ -133,3 +142,31 @@ def row_token_ids(row: Mapping[str, Any]) -> list[list[int]]:
             f"got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenise first, or train with SimCSETrainer."
         )
     return [list(ids) for ids in sentences]
+
+
+def length_sorted_batches(
+    lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
+) -> list[list[int]]:
+    """Group texts of similar length into batches, the longest first.
+
+    Args:
+        lengths (`Sequence[int]` or `np.ndarray`): The number of tokens of each text.
+        token_budget (`int`, *optional*): The most tokens of a padded batch. A longer text gets a batch of its own.
+        batch_size (`int`, *optional*): The most texts of a batch.
+
+    Returns:
+        `list[list[int]]`: The indices of the texts of each batch.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    most_texts = batch_size or len(lengths)
+    batches: list[list[int]] = []
+    width = 0
+    for index, length in zip(np.argsort(-lengths, kind="stable").tolist(), np.sort(-lengths).tolist(), strict=True):
+        batch = batches[-1] if batches else []
+        fits = token_budget is None or (len(batch) + 1) * width <= token_budget
+        if batch and len(batch) < most_texts and fits:
+            batch.append(index)
+        else:
+            batches.append([index])
+            width = -length
+    return batches

@@ -17,8 +17,15 @@ logger = logging.get_logger(__name__)
 
 #: Rows that the columns of a table are judged by.
 SAMPLE_ROWS = 100
+#: Characters of a line or a text: a tokenizer took more than 7 GB of memory for 100 million.
+LONGEST_TEXT = 2**24
+TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 #: Column of the similarity of a pair, for objectives that learn from graded pairs.
 SCORE = "score"
+#: Column of the class of a text, for objectives that learn from classes.
+LABEL = "label"
+#: Columns of rows that hold no texts, and stay as they are when the texts are tokenised.
+NO_TEXT = (SCORE, LABEL, "relations")
 #: Names, in any case, by which a column of a dev set, a task or labelled pairs is known; messages use the first one.
 PART_NAMES = {
     "score": ("score", "similarity_score", "relatedness_score", "label"),
@@ -39,8 +46,10 @@ _NO_NEGATIVE = r"(?!)"
 _PAIR_NAMES = (
     ("sent0", "sent1", r"(?:hard_neg_?|sent(?=[2-9]|[1-9]\d))(\d{1,9})?"),
     ("anchor", "positive", r"negatives?_?(\d{1,9})?"),
+    ("anchor", "positives", r"negatives?_?(\d{1,9})?"),
     ("query", "pos", r"negs?_?(\d{1,9})?"),
     ("query", "positive", r"negatives?_?(\d{1,9})?"),
+    ("query", "positives", r"negatives?_?(\d{1,9})?"),
     ("sentence1", "sentence2", _NO_NEGATIVE),
     ("premise", "hypothesis", _NO_NEGATIVE),
 )
@@ -144,6 +153,32 @@ def resolve_text_column(column_names: Sequence[str], name: str, column: str | No
     known = [name for name in column_names if len(column_names) == 1 or name in PART_NAMES["text"]]
     refuse({f"{name}: which of the columns {_quote(column_names)} holds the texts? Name it.": len(known) != 1})
     return known[0]
+
+
+def class_columns(
+    column_names: Sequence[str], sample: Sequence[Sequence[Any]] = (), columns: Sequence[str] | None = None
+) -> list[str] | None:
+    """Find the columns of texts and of their class labels.
+
+    Args:
+        column_names (`Sequence[str]`): The columns of the table.
+        sample (`Sequence[Sequence[Any]]`, *optional*, defaults to `()`): Cells of the first rows.
+        columns (`Sequence[str]`, *optional*): The columns of texts that were asked for.
+
+    Returns:
+        `list[str]`: The column of texts and the column of labels (`label`, `category`, `class` or `intent`); `None` if
+            there is no such column, or a row has several texts.
+    """
+    label = find_part(column_names, "label")
+    if label is None or len(column_names) == 1:
+        return None
+    others = [name for name in column_names if name != label]
+    cells = [[row[column_names.index(name)] for name in others] for row in sample]
+    try:
+        chosen = _by_name(others, cells, "") if columns is None else list(columns)
+    except ValueError:
+        return None
+    return [*chosen, label] if len(chosen) == 1 else None
 
 
 def find_part(column_names: Iterable[str], part: str) -> str | None:
@@ -257,6 +292,11 @@ def mark_resolved(dataset: Dataset) -> Dataset:
     return dataset
 
 
+def is_resolved(dataset: Dataset) -> bool:
+    """Say whether [`mark_resolved`] remembers a dataset."""
+    return dataset._fingerprint in _resolved
+
+
 def resolve_dataset_columns(
     dataset: Dataset,
     columns: Sequence[str] | None = None,
@@ -288,7 +328,7 @@ def resolve_dataset_columns(
     column_names = [column for column in dataset.column_names if column != keep]
     if "input_ids" in column_names or {"texts", "relations"} <= set(column_names):
         return dataset
-    if columns is None and dataset._fingerprint in _resolved and expected_columns in (None, len(column_names)):
+    if columns is None and is_resolved(dataset) and expected_columns in (None, len(column_names)):
         return dataset
     refuse({f"{name}: there are no rows.": len(dataset) == 0})
     dataset = dataset.with_format(None)
@@ -355,7 +395,7 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
             f"columns sentence1, sentence2 and score; the columns are {_quote(columns)}.": SCORE not in columns
         }
     )
-    if dataset._fingerprint in _resolved:
+    if is_resolved(dataset):
         return dataset
     values = dataset.with_format(None)[SCORE][:]
     scores = [parse_score(value, f"{name}, row {n}", "Correct or remove the row") for n, value in enumerate(values, 1)]
@@ -424,7 +464,9 @@ class RowCleaner:
         where = f"{self.name}, {self.unit} {number}"
         for index, cell in enumerate(cells):
             for text in cell if index and is_list(cell) else (cell,):
-                if text is not None and not (isinstance(text, str) and text.isascii()):  # most texts are fine
+                if text is not None and not (
+                    isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+                ):  # most texts are fine
                     check_text(text, f"{where}, column {self.columns[index]!r}")
         lists = [cell for cell in cells if is_list(cell)]
         rows = [list(cells)]
@@ -486,9 +528,11 @@ def has_text(cell: str | None) -> bool:
 
 
 def check_text(text: Any, where: str) -> str:
-    """Return a text, or raise a `ValueError` if it is no string or UTF-8 cannot encode it (half of a surrogate)."""
+    """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{where}: {TOO_LONG}")
     try:
         text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:

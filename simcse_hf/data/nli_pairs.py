@@ -98,7 +98,7 @@ def build_nli_triplets(
         candidates = [premise.labelled(labels) for labels in pools]
         for positive in premise.labelled(positives):
             if any(len(pool) < per_pool for pool in candidates):
-                skipped[f"pairs with fewer than {hard_negatives_per_pair} hard negative(s)"] += 1
+                skipped[f"pairs whose premise has fewer than {hard_negatives_per_pair} hard negative(s) here"] += 1
                 continue
             drawn = [negative for pool in candidates for negative in generator.sample(pool, per_pool)]
             rows.append([premise.text, positive, *drawn])
@@ -122,7 +122,7 @@ def build_nli_groups(
       distributed over processes. A batch then has about 3 times as many pairs as rows.
 
     The models "3p3n", "3palln" and "allpalln" of Table 2 have the same rows. They differ in the options
-    `max_positives` and `max_negatives` of the objectives `supcon` and `softmax+supcon`, and the baselines "-Augment"
+    `max_positives` and `max_negatives` of the objective `supcon`, also in a sum, and the baselines "-Augment"
     in the option `augment` of `softmax`.
 
     Premises, duplicates and pairs without a label are treated as in `build_nli_triplets`. Rows stand in the order in
@@ -193,7 +193,9 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
     if not rows:
         name = source if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
         raise ValueError(f"{name}: no row could be built from {premises} premise(s); left out: {left_out}.")
-    logger.info(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
+    # Rows that were cut from a larger file have lost the other hypotheses of their premises.
+    log = logger.warning if sum(skipped.values()) > rows else logger.info
+    log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
 
 
 def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:

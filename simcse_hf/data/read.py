@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -25,9 +26,12 @@ from datasets.fingerprint import Hasher
 from transformers.utils import logging
 
 from ..ops.errors import refuse
-from ..ops.files import digest, read_json_object, write_atomically, write_json
+from ..ops.files import digest, read_json, write_json
+from .cache import VERSION, cached_rows
 from .columns import (
+    LONGEST_TEXT,
     SAMPLE_ROWS,
+    TOO_LONG,
     RowCleaner,
     check_text,
     mark_resolved,
@@ -45,9 +49,8 @@ logger = logging.get_logger(__name__)
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 
-_LAYOUT = 4  # a part of the cache key: increase it when the same file gives other rows than before
 _BATCH_ROWS = 10_000
-_CELL_LIMIT = 2**27  # characters; the csv module's own limit of 131072 is below one long document
+_DROPPED = "dropped.json"  # what was left out of the rows of a cache
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:[\w.-]+)?")
 
 Row = tuple[int, Sequence[Any]]
@@ -76,14 +79,19 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         `tuple[int, str]`: The number and the line.
 
     Raises:
-        ValueError: If a byte is not in this encoding, with its line and offset, or the file is not a complete gzip
-            stream.
+        ValueError: If a byte is not in this encoding, with its line and offset, the file is not a complete gzip
+            stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
     """
+    kind = SUFFIX.search(path.name)
+    limit = -1 if kind and kind[1].lower() == "json" else LONGEST_TEXT + 1
     with open_binary(path) as stream:
         try:
-            for number, line in enumerate(io.TextIOWrapper(stream, encoding=encoding, newline=newline), 1):
+            text = io.TextIOWrapper(stream, encoding=encoding, newline=newline)
+            for number, line in enumerate(iter(partial(text.readline, limit), ""), 1):
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
+                if len(line) == limit:
+                    raise ValueError(f"{path}, line {number}: {TOO_LONG}")
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
             _explain_bytes(path, encoding)
@@ -243,7 +251,7 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         ValueError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
     """
-    csv.field_size_limit(max(_CELL_LIMIT, csv.field_size_limit()))
+    csv.field_size_limit(max(LONGEST_TEXT, csv.field_size_limit()))  # csv's own 131072 is below one long document
     reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
@@ -496,16 +504,9 @@ def load_text_dataset(
     rows = (row for t, c in zip(tables, cleaners, strict=True) for row in c.clean_all(t.rows(c.columns)))
     batches = _arrow_batches(islice(rows, max_rows), cleaners[0].width)
     if paths:
-        key = Hasher.hash(
-            [
-                _LAYOUT,
-                [SUFFIX.findall(p.name.lower()) for p in paths],
-                [*map(digest, paths)],
-                cleaners[0].width,
-                max_rows,
-            ]
-            + [cleaner.columns for cleaner in cleaners]
-        )
+        kinds = [SUFFIX.findall(path.name.lower()) for path in paths]
+        columns_key = [cleaner.columns for cleaner in cleaners]
+        key = Hasher.hash([VERSION, kinds, [*map(digest, paths)], cleaners[0].width, max_rows, *columns_key])
         dataset = _cached(batches, cleaners, Path(cache_dir or config.HF_DATASETS_CACHE).expanduser(), key)
     else:
         dataset = Dataset(pa.Table.from_batches(list(batches)), split=NamedSplit("train"))
@@ -579,21 +580,19 @@ def _arrow_batches(rows: Iterator[list[str]], width: int) -> Iterator[pa.RecordB
 
 def _cached(batches: Iterable[pa.RecordBatch], cleaners: Sequence[RowCleaner], cache_dir: Path, key: str) -> Dataset:
     """Write a dataset to the cache, or take it from there. What was left out stands beside it for later loads."""
-    file = cache_dir / "simcse_hf" / f"{key}.arrow"
-    report = file.with_suffix(".json")
     schema = text_features(cleaners[0].width).arrow_schema
+
+    def make(folder: Path) -> None:
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        write_json(folder / _DROPPED, [[cleaner.counts, cleaner.places] for cleaner in cleaners])
+
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not (file.exists() and report.exists()):
-            with write_atomically(file) as temporary:
-                with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-                    for batch in batches:
-                        stream.write_batch(batch)
-                write_json(report, {"files": [[cleaner.counts, cleaner.places] for cleaner in cleaners]})
-        dataset = Dataset.from_file(str(file), split=NamedSplit("train"))
+        (cache_dir / "simcse_hf").mkdir(parents=True, exist_ok=True)
+        dataset, folder = cached_rows(cache_dir / "simcse_hf", key, make)
     except OSError as error:
         raise ValueError(f"cannot write to the cache {cache_dir}: {error}. Pass another cache_dir.") from error
-    for cleaner, (counts, places) in zip(cleaners, read_json_object(report, "files")["files"], strict=True):
+    for cleaner, (counts, places) in zip(cleaners, read_json(folder / _DROPPED), strict=True):
         cleaner.counts, cleaner.places = Counter(counts), places
-    dataset._fingerprint = key  # the default depends on the time of the file
     return dataset

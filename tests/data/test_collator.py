@@ -7,7 +7,7 @@ import torch
 from conftest import CLS, PAD, SEP, tiny_config
 
 from simcse_hf import BertForCL, ContrastiveCollator
-from simcse_hf.data.collator import HostLengths, pad
+from simcse_hf.data.collator import HostArray, pad
 
 
 def sentence(words, word=7):
@@ -91,12 +91,12 @@ def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
         {"input_ids": [sentence(3), sentence(1)], "view_seed": 11, "score": 3},
         {"input_ids": [sentence(2), sentence(2)], "view_seed": 12, "score": 0.5},
     ]
-    batch = ContrastiveCollator(tokenizer, add_scores=True, add_lengths=True)(rows)
+    batch = ContrastiveCollator(tokenizer, columns=("score", "label"), add_lengths=True)(rows)
     assert batch.keys() == {"input_ids", "attention_mask", "view_seed", "scores", "lengths"}
     assert batch["view_seed"].tolist() == [11, 12]
     assert batch["scores"].tolist() == [3.0, 0.5] and batch["scores"].dtype == torch.float32
     assert batch["lengths"].tolist() == [[5, 3], [4, 4]]
-    assert isinstance(batch["lengths"], HostLengths) and batch["lengths"].to("cuda") is batch["lengths"]
+    assert isinstance(batch["lengths"], HostArray) and batch["lengths"].to("cuda") is batch["lengths"]
 
 
 def test_a_text_that_a_row_does_not_have_gets_the_number_0(tokenizer):

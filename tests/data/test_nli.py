@@ -48,7 +48,9 @@ def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=2)
     assert data.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
     assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
-    with pytest.raises(ValueError, match="the list of pairs: no row .* 3 pairs with fewer than 3 hard negative"):
+    with pytest.raises(
+        ValueError, match="the list of pairs: no row .* 3 pairs whose premise has fewer than 3 hard negative"
+    ):
         build_nli_triplets(ROWS, hard_negatives_per_pair=3)
 
 
@@ -231,3 +233,11 @@ def test_an_unknown_sampling_and_no_pairs_are_refused():
         build_nli_groups(ROWS, sampling="3p3n")
     with pytest.raises(ValueError, match="no row could be built from 0 premise"):
         build_nli_groups([])
+
+
+def test_it_is_said_why_most_pairs_are_left_out(caplog):
+    with caplog.at_level(logging.WARNING):
+        build_nli_triplets(ROWS)
+        assert not caplog.text
+        build_nli_triplets([*ROWS, *({**ROWS[5], "premise": f"Man {n} sings."} for n in range(4))])
+    assert "5 pairs whose premise has fewer than 1 hard negative(s) here" in caplog.text

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
+from simcse_hf.data import columns, read
 from simcse_hf.data.read import DataFileNotFoundError, load_text_dataset, open_table, stream_texts
+from simcse_hf.data.stream import load_text_stream
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
@@ -275,7 +278,7 @@ def test_a_file_that_cannot_be_trained_on_is_refused_and_not_cached(tmp_path, lo
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             load(path, **options)
-        assert not list((tmp_path / "cache").rglob("*.*"))
+        assert {path.suffix for path in (tmp_path / "cache").rglob("*.*")} <= {".lock"}
 
 
 @pytest.mark.parametrize(
@@ -359,3 +362,28 @@ def test_a_nul_byte_is_refused_with_its_line(name, tmp_path):
     (tmp_path / name).write_bytes(b"text\na\0b\n")
     with pytest.raises(ValueError, match=f"{name}, line 2: a NUL byte"):
         load_text_dataset(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "name, head", [("x.txt", "a\n"), ("x.jsonl", '{"text": "'), ("x.csv", "text\n"), ("x.tsv.gz", "text\n")]
+)
+@pytest.mark.parametrize("reader", [load_text_dataset, load_text_stream, stream_texts])
+def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(tmp_path, monkeypatch, name, head, reader):
+    path = write(tmp_path / name, head + "a " * 2_000_000)
+    monkeypatch.setattr(read, "LONGEST_TEXT", 1000)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"{name}, line {1 + head.count(chr(10))}: more than 16 million characters"):
+        list(reader(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000  # of 4 MB
+
+
+@pytest.mark.parametrize("source", ["x.json", "x.parquet", "memory"])
+def test_a_text_that_is_too_long_is_refused_in_files_that_are_not_read_by_lines(tmp_path, load, monkeypatch, source):
+    monkeypatch.setattr(columns, "LONGEST_TEXT", 1000)
+    texts = ["short", "a" * 1000, "a" * 1001]
+    (tmp_path / "x.json").write_text(json.dumps([{"text": text} for text in texts]))
+    pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"row 3, column '(text|0)': more than 16 million characters"):
+        load(texts if source == "memory" else tmp_path / source)

@@ -8,7 +8,7 @@ from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
 from transformers import AutoModel, BertTokenizer, PreTrainedTokenizer, T5Config
 
-from simcse_hf.data.tokenize import tokenize_dataset
+from simcse_hf.data.tokenize import check_known, tokenize_dataset
 from simcse_hf.models.settings import check_max_length, max_positions
 
 TRIPLETS = {
@@ -145,3 +145,17 @@ def test_a_fast_tokenizer_that_lower_cases_gets_no_stale_rows(tmp_path):
         for tokenizer in (BertTokenizer(vocab=vocabulary, do_lower_case=lower) for lower in (False, True))
     ]
     assert rows == [[[CLS, 0, 0, SEP]], [ids_of("the dog")]]
+
+
+FOREIGN = "猫 坐 在 上 狗 跑 了 他".split()
+
+
+def test_the_share_of_unknown_tokens_is_said_above_5_percent_and_refused_above_half(tokenizer, caplog):
+    for known, expected in ((200, None), (20, "29%"), (6, "57%")):
+        ids = tokenizer([" ".join(["cat"] * known + FOREIGN)] * 3)["input_ids"]
+        caplog.clear()
+        assert check_known(ids, tokenizer, "x.txt", refuses=False) == (expected is not None)
+        assert expected is None or f"x.txt: {expected} of the tokens are unknown" in caplog.text
+    with pytest.raises(ValueError, match=r"x\.txt: 57% of the tokens are unknown.*multilingual"):
+        check_known(ids, tokenizer, "x.txt")
+    assert not check_known(ids[:1], tokenizer, "x.txt"), "a single text says nothing about the language"

@@ -1,0 +1,121 @@
+"""Rows with several positives: texts with class labels, and anchors with a list of positives."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from datasets import Dataset
+from transformers.utils import logging
+
+from ..ops.errors import refuse
+from .columns import LABEL, RowCleaner, class_columns, is_resolved, mark_resolved
+from .read import Table, find_paths, load_from_hub, open_table, table_cleaners
+
+logger = logging.get_logger(__name__)
+
+#: The relations of an anchor's positives and of its hard negatives, as in rows of a premise and its hypotheses.
+_POSITIVE, _NEGATIVE = 0, 2
+_SHOWN_CLASSES = 5
+
+
+def load_class_rows(
+    source: str | Dataset,
+    *,
+    split: str = "train",
+    columns: Sequence[str] | None = None,
+    max_rows: int | None = None,
+    name: str = "the dataset",
+) -> Dataset:
+    """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
+
+    The columns are one of texts and one of labels (`label`, `category`, `class` or `intent`); or anchors, positives
+    and perhaps hard negatives, named as in [`~data.columns.resolve_columns`], whose cells may be lists.
+
+    Args:
+        source (`str` or `datasets.Dataset`): A file, see [`open_table`], the name of a dataset on the hub, or a
+            dataset.
+        split (`str`, *optional*, defaults to `"train"`): Split of a dataset on the hub.
+        columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
+        max_rows (`int`, *optional*): Read so many rows only.
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset.
+
+    Returns:
+        `datasets.Dataset`: The columns `sent0` and `label`, an integer; or `texts`, the anchor with its positives and
+            hard negatives, and `relations`, 0 for a positive and 2 for a hard negative. Texts whose class has no
+            other text are left out, with a warning.
+
+    Raises:
+        ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
+    """
+    if isinstance(source, Dataset) and (is_resolved(source) or {"texts", "relations"} <= set(source.column_names)):
+        return source
+    table = _open(source, split, name)
+    chosen = class_columns(table.columns, table.sample(), columns)
+    if chosen is not None:
+        return _labelled_texts(table, chosen, max_rows)
+    cleaner = table_cleaners([table], columns, None)[0]
+    refuse(
+        {
+            f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives of each text "
+            f"in a column 'positives'; the columns are {', '.join(map(repr, table.columns))}.": cleaner.width < 2
+        }
+    )
+    texts, relations = [], []
+    for number, cells in islice(table.rows(cleaner.columns), max_rows):
+        if rows := cleaner.clean(number, cells):  # one for each positive
+            positives, negatives = [row[1] for row in rows], rows[0][2:]
+            texts.append([rows[0][0], *positives, *negatives])
+            relations.append([_POSITIVE] * len(positives) + [_NEGATIVE] * len(negatives))
+    cleaner.count()
+    cleaner.log()
+    return Dataset.from_dict({"texts": texts, "relations": relations})
+
+
+def is_labelled(source: str, split: str = "train", columns: Sequence[str] | None = None) -> bool:
+    """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
+    try:
+        table = _open(source, split, source)
+        return class_columns(table.columns, table.sample(), columns) is not None
+    except ValueError:  # whoever loads the rows reports it
+        return False
+
+
+def _open(source: str | Dataset, split: str, name: str) -> Table:
+    if isinstance(source, str):
+        if paths := find_paths(source):
+            return open_table(paths[0])
+        source, name = load_from_hub(source, split), source
+    dataset = source.with_format(None)
+
+    def rows(columns: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
+        batches = dataset.select_columns(list(columns)).iter(10_000)
+        return enumerate((cells for batch in batches for cells in zip(*map(batch.get, columns), strict=True)), 1)
+
+    return Table(name, dataset.column_names, rows, "memory", "row")
+
+
+def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:
+    cleaner = RowCleaner(table.name, chosen, len(chosen), table.unit)
+    cells = islice(table.rows(chosen), max_rows)
+    rows = list(cleaner.clean_all((n, (text, None if label is None else str(label))) for n, (text, label) in cells))
+    cleaner.log()
+    counts = Counter(label for _, label in rows)
+    classes = sorted(label for label, count in counts.items() if count > 1)
+    alone = sorted(counts.keys() - set(classes))
+    found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
+    logger.info(f"{found}.")
+    refuse(
+        {
+            f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
+            "learns from the others of its class and from those of other classes: check the column, or add texts.": (
+                len(classes) < 2
+            )
+        }
+    )
+    if alone:
+        shown = f"{', '.join(map(repr, alone[:_SHOWN_CLASSES]))}{', ...' * (len(alone) > _SHOWN_CLASSES)}"
+        logger.warning(f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {shown}")
+    numbers = {label: number for number, label in enumerate(classes)}
+    kept = [(text, numbers[label]) for text, label in rows if label in numbers]
+    return mark_resolved(Dataset.from_dict(dict(zip(("sent0", LABEL), zip(*kept, strict=True), strict=True))))

@@ -1,0 +1,76 @@
+"""Texts with class labels, and anchors with several positives: which columns they are, and what is left out."""
+
+import json
+import logging
+
+import pytest
+from datasets import ClassLabel, Dataset
+
+from simcse_hf.data.class_rows import is_labelled, load_class_rows
+from simcse_hf.data.columns import class_columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["text", "label"], ["text", "label"]),
+        (["Category", "sentence"], ["sentence", "Category"]),
+        (["utterance", "intent"], ["utterance", "intent"]),
+        (["id", "text", "label", "label_text"], ["text", "label"]),
+        (["sentence1", "sentence2", "label"], None),
+        (["premise", "hypothesis", "label"], None),
+        (["text", "score"], None),
+        (["label"], None),
+        (["a", "b", "label"], None),
+    ],
+)
+def test_one_text_and_a_label_are_a_class_row_and_pairs_are_not(columns, expected):
+    assert class_columns(columns) == expected
+
+
+def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
+    path = tmp_path / "intents.csv"
+    path.write_text("text,category\na cat,animal\na car,thing\na dog,animal\na bus,thing\nno,\na rose,plant\n")
+    with caplog.at_level(logging.INFO, "simcse_hf"):
+        rows = load_class_rows(str(path))
+    assert rows.to_dict() == {"sent0": ["a cat", "a car", "a dog", "a bus"], "label": [0, 1, 0, 1]}
+    assert "dropped 1 of 6 rows for an empty cell: line 6" in caplog.text
+    assert "3 classes in column 'category', of which 1 have one text. It has no positive" in caplog.text
+    assert "left out: 'plant'" in caplog.text
+    assert load_class_rows(rows) is rows and is_labelled(str(path)) and not is_labelled(str(path), columns=["a", "b"])
+
+
+def test_labels_of_a_dataset_may_be_numbers():
+    columns = {"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 1]}
+    rows = load_class_rows(Dataset.from_dict(columns).cast_column("label", ClassLabel(names=["x", "y"])))
+    assert rows["label"][:] == [0, 1, 0, 1]
+
+
+def test_an_anchor_with_several_positives_is_one_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        '{"anchor": "q", "positives": ["p1", "", "p2"], "negative": ["n1"]}\n'
+        '{"anchor": "r", "positives": "p3", "negative": ["n2", "n3"]}\n'
+    )
+    rows = load_class_rows(str(path))
+    assert rows["texts"][:] == [["q", "p1", "p2", "n1"], ["r", "p3", "n2"]]
+    assert rows["relations"][:] == [[0, 0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"text": ["a", "b", "c"], "label": ["x", "x", "y"]},
+            "2 classes in column 'label', of which 1 have two",
+        ),
+        ({"text": ["a", "b"]}, "Add a column 'label', or positives of each text in a column 'positives'"),
+        ({"text": ["a", 1], "label": ["x", "x"]}, "line 2, column 'text': expected a text"),
+    ],
+)
+def test_rows_without_two_classes_are_refused(columns, message, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=message):
+        load_class_rows(str(path))

@@ -1,0 +1,90 @@
+"""Shuffling without a list of all rows: each row once, and the same order everywhere."""
+
+import numpy as np
+import pytest
+from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
+from torch.utils.data import BatchSampler, DataLoader
+
+from simcse_hf.data import samplers as module
+from simcse_hf.data.samplers import ClassSampler, NeighborSampler, PermutedSampler
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 129, 70_001])
+def test_each_row_is_drawn_once(num_rows):
+    assert sorted(PermutedSampler(num_rows, seed=3)) == list(range(num_rows))
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch_only(monkeypatch):
+    first = PermutedSampler(1000, seed=3)
+    epochs = [list(first), list(first), list(first)]
+    assert epochs[0] != epochs[1] != epochs[2] and list(PermutedSampler(1000, seed=4)) != epochs[0]
+    again = PermutedSampler(1000, seed=3)
+    again.set_epoch(2)
+    assert list(again) == epochs[2]
+    monkeypatch.setattr(module, "_BLOCK", 7)
+    assert list(PermutedSampler(1000, seed=3)) == epochs[0]
+
+
+SAMPLERS = {
+    "permuted": lambda rows: PermutedSampler(rows, seed=1),
+    "classes": lambda rows: ClassSampler(np.arange(rows) % 10, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("processes", [2, 3])
+def test_several_processes_share_the_order_of_one(processes, name):
+    num_rows = 8 * processes * 5
+    whole = list(BatchSampler(SAMPLERS[name](num_rows), 8, drop_last=False))
+    for rank in range(processes):
+        batches = BatchSampler(SAMPLERS[name](num_rows), 8, drop_last=False)
+        assert list(BatchSamplerShard(batches, processes, rank)) == whole[rank::processes]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_resumed_epoch_continues_the_order_of_the_uninterrupted_one(name):
+    def loader():
+        loader = DataLoader(range(100), batch_size=8, sampler=SAMPLERS[name](100))
+        return prepare_data_loader(loader, put_on_device=False)
+
+    whole = loader()
+    epochs = [[batch.tolist() for batch in whole] for _ in range(3)]
+    resumed = skip_first_batches(loader(), 4)
+    resumed.set_epoch(2)
+    assert [batch.tolist() for batch in resumed] == epochs[2][4:]
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_batch_holds_two_rows_of_each_class_and_odd_classes_leave_out_another_row_each_time():
+    labels = np.array([3] * 7 + [9] * 4 + [4] + [0] * 5 + [7] * 6)[np.random.default_rng(0).permutation(23)]
+    sampler, drawn = ClassSampler(labels, seed=2), []
+    for _ in range(12):
+        order = list(sampler)
+        assert len(order) == len(sampler) == len(set(order)) == 20
+        for start in range(0, len(order), 6):
+            assert np.unique(labels[order[start : start + 6]], return_counts=True)[1].min() >= 2
+        drawn.append(order)
+    assert len({tuple(order) for order in drawn}) == 12
+    assert {row for order in drawn for row in order} == set(np.flatnonzero(labels != 4))
+
+
+# --- neighbours ---
+
+NEAREST = np.array([[row, (row // 4) * 4 + (row + 1) % 4, (row // 4) * 4 + (row + 2) % 4] for row in range(40)])
+
+
+def test_neighbours_of_a_row_follow_it_and_every_row_is_drawn_once():
+    order = list(NeighborSampler(NEAREST, 1, seed=3))
+    assert sorted(order) == list(range(40))
+    assert all(a // 4 == b // 4 for a, b in zip(order[::2][:8], order[1::2][:8], strict=True))
+    assert sum(a // 4 == b // 4 for a, b in zip(order, order[1:], strict=False)) >= 10
+    assert list(NeighborSampler(NEAREST, 2, seed=3)) != order != list(NeighborSampler(NEAREST, 1, seed=4))
+
+
+def test_the_order_of_neighbours_follows_from_seed_and_epoch():
+    sampler = NeighborSampler(NEAREST, 2, seed=3)
+    epochs = [list(sampler) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = NeighborSampler(NEAREST, 2, seed=3)
+    again.set_epoch(2)
+    assert list(again) == epochs[2]
