@@ -1,11 +1,15 @@
 """Gather rows and sum values over the processes, with exact gradients, and let the first process work for all."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.nn.functional import all_gather, all_reduce
+
+from .files import hold
 
 T = TypeVar("T")
 
@@ -44,6 +48,21 @@ def on_first_process(function: Callable[[], T]) -> T:
     if outcome[1] is not None:
         raise ValueError(outcome[1])
     return outcome[0]
+
+
+@contextmanager
+def hold_together(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Let the first process hold a folder until all processes of the run have left the block; see [`hold`]."""
+    with ExitStack() as stack:
+        on_first_process(lambda: stack.enter_context(hold(folder)))
+        yield
+        wait_for_all()
+
+
+def wait_for_all() -> None:
+    """Wait until all processes have come here."""
+    if world()[1] > 1:
+        dist.barrier()
 
 
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:

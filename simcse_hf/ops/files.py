@@ -1,10 +1,13 @@
-"""Find a model's files in a directory or on the hub, read JSON objects, and write each file completely or not."""
+"""Find and read files of models, write files completely or not at all, and hold a folder against other processes."""
 
+import errno
 import json
 import os
+import platform
+import re
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
@@ -13,10 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from transformers.utils import cached_file
+
+from .errors import refuse
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+
+#: The lock of a folder that a process holds, and the file that names the process. `push` leaves such names out.
+LOCK, HOLDER = "_run.lock", "_run.pid"
+#: Lists the files of a checkpoint or a cache with their sizes and digests. It is written last.
+MANIFEST = "manifest.json"
+#: The folder in which a checkpoint or a model is written before its files take their places.
+STAGING = "_saving"
 
 #: What numpy raises for a damaged npy file. Its header is Python text: the type `'<,f4'` is a syntax error.
 ARRAY_DAMAGE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
@@ -103,27 +116,148 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    replaced = path.with_name(f".{path.name}.{os.getpid()}.replaced")
-    _remove(temporary)  # a killed process with the same number may have left it
-    try:
+    with _removed(temporary, path):
         yield temporary
-        for file in temporary.rglob("*") if temporary.is_dir() else (temporary,):
-            if file.is_file():
-                with open(file, "rb") as stream:  # the content must reach the disk before its name does
-                    os.fsync(stream.fileno())
-        if not path.is_dir():
-            os.replace(temporary, path)
-            return
-        # A folder that holds something cannot be replaced in one step, so it steps aside and returns on failure.
-        path.rename(replaced)
-        try:
-            temporary.rename(path)
-        except OSError:
-            replaced.rename(path)
-            raise
-        shutil.rmtree(replaced)
+        put_in_place(temporary, path)
+
+
+@contextmanager
+def _removed(temporary: Path, path: Path) -> Iterator[None]:
+    """Remove a temporary file or folder before the block, where a killed process may have left it, and after it."""
+    remove(temporary)
+    try:
+        yield
+    except Exception as error:
+        explain_full_disk(error, path)
+        raise
     finally:
-        _remove(temporary)
+        remove(temporary)
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Rename a complete file or folder to `path` after its content has reached the disk, and replace what is there.
+
+    Args:
+        temporary (`Path`): The file or folder, on the disk of `path`.
+        path (`Path`): Where it is to stand.
+
+    Raises:
+        OSError: If it cannot take its place. What was at `path` is then still there.
+    """
+    _sync(temporary)
+    if not path.is_dir():
+        os.replace(temporary, path)
+        return
+    # A folder that holds something cannot be replaced in one step, so it steps aside and returns on failure.
+    replaced = temporary.with_suffix(".replaced")
+    path.rename(replaced)
+    try:
+        temporary.rename(path)
+    except OSError:
+        replaced.rename(path)
+        raise
+    shutil.rmtree(replaced)
+
+
+def _sync(path: Path) -> None:
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        if file.is_file():
+            with open(file, "rb") as stream:
+                os.fsync(stream.fileno())
+
+
+@contextmanager
+def replace_files(
+    folder: str | os.PathLike[str], last: str, patterns: Sequence[str], writes: bool = True
+) -> Iterator[Path]:
+    """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
+
+    One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
+    or no usable set, but no mixture of two.
+
+    Args:
+        folder (`str` or `os.PathLike`): Where the files are to stand. It is created if necessary.
+        last (`str`): The name of the file without which the others are not used.
+        patterns (`Sequence[str]`): The names of all files and folders of an earlier set, with wildcards.
+        writes (`bool`, *optional*, defaults to `True`): `False` in a process that only accompanies the one that
+            writes.
+
+    Yields:
+        `Path`: The staging folder; `folder` itself in a process that does not write.
+
+    Raises:
+        OSError: If the disk is full. The earlier set is then untouched.
+    """
+    folder = Path(folder).expanduser()
+    staging = folder / STAGING
+    if not writes:
+        yield folder
+        return
+    with _removed(staging, folder):
+        staging.mkdir(parents=True)
+        yield staging
+        _sync(staging)
+        if (staging / last).exists():
+            for path in (folder / last, *(path for pattern in patterns for path in folder.glob(pattern))):
+                remove(path)
+        for path in sorted(staging.iterdir(), key=lambda path: path.name == last):
+            put_in_place(path, folder / path.name)
+
+
+def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
+    """Raise an error that names a file if the disk is full, which libraries report by number, text or a file's size.
+
+    Args:
+        error (`Exception`): What was raised while the file was written.
+        path (`Path`): The file or folder.
+        advice (`str`, *optional*): What else to say.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+    full = os.strerror(errno.ENOSPC)
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or full in f"{error} {error.__context__}"
+    if is_full or any(sign in str(error) for sign in ("inline_container", "iostream error")):  # torch.save
+        raise OSError(errno.ENOSPC, full + advice, str(path)) from error
+
+
+@contextmanager
+def hold(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a folder during the block, so that no second process writes there. A block within it holds it as well.
+
+    The operating system ends the hold of a process that dies.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder. It is created if necessary.
+
+    Raises:
+        ValueError: If another process holds the folder, which the message names, or the folder is a file.
+    """
+    path = Path(folder).expanduser().resolve()
+    refuse({f"{folder} is a file: name a folder.": path.is_file()})
+    path.mkdir(parents=True, exist_ok=True)
+    lock, holder = FileLock(path / LOCK, timeout=0, is_singleton=True), path / HOLDER
+    try:
+        lock.acquire()
+    except Timeout:
+        name = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
+        raise ValueError(
+            f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
+        ) from None
+    try:
+        if lock.lock_counter == 1:
+            holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def entries(folder: Path) -> set[Path]:
+    """Return what a folder holds, if there is one, without its lock and what a killed process has left of files."""
+    own = re.compile(rf"{LOCK}|{HOLDER}|\..*\.partial")
+    return {path for path in folder.iterdir() if not own.fullmatch(path.name)} if folder.exists() else set()
 
 
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
@@ -190,8 +324,13 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
         path (`str` or `os.PathLike`): The file. Its folder must exist.
         document (`Any`): What to write.
     """
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file completely or not at all, in UTF-8."""
     with write_atomically(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
 
 
 def digest(path: str | os.PathLike[str]) -> str:
@@ -200,8 +339,49 @@ def digest(path: str | os.PathLike[str]) -> str:
         return file_digest(stream, "blake2b").hexdigest()
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
+def folder_problem(folder: str | os.PathLike[str]) -> str | None:
+    """Compare a folder with its manifest; see [`write_manifest`].
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder.
+
+    Returns:
+        `str`, *optional*: What is wrong, with the name of the file, or `None` if the folder is as it was written.
+    """
+    folder = Path(folder)
+    try:
+        files = read_json_object(folder / MANIFEST, "files")["files"]
+        listed = {str(name): (int(file["bytes"]), str(file["blake2b"])) for name, file in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is damaged"
+    for name, (size, _) in listed.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if (actual := (folder / name).stat().st_size) != size:
+            return f"{name} has {actual:,} bytes in place of {size:,}"
+    damaged = (name for name, (_, expected) in listed.items() if digest(folder / name) != expected)
+    return next((f"the content of {name} is damaged" for name in damaged), None)
+
+
+def write_manifest(folder: Path) -> None:
+    """Write the sizes and digests of all files in a folder to its `manifest.json`.
+
+    Args:
+        folder (`Path`): A folder in which every other file is already written.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            entry = {"bytes": path.stat().st_size, "blake2b": digest(path)}
+            files[path.relative_to(folder).as_posix()] = entry
+    write_json(folder / MANIFEST, {"files": files})
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all its files, if there is one."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

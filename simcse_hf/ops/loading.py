@@ -2,17 +2,64 @@
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import refuse
-from .files import explain_damage, find_file, select_hub_arguments
+from .files import explain_damage, find_file, read_json_object, select_hub_arguments
+
+#: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_SETTINGS = "simcse.json"
+_IS_ADAPTER = (
+    "is an adapter of peft, not a whole model. Merge it first: load it with AutoModelForCL.from_pretrained, and save "
+    "the result together with its tokenizer."
+)
+
+
+def adapter_base(source: str | os.PathLike, **kwargs: Any) -> str | None:
+    """Return the model that an adapter of peft belongs to.
+
+    Args:
+        source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        **kwargs (`Any`): Arguments of `from_pretrained`. Only those that locate files are used.
+
+    Returns:
+        `str`, *optional*: The directory or hub name of the model; `None` if `source` is a whole model.
+    """
+    path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
+    return None if path is None else read_json_object(path, "base_model_name_or_path")["base_model_name_or_path"]
+
+
+def load_base(load: Callable[..., Any], source: str | os.PathLike, base: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that loads the model of an adapter.
+
+    Args:
+        load (`Callable`): The function.
+        source (`str` or `os.PathLike`): The adapter, for the message.
+        base (`str`): Its model, the first argument of the function.
+        *args (`Any`): Further positional arguments.
+        **kwargs (`Any`): Arguments of `from_pretrained`. Those that locate the adapter in its repository are left out.
+
+    Returns:
+        `Any`: What the function returns.
+
+    Raises:
+        ValueError: If there is no such model.
+    """
+    try:
+        return load(base, *args, **{n: x for n, x in kwargs.items() if n not in ("revision", "subfolder")})
+    except OSError as error:
+        raise ValueError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
 
 
 def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
     """Call a function `from_pretrained` of transformers. Code in the model's folder is neither run nor asked about.
+
+    The config of an adapter of peft, and a tokenizer that its folder lacks, are those of the adapter's model.
 
     Args:
         load (`Callable`): The function, such as `AutoConfig.from_pretrained`.
@@ -24,23 +71,29 @@ def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: 
         `Any`: What the function returns.
 
     Raises:
-        ValueError: If custom code is asked for or needed, the folder holds only an adapter of peft, or a file of it is
-            damaged.
+        ValueError: If custom code is asked for or needed, a model is to be loaded from the folder of an adapter of
+            peft, or a file is damaged.
         OSError: If there is no such model, or the hub cannot be reached.
     """
     refuse({f"trust_remote_code=True: {source}: custom code is not supported": kwargs.pop("trust_remote_code", None)})
     try:
         with explain_damage(source):
-            return load(source, *args, trust_remote_code=False, **kwargs)
+            loaded = load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):  # transformers advises to pass it
             raise ValueError(f"{source} needs custom code from its author, which is not supported.") from error
-        if find_file(source, "adapter_config.json", **select_hub_arguments(kwargs)) is None:
+        base, hub = adapter_base(source, **kwargs), select_hub_arguments(kwargs)
+        if base is None:
             raise
-        raise ValueError(
-            f"{source} is an adapter of peft, not a whole model. Merge it first: load it with peft, call "
-            "merge_and_unload(), and save the result together with its tokenizer."
-        ) from error
+        if getattr(load, "__self__", None) not in (AutoConfig, AutoTokenizer):
+            raise ValueError(f"{source} {_IS_ADAPTER}") from error
+        loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
+        if (path := find_file(source, ADAPTER_SETTINGS, **hub)) and isinstance(loaded, PreTrainedConfig):
+            loaded.update(read_json_object(path))
+    if isinstance(loaded, PreTrainedTokenizerBase) and loaded.pad_token is None and loaded.eos_token is not None:
+        # Decoders are trained without padding. Masks are made from lengths, so the end of a text is not padding.
+        loaded.pad_token = loaded.eos_token
+    return loaded
 
 
 def load_weights(
@@ -64,6 +117,7 @@ def load_weights(
         ValueError: If weights are missing, have no place or are not finite, or as [`load_pretrained`].
     """
     model, info = load_pretrained(load, source, *args, output_loading_info=True, **kwargs)
+    refuse({f"{source} {_IS_ADAPTER}": getattr(model, "_hf_peft_config_loaded", False)})
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 

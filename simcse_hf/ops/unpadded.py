@@ -1,15 +1,17 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from .attention import attend
 from .packing import Packing
@@ -93,6 +95,12 @@ def first_tokens(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Te
     return hidden.gather(1, column[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
+@functools.cache
+def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
+    """Return whether an encoder is a decoder such as Llama, in which a token sees only those before it."""
+    return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
+
+
 def encode_padded(
     base_model: PreTrainedModel,
     input_ids: torch.Tensor,
@@ -122,6 +130,9 @@ def encode_padded(
     """
     inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
     config = base_model.config
+    if reads_left_to_right(type(config)):
+        # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
+        inputs |= {"position_ids": (attention_mask.long().cumsum(1) - 1).clamp(min=0), "use_cache": False}
     if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
         # A mask of four axes reaches the attention function as it is. (ModernBERT's local layers need other masks.)
         has_padding = lengths.min() < input_ids.shape[1]
