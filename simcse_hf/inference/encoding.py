@@ -13,7 +13,7 @@ from torch import nn
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerBase
 
-from ..data.collator import pad
+from ..data.collator import length_sorted_batches, pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
 from ..ops.cpu import keep_freed_memory
@@ -92,34 +92,6 @@ def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
             backend.no_padding() if padding is None else backend.enable_padding(**padding)
 
 
-def length_sorted_batches(
-    lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
-) -> list[list[int]]:
-    """Group texts of similar length into batches, the longest first.
-
-    Args:
-        lengths (`Sequence[int]` or `np.ndarray`): The number of tokens of each text.
-        token_budget (`int`, *optional*): The most tokens of a padded batch. A longer text gets a batch of its own.
-        batch_size (`int`, *optional*): The most texts of a batch.
-
-    Returns:
-        `list[list[int]]`: The indices of the texts of each batch.
-    """
-    lengths = np.asarray(lengths, dtype=np.int64)
-    most_texts = batch_size or len(lengths)
-    batches: list[list[int]] = []
-    width = 0
-    for index, length in zip(np.argsort(-lengths, kind="stable").tolist(), np.sort(-lengths).tolist(), strict=True):
-        batch = batches[-1] if batches else []
-        fits = token_budget is None or (len(batch) + 1) * width <= token_budget
-        if batch and len(batch) < most_texts and fits:
-            batch.append(index)
-        else:
-            batches.append([index])
-            width = -length
-    return batches
-
-
 def default_token_budget(model: nn.Module, device: torch.device) -> int:
     """Choose the default token budget: small enough for CPU caches, large enough to keep a GPU busy.
 
@@ -190,9 +162,9 @@ def encode_token_ids(
     try:
         # A sharded model's forward pass is collective, so every process has to call it equally often: a process
         # without a batch of its own in the last round encodes another one and drops the result.
-        rounds = trange(
-            -(-len(batches) // processes), desc="Encoding", unit="batch", disable=not show_progress_bar or rank != 0
-        )
+        hidden, total = not show_progress_bar or rank != 0, -(-len(batches) // processes)
+        # During training, the bar vanishes with the evaluation.
+        rounds = trange(total, desc="Encoding", unit="batch", disable=hidden, leave=None)
         for step in rounds:
             number = step * processes + rank
             rows = batches[number % len(batches)]

@@ -1,7 +1,8 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import count, islice
 from pathlib import Path
@@ -11,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from datasets import Dataset
 from tqdm.auto import tqdm
 
-from ..data.read import stream_texts, text_column
-from ..ops.distributed import on_first_process, world
+from ..data.read import load_text_dataset, stream_texts, text_column
+from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, refuse
-from ..ops.files import ARRAY_DAMAGE, digest, read_json_object, read_npy, write_atomically, write_json
+from ..ops.files import ARRAY_DAMAGE, digest, entries, read_json_object, read_npy, write_atomically, write_json
 from .encoding import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,
@@ -37,16 +39,18 @@ _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give th
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
 _NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
 Row = tuple[int, str]  # the line or row number, from 1, and the text
+TokenIds = list[list[int]]
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
 
 def encode_file(
     model: SimCSE,
-    source: str | os.PathLike,
+    source: str | os.PathLike | Dataset,
     output_dir: str | os.PathLike,
     *,
     column: str | None = None,
+    columns: Sequence[str] | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
     precision: str = "float32",
@@ -69,9 +73,12 @@ def encode_file(
 
     Args:
         model (`SimCSE`): The model.
-        source (`str` or `os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these gzipped.
+        source (`str`, `os.PathLike` or `Dataset`): A txt, csv, tsv, json, jsonl or parquet file, or one of these
+            gzipped; or training rows, with columns of texts only.
         output_dir (`str` or `os.PathLike`): A new or empty folder, or with `resume` the folder of the same run.
         column (`str`, *optional*): The column of texts, if the file has several columns.
+        columns (`Sequence[str]`, *optional*): Encode the texts of these columns as the rows of training data (see
+            [`load_text_dataset`]): row by row, each in the order of the columns.
         prompt (`str`, *optional*): Put this before each text.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             default prompt, if it has one.
@@ -101,42 +108,114 @@ def encode_file(
     problems = {
         f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}": file_format not in FORMATS,
         f"ranges are for precision int8 and uint8, not {precision!r}: leave them out": foreign,
+        "column and columns are both given: name one of them": column is not None and columns is not None,
     }
     refuse(problems)
-    source, folder = Path(source).expanduser(), Path(output_dir).expanduser()
-    column = text_column(source, column)[1]
-    prefix, version = model.resolve_prompt(prompt, prompt_name), _version(source)
+    folder, texts = Path(output_dir).expanduser(), _Source(source, column, columns)
+    prefix = model.resolve_prompt(prompt, prompt_name)
     shape = {"precision": precision, "shard_size": shard_size, "format": file_format}
-    settings = {"column": column, "prompt": prefix or None, **options, **shape, "ranges": _digest(ranges, dim)}
-    manifest = on_first_process(lambda: _start(folder, model, source, settings, resume))
-    paths, sizes = _paths(folder, manifest), _sizes(manifest)
-    rank, processes = world()
-    missing = {n for n in range(rank, len(paths), processes) if _count(paths[n]) != sizes[n]}
+    settings = {"column": texts.column, "prompt": prefix or None, **options, **shape, "ranges": _digest(ranges, dim)}
+    settings |= {} if columns is None else {"columns": list(columns)}
+    with hold_together(folder):
+        manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume))
+        paths, sizes = _paths(folder, manifest), _sizes(manifest)
+        missing = _missing(paths, sizes)
 
-    def check_source() -> None:
-        if _version(source) != version:
-            raise ValueError(f"{source}: the file was changed while it was encoded. Encode it again from new.")
+        def tokenized(chosen: Container[int], size: int = shard_size) -> Iterator[tuple[int, list[Row], TokenIds]]:
+            for number, rows in _read(texts.read(), size, chosen):
+                texts.check_unchanged()
+                yield number, rows, model.tokenize([text for _, text in rows], prefix)
 
-    def tokenized(chosen: Container[int], size: int = shard_size) -> Iterator[tuple[int, list[Row], list[list[int]]]]:
-        for number, rows in _read(source, column, size, chosen):
-            check_source()
-            yield number, rows, model.tokenize([text for _, text in rows], prefix)
+        embed = partial(_embed, model, texts.name, options)
+        if precision in SCALAR_PRECISIONS:
+            first = tokenized({0}, min(shard_size, _RANGE_TEXTS))
+            ranges = on_first_process(
+                lambda: _common_ranges(folder / RANGES, ranges, dim, lambda: embed(*next(first)[1:]))
+            )
+        total, hidden = sum(sizes[number] for number in missing), not show_progress_bar or world()[0] != 0
+        with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
+            for number, rows, token_ids in one_ahead(tokenized(missing)):
+                _write(paths[number], rows, quantize(embed(rows, token_ids), precision, ranges))
+                bar.update(len(rows))
+        texts.check_unchanged()
+        return paths
 
-    def embed(rows: list[Row], token_ids: list[list[int]]) -> np.ndarray:
-        return _embed(model, source, rows, token_ids, options)
 
-    if precision in SCALAR_PRECISIONS:
-        first = tokenized({0}, min(shard_size, _RANGE_TEXTS))
-        ranges = on_first_process(
-            lambda: _common_ranges(folder / RANGES, ranges, dim, lambda: embed(*next(first)[1:]))
-        )
-    total, hidden = sum(sizes[number] for number in missing), not show_progress_bar or rank != 0
-    with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-        for number, rows, token_ids in one_ahead(tokenized(missing)):
-            _write(paths[number], rows, quantize(embed(rows, token_ids), precision, ranges))
-            bar.update(len(rows))
-    check_source()
-    return paths
+class _Source:
+    """The texts of a file or of training rows, which are read more than once; see [`encode_file`]."""
+
+    def __init__(self, source: str | os.PathLike | Dataset, column: str | None, columns: Sequence[str] | None):
+        self.column, self.path = column, None
+        if isinstance(source, Dataset):
+            self.name, self.read = "the training rows", partial(texts_of_rows, source)
+            return
+        self.path = Path(source).expanduser()
+        self.name, self._version = str(self.path), _version(self.path)
+        if columns is None:
+            self.column = text_column(self.path, column)[1]
+            self.read = partial(stream_texts, self.path, self.column)
+        else:
+            self.read = partial(texts_of_rows, load_text_dataset(self.path, columns=columns))
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written to."""
+        if self.path is not None and _version(self.path) != self._version:
+            raise ValueError(f"{self.path}: the file was changed while it was encoded. Encode it again from new.")
+
+    def describe(self) -> dict[str, str]:
+        """Return the name and the digest for the manifest."""
+        if self.path is None:
+            return {"file": self.name, "blake2b": describe_texts(text for _, text in self.read())[1]}
+        return {"file": self.path.name, "blake2b": digest(self.path)}
+
+
+def describe_texts(texts: Iterable[str]) -> tuple[int, str]:
+    """Return the number of texts, and a digest of them in their order.
+
+    Args:
+        texts (`Iterable[str]`): The texts. Those of a row follow each other.
+
+    Returns:
+        `tuple[int, str]`: The number and the digest, by which vectors are matched with training rows.
+    """
+    number, total = 0, blake2b(digest_size=16)
+    for text in texts:
+        number += 1
+        total.update(f"{len(text)} {text}".encode())
+    return number, total.hexdigest()
+
+
+def write_vectors(
+    folder: str | os.PathLike, rows: Dataset, vectors: np.ndarray, model: str, shard_size: int = 50_000
+) -> None:
+    """Write vectors that come from elsewhere, such as an API, as [`encode_file`] writes a model's.
+
+    Args:
+        folder (`str` or `os.PathLike`): A new or empty folder.
+        rows (`Dataset`): What [`load_text_dataset`] returned for the file.
+        vectors (`np.ndarray`): Of shape `(rows, columns, dim)`, or `(rows, dim)` for rows of one text.
+        model (`str`): What made the vectors.
+        shard_size (`int`, *optional*, defaults to `50_000`): Vectors of a shard.
+
+    Raises:
+        ValueError: If there is not a vector for each text, or the folder is not empty.
+    """
+    folder, vectors = Path(folder).expanduser(), np.asarray(vectors)
+    vectors = vectors.reshape(-1, vectors.shape[-1]).astype(np.float32, copy=False)
+    count, texts = describe_texts(text for _, text in texts_of_rows(rows))
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse(
+        {
+            f"there are {len(vectors)} vectors for {count} texts": len(vectors) != count,
+            f"{folder} is not empty: name a new folder": any(folder.iterdir()),
+        }
+    )
+    settings = {"precision": "float32", "shard_size": shard_size, "format": "npy"}
+    manifest: dict[str, Any] = {"input": {"file": "rows", "rows": count, "texts": texts}, "settings": settings}
+    manifest["model"] = {"name_or_path": model, "weights": blake2b(vectors.tobytes()).hexdigest()}
+    for path, start in zip(_paths(folder, manifest), range(0, count, shard_size), strict=True):
+        _write(path, [], vectors[start : start + shard_size])
+    write_json(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
@@ -241,23 +320,26 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
         "revision": model.revision,
         "pooler": model.pooler_type,
         "max_length": model.max_length,
+        "long_texts": None if model.long_texts == "cut" else model.long_texts,  # 0.3 cut all texts and wrote nothing
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "weights": weights.hexdigest(),
         "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
     }
 
 
-def _start(folder: Path, model: SimCSE, source: Path, settings: Mapping[str, Any], resume: bool) -> dict[str, Any]:
+def _start(
+    folder: Path,
+    model: SimCSE,
+    source: _Source,
+    settings: Mapping[str, Any],
+    resume: bool,
+) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
     manifest: dict[str, Any] = {
-        "input": {"file": source.name, "blake2b": digest(source)},
+        "input": source.describe(),
         "model": describe_model(model),
         "settings": dict(settings),
     }
-    leftovers = _leftovers(folder)
     if (folder / MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
@@ -274,20 +356,21 @@ def _start(folder: Path, model: SimCSE, source: Path, settings: Mapping[str, Any
                 "was started with."
             )
         manifest = earlier
-    elif set(folder.iterdir()) - set(leftovers):
+    elif entries(folder):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     else:
-        rows = manifest["input"]["rows"] = sum(1 for _ in stream_texts(source, settings["column"]))
+        rows, texts = describe_texts(text for _, text in source.read())
         size = settings["shard_size"]
+        manifest["input"] |= {"rows": rows, "texts": texts}
         few_and_large = size >= 1 and rows <= size * _MAX_SHARDS
         refuse(
             {
-                f"{source}: there is no text to encode.": not rows,
+                f"{source.name}: there is no text to encode.": not rows,
                 f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.": not few_and_large,
             }
         )
         write_json(folder / MANIFEST, manifest)
-    for path in leftovers:
+    for path in _leftovers(folder):
         path.unlink()
     return manifest
 
@@ -322,24 +405,37 @@ def _digest(ranges: np.ndarray | None, dim: int) -> str | None:
     return blake2b(np.asarray(ranges, dtype=np.float32).tobytes()).hexdigest()
 
 
-def _read(source: Path, column: str, shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:
+def texts_of_rows(rows: Dataset) -> Iterator[Row]:
+    """Yield the number of a row, from 1, with each of its texts."""
+    row_texts = (texts for batch in rows.with_format(None).iter(10_000) for texts in zip(*batch.values(), strict=True))
+    for number, texts in enumerate(row_texts, 1):
+        yield from ((number, text) for text in texts)
+
+
+def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:
     """Yield the number of each chosen shard with its rows."""
-    rows = stream_texts(source, column)
     for number in count():
-        if not (shard := list(islice(rows, shard_size))):
+        if not (shard := list(islice(texts, shard_size))):
             return
         if number in chosen:
             yield number, shard
 
 
-def _embed(
-    model: SimCSE, source: Path, rows: list[Row], token_ids: list[list[int]], options: Mapping[str, Any]
-) -> np.ndarray:
+def _embed(model: SimCSE, source: str, options: Mapping[str, Any], rows: list[Row], token_ids: TokenIds) -> np.ndarray:
     try:
         return model.embed(token_ids, [text for _, text in rows], split_over_processes=False, **options).numpy()
     except NotFiniteError as error:
         subject = f"{source}: the text of line or row {rows[error.position][0]}"
         raise NotFiniteError(subject, error.position) from None
+
+
+def _missing(paths: list[Path], sizes: list[int]) -> set[int]:
+    """Return the numbers of the shards that this process has to write."""
+    rank, processes = world()
+    missing = {n for n in range(rank, len(paths), processes) if _count(paths[n]) != sizes[n]}
+    linked = [str(paths[n]) for n in missing if paths[n].is_symlink()]
+    refuse({f"{''.join(linked[:1])} is a link to a shard that is missing or damaged: remove the link.": linked})
+    return missing
 
 
 def _count(path: Path) -> int | None:

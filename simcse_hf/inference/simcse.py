@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -16,20 +17,24 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..data.read import list_texts, stream_texts, text_column
+from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
+from ..models.checkpoint import replace_model
 from ..models.pooling import POOLER_TYPES
 from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, length_limit
-from ..ops.errors import check_finite, check_finite_texts
+from ..ops.errors import check_finite, check_finite_texts, refuse
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
 from ..postprocessing import VectorTransform
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import METHODS, Fit, find_transform, save_transform
+from ..postprocessing.transform import FOLDER, METHODS, Fit, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
-from ..search.sentences import Results
+from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .quantization import check_precision, check_truncate_dim, quantize
+from .saved_threshold import read_threshold
+from .windows import check_long_texts, mean_of_windows, tokenize_windows
 
 logger = logging.get_logger(__name__)
 
@@ -57,6 +62,9 @@ class SimCSE:
         head (`str`, *optional*): `"pooler"` or `"dense"`, for a checkpoint that holds its head twice, and the two
             differ: use the encoder's own pooler, or the folder `2_Dense`.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
+        long_texts (`str`, *optional*, defaults to `"cut"`): What happens to a text of more than `max_length` tokens:
+            `"cut"` drops its end; `"mean"` splits it into windows, at ends of sentences where there are any, and
+            averages their embeddings, weighted by their tokens.
         **hub_arguments (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`, `subfolder`.
 
     Raises:
@@ -77,10 +85,12 @@ class SimCSE:
         max_length: int | None = None,
         head: str | None = None,
         postprocess: bool = True,
+        long_texts: str = "cut",
         **hub_arguments: Any,
     ) -> None:
         if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
+        self.long_texts = check_long_texts(long_texts)
         config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
         self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
         saved = find_transform(name_or_path, hub_arguments)
@@ -119,10 +129,12 @@ class SimCSE:
         limit = length_limit(config, self.model.settings, self.tokenizer, saved[1].max_length if saved else None)
         self.max_length = max_length if max_length is not None else limit
         self._warned_of_length: int | None = None
+        self._warned_of_unknown = False
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
+        self._check_fit(self.postprocessing_fit)
 
     def __repr__(self) -> str:
         return (
@@ -144,6 +156,7 @@ class SimCSE:
         batch_size: int | None = None,
         token_budget: int | None = None,
         max_length: int | None = None,
+        long_texts: str | None = None,
         show_progress_bar: bool = False,
         normalize_embeddings: bool | None = True,
         truncate_dim: int | None = None,
@@ -166,6 +179,7 @@ class SimCSE:
             batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
             token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
             max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
             normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, so that a
                 dot product is a cosine. With `False`, a sentence-transformers model that ends in `Normalize` gives
@@ -206,7 +220,7 @@ class SimCSE:
         window = _ACCELERATOR_WINDOW if self.device.type != "cpu" else max(1, len(texts))
         starts = range(0, max(1, len(texts)), window)
         prefix = self.resolve_prompt(prompt, prompt_name)
-        tokenized = (self.tokenize(texts[start : start + window], prefix, max_length) for start in starts)
+        tokenized = (self.tokenize(texts[start : start + window], prefix, max_length, long_texts) for start in starts)
         # An accelerator computes one window while the next one is tokenized; on a CPU both would share the cores.
         ahead = tokenized if len(starts) == 1 else one_ahead(tokenized)
         parts = [
@@ -221,15 +235,32 @@ class SimCSE:
             return embeddings.numpy()
         return list(embeddings) if convert_to_numpy is not None and embeddings.dim() == 2 else embeddings
 
-    def tokenize(self, texts: Sequence[str], prefix: str = "", max_length: int | None = None) -> list[list[int]]:
-        """Tokenize texts with a prompt before each, cut to `max_length` tokens or to the model's own limit."""
+    def tokenize(
+        self, texts: Sequence[str], prefix: str = "", max_length: int | None = None, long_texts: str | None = None
+    ) -> list[Any]:
+        """Tokenize texts with a prompt before each, for `max_length` tokens or the model's own limit.
+
+        Args:
+            texts (`Sequence[str]`): The texts.
+            prefix (`str`, *optional*, defaults to `""`): The prompt.
+            max_length (`int`, *optional*): As in [`SimCSE.encode`].
+            long_texts (`str`, *optional*): As in [`SimCSE.encode`].
+
+        Returns:
+            `list[list[int]]` or `list[list[list[int]]]`: The token ids of each text or, with `long_texts="mean"`, of
+                each window of each text.
+        """
         if max_length is not None:
             check_max_length(max_length, self.model.config)
         prefixed = [prefix + text for text in texts] if prefix else texts
         limit = self.max_length if max_length is None else max_length
         templates = self.model.settings.templates
         full = full_length(self.tokenizer, limit, templates, prefix)
+        if check_long_texts(long_texts or self.long_texts) == "mean" and full is not None:
+            return tokenize_windows(self.tokenizer, texts, limit, templates, prefix, full)
         token_ids = tokenize_texts(self.tokenizer, prefixed, limit, templates)
+        if not self._warned_of_unknown:
+            self._warned_of_unknown = check_known(token_ids, self.tokenizer, "the texts to encode", refuses=False)
         cut = 0 if full in (None, self._warned_of_length) else sum(len(row) >= cast(int, full) for row in token_ids)
         if cut:
             self._warned_of_length = full
@@ -241,7 +272,7 @@ class SimCSE:
 
     def embed(
         self,
-        token_ids: Sequence[Sequence[int]],
+        token_ids: Sequence[Any],
         texts: Sequence[str],
         *,
         first: int = 0,
@@ -254,7 +285,7 @@ class SimCSE:
         """Compute the embeddings of tokenized texts; the other arguments are those of [`SimCSE.encode`].
 
         Args:
-            token_ids (`Sequence[Sequence[int]]`): What [`SimCSE.tokenize`] returned.
+            token_ids (`Sequence`): What [`SimCSE.tokenize`] returned.
             texts (`Sequence[str]`): The texts, for errors.
             first (`int`, *optional*, defaults to `0`): The number of the first text in errors.
             normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
@@ -271,7 +302,11 @@ class SimCSE:
         """
         check_precision(precision)
         check_truncate_dim(truncate_dim, self.dim)
-        embeddings = encode_token_ids(self.model, token_ids, self.tokenizer.pad_token_id, **batching)
+        windows = bool(token_ids) and isinstance(token_ids[0][0], list)
+        rows = [row for text in token_ids for row in text] if windows else token_ids
+        embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
+        if windows:
+            embeddings = mean_of_windows(embeddings, [list(map(len, text)) for text in token_ids])
         if not texts:
             embeddings = torch.zeros(0, self.dim)
         elif self.postprocessing is not None:
@@ -358,6 +393,19 @@ class SimCSE:
             raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
         return (x * y).sum(dim=1)
 
+    def is_similar(self, a: Texts | Embeddings, b: Texts | Embeddings) -> bool | torch.Tensor:
+        """Return whether cosines reach the saved threshold; arguments and shapes are those of [`similarity`].
+
+        Raises:
+            ValueError: As [`read_threshold`].
+        """
+        return self.similarity(a, b) >= self.threshold
+
+    @cached_property
+    def threshold(self) -> float:
+        """The cosine from which texts count as similar; see [`read_threshold`]."""
+        return read_threshold(self)
+
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
     def build_index(self, sentences_or_file_path: str | os.PathLike | Sequence[str], **options: Any) -> None:
@@ -440,7 +488,8 @@ class SimCSE:
         except ValueError as error:
             raise ValueError(f"{sentences}: {error}") from error
         record = (self.pooler_type, self.max_length, Path(sentences).name, columns, sum(counts), settings, history)
-        self.postprocessing_fit = Fit(*record)
+        self.postprocessing_fit = Fit(*record, self._probe(self.max_length).tolist())
+        vars(self).pop("threshold", None)  # it was checked against the embeddings before
         return self.postprocessing_fit
 
     def to(self, device: str | torch.device) -> "SimCSE":
@@ -458,19 +507,19 @@ class SimCSE:
         Args:
             save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
         """
-        directory = Path(save_directory).expanduser()
         self.model.update_settings(
             prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
         )
-        self.model.save_pretrained(directory)
         tokenizer_limit = self.tokenizer.model_max_length
-        try:
-            self.tokenizer.model_max_length = self.max_length or tokenizer_limit
-            self.tokenizer.save_pretrained(directory)
-        finally:
-            self.tokenizer.model_max_length = tokenizer_limit
-        if self.postprocessing is not None and self.postprocessing_fit is not None:
-            save_transform(directory, self.postprocessing, self.postprocessing_fit)
+        with replace_model(save_directory) as folder:
+            self.model.save_pretrained(folder)
+            try:
+                self.tokenizer.model_max_length = self.max_length or tokenizer_limit
+                self.tokenizer.save_pretrained(folder)
+            finally:
+                self.tokenizer.model_max_length = tokenizer_limit
+            if self.postprocessing is not None and self.postprocessing_fit is not None:
+                save_transform(folder, self.postprocessing, self.postprocessing_fit)
 
     def push_to_hub(
         self,
@@ -507,6 +556,21 @@ class SimCSE:
                 create_pr=create_pr,
             )
         return commit.pr_url or commit.commit_url
+
+    def _check_fit(self, fit: Fit | None) -> None:
+        """Refuse a transform that was fitted on the embeddings of other weights."""
+        if fit is None or fit.probe is None:
+            return
+        probe, saved = self._probe(fit.max_length), torch.tensor(fit.probe)
+        same = probe.shape == saved.shape and probe @ saved >= SAME
+        problem = f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights"
+        refuse({f"{problem}: fit them again, or load the model with postprocess=False.": not same})
+
+    def _probe(self, max_length: int | None) -> torch.Tensor:
+        """Return the unit embedding of a sentence before any transform."""
+        ids = tokenize_texts(self.tokenizer, [PROBE], max_length, self.model.settings.templates)
+        embeddings = encode_token_ids(self.model, ids, self.tokenizer.pad_token_id, split_over_processes=False)
+        return F.normalize(embeddings[0], dim=-1)
 
     def _unit_embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import WORDS, tiny_config
+from process_helpers import held_elsewhere
 from transformers import BertModel
 
 from simcse_hf.cli.encode import encode_main
@@ -24,6 +25,7 @@ from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, remove_run, shard_paths
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
+from simcse_hf.ops.files import entries
 
 
 def make_texts(count, seed=0):
@@ -51,7 +53,7 @@ def source(tmp_path):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(entries(Path(folder)))}
 
 
 # --- shards ------------------------------------------------------------------------------------------------------
@@ -341,6 +343,26 @@ def test_a_full_disk_gives_one_message_and_leaves_no_partial_shard(model, source
     assert sum(map(len, read_shards(tmp_path / "out"))) == 53
 
 
+def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(model, checkpoint, source, tmp_path):
+    encode_file(model, source, tmp_path / "out", shard_size=20)
+    before = contents(tmp_path / "out")
+    words = f"--model {checkpoint} --input {source} --output {tmp_path / 'out'} --device cpu --quiet".split()
+    with held_elsewhere(tmp_path / "out") as child:
+        for option in ("--overwrite", "--resume"):
+            with pytest.raises(ValueError, match=f"process {child} on .* is writing there"):
+                encode_main([*words, option])
+        assert contents(tmp_path / "out") == before
+
+
+def test_resuming_does_not_write_through_a_link(model, source, tmp_path):
+    first = encode_file(model, source, tmp_path / "out", shard_size=20)[0]
+    first.unlink()
+    first.symlink_to(tmp_path / "elsewhere.npy")
+    with pytest.raises(ValueError, match=f"{first} is a link to a shard that is missing or damaged: remove the link"):
+        encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
+    assert not (tmp_path / "elsewhere.npy").exists()
+
+
 def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path):
     command = f"--model {checkpoint} --input {source} --shard_size 10 --precision int8 --output".split()
     program = tmp_path / "encode.py"
@@ -457,7 +479,7 @@ def test_overwriting_removes_the_shards_of_the_manifest_only(folder):
         (folder / name).write_text("mine")
     remove_run(folder)
     names = ["notes.txt", "vectors-00000-of-00009.npy", "vectors-of-mine.npy"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(contents(folder)) == names
     remove_run(folder)
 
 

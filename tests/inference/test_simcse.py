@@ -14,8 +14,9 @@ from conftest import CLS, PAD, SEP, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.inference.encoding import default_token_budget, encode_token_ids, length_sorted_batches, tokenize_texts
+from simcse_hf.inference.encoding import default_token_budget, encode_token_ids, tokenize_texts
 from simcse_hf.models.pooling import POOLER_TYPES, pool
 from simcse_hf.training.callbacks import SimilarityEvalCallback
 
@@ -387,7 +388,12 @@ def test_pooler_and_length_of_a_sentence_transformers_model_are_read(pooling, po
 
 @pytest.mark.parametrize(
     "pooling",
-    [{"pooling_mode": "lasttoken"}, {"pooling_mode_lasttoken": True}, {}, {"pooling_mode_mean_tokens": False}],
+    [
+        {"pooling_mode": "weightedmean"},
+        {"pooling_mode_weightedmean_tokens": 1},
+        {},
+        {"pooling_mode_mean_tokens": False},
+    ],
 )
 def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
     directory = save_checkpoint(BertModel(tiny_config()))
@@ -473,3 +479,10 @@ def test_dev_scores_of_training_use_the_length_of_inference(make, monkeypatch):
     dev_set = SimilarityEvalCallback(pairs)
     dev_set._encode(model.model, model.tokenizer)
     assert max(map(len, dev_set._token_ids)) == 6
+
+
+def test_texts_of_unknown_tokens_are_reported_once_a_model(make, caplog):
+    model = make()
+    for _ in range(2):
+        model.encode(["猫 坐 在 垫子 上"] * 8)
+    assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1

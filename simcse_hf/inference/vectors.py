@@ -1,0 +1,192 @@
+"""The vectors that frozen models give the texts of training rows."""
+
+import math
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, config
+from transformers.utils import logging
+
+from ..ops.distributed import on_first_process
+from ..ops.errors import refuse
+from ..ops.files import write_atomically
+from ..search.exact import ExactIndex
+from .shards import MANIFEST, describe_model, describe_texts, encode_file, read_manifest, shard_paths, texts_of_rows
+from .simcse import SimCSE
+
+logger = logging.get_logger(__name__)
+
+_SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
+_BLOCK = 2**16  # rows among which neighbours are searched
+
+
+class RowVectors:
+    """Unit vectors of the texts of training rows, by one frozen model or several.
+
+    A model encodes the texts once. Its vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several
+    machines must share) and used again by every run with the same texts and weights. A folder of `simcse-hf encode` or
+    [`write_vectors`] is used as it is, if it holds the vectors of the same texts in the same order. Vectors are mapped
+    from their files.
+
+    The vectors of several models are put one after the other, each times the square root of the model's share of all
+    weights. So the product of two is the weighted mean of the models' cosines.
+
+    Args:
+        sources (`Sequence[str]`): Models or folders of vectors. A source may end in a weight, as in `model:0.33`.
+        rows (`Dataset`): Training rows with columns of texts only.
+        device (`torch.device`): Where models run.
+
+    Raises:
+        ValueError: If a weight is not above 0, or a folder holds the vectors of other texts, or no float32 vectors.
+    """
+
+    def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
+        self.num_rows, self.width = len(rows), len(rows.column_names)
+        texts = on_first_process(lambda: describe_texts(text for _, text in texts_of_rows(rows)))
+        weighted = [_split_weight(source) for source in sources]
+        total, contents = sum(weight for _, weight in weighted), []
+        self._parts: list[tuple[float, int, list[Path]]] = []  # factor, vectors of a shard, shards
+        for source, weight in weighted:
+            folder = Path(source).expanduser()
+            if not (folder / MANIFEST).is_file() or (folder / "config.json").is_file():  # checkpoints have one, too
+                folder = _encode(source, rows, texts[1], device)
+            manifest = read_manifest(folder)
+            _check(folder, manifest, *texts)
+            factor = math.sqrt(weight / total)
+            self._parts.append((factor, manifest["settings"]["shard_size"], shard_paths(folder)))
+            model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
+            contents.append([factor, texts, model, manifest["settings"].get("prompt")])
+        #: Stands for the vectors' content, whatever the folders are called.
+        self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
+        self._maps: list[list[np.ndarray]] | None = None
+        self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the mapped files, which a loader's worker maps itself."""
+        return {**self.__dict__, "_maps": None}
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of some rows.
+
+        Args:
+            rows (`np.ndarray`): Row numbers from 0, of shape `(n,)`.
+
+        Returns:
+            `np.ndarray`: Of shape `(n, columns, dim)`, in float32.
+
+        Raises:
+            ValueError: If a file is missing or damaged, or a vector is not finite or zero.
+        """
+        if self._maps is None:
+            self._maps = [[_map(path) for path in paths] for _, _, paths in self._parts]
+        places = (rows[:, None] * self.width + np.arange(self.width)).ravel()
+        found = []
+        for (factor, size, paths), shards in zip(self._parts, self._maps, strict=True):
+            vectors = np.empty((len(places), shards[0].shape[1]), np.float32)
+            numbers = places // size
+            for number in np.unique(numbers):
+                chosen = numbers == number
+                vectors[chosen] = shards[number][places[chosen] - number * size]
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            wrong = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
+            if len(wrong):
+                raise ValueError(
+                    f"{paths[0].parent}: the vector of training row {places[wrong[0]] // self.width + 1} is zero or "
+                    "not finite, so it has no direction: encode the file again."
+                )
+            found.append(factor * vectors / norms)
+        return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
+
+    def neighbors(self, number: int) -> np.ndarray:
+        """Find the rows whose anchors are the most similar, among blocks of at most 65,536 rows.
+
+        They are searched once and kept in the cache of `datasets`.
+
+        Args:
+            number (`int`): How many rows to find for each.
+
+        Returns:
+            `np.ndarray`: Row numbers of shape `(rows, number)`, the most similar first, mapped from their file. The
+            row itself is among them.
+        """
+        path = _cache() / f"neighbors-{self.digest}-{number}.npy"
+
+        def search() -> None:
+            if path.exists():
+                return
+            logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
+            parts = []
+            for rows in np.array_split(np.arange(self.num_rows), -(-self.num_rows // _BLOCK)):
+                vectors = self(rows)[:, 0]
+                index = ExactIndex(vectors.shape[1])
+                index.add(vectors)
+                found = rows[index.search(vectors, min(number, len(rows)))[1]]
+                parts.append(np.pad(found, ((0, 0), (0, number - found.shape[1])), mode="edge"))
+            with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, np.concatenate(parts))
+
+        on_first_process(search)
+        return np.load(path, mmap_mode="r")
+
+
+def _cache() -> Path:
+    folder = Path(config.HF_DATASETS_CACHE).expanduser() / "simcse_hf" / "vectors"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _split_weight(source: str) -> tuple[str, float]:
+    """Split `model:0.33` into the name and the weight, which is 1 if there is none."""
+    name, colon, tail = source.rpartition(":")
+    try:
+        weight = float(tail) if colon else math.nan
+    except ValueError:
+        weight = math.nan
+    if math.isnan(weight):
+        return source, 1.0
+    refuse({f"{source}: the weight {tail} is not a number above 0": not 0 < weight < math.inf})
+    return name, weight
+
+
+def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Path:
+    """Encode the texts of rows with a model, and return the folder of the vectors."""
+    try:
+        model = SimCSE(source, device=device)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{source} is neither a model nor a folder that `simcse-hf encode` wrote, whose vectors can be learned "
+            f"from: {error}"
+        ) from error
+    described = {**describe_model(model), "name_or_path": None, "revision": None}
+    key = blake2b(repr([texts, described, model.resolve_prompt()]).encode(), digest_size=16).hexdigest()
+    folder = _cache() / key
+    logger.info(f"The vectors of {source} for the training rows are in {folder}.")
+    encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
+    return folder
+
+
+def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> None:
+    """Refuse vectors of other texts or of a type that has no cosine."""
+    found, settings = manifest["input"], manifest["settings"]
+    shape = f"{settings['precision']} in {settings['format']}"
+    refuse(
+        {
+            f"{folder} holds the vectors of {found['rows']:,} texts of {found.get('file')}, and not of the {count:,} "
+            "texts of the training rows in their order: encode the training file with `simcse-hf encode`, naming its "
+            "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
+            "(empty cells, --max_train_samples) must not be in the encoded file.": found.get("texts") != texts,
+            f"{folder} holds vectors as {shape}; a teacher or guide needs float32 in npy: encode the file again with "
+            "--precision float32 --format npy": shape != "float32 in npy",
+        }
+    )
+
+
+def _map(path: Path) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}); finish the encoding with --resume.") from error

@@ -1,0 +1,181 @@
+"""Vectors of frozen models for training rows: matched by position and digest, weighted, encoded once, and mined."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, tiny_config
+from datasets import Dataset, config
+
+from simcse_hf.cli.encode import encode_main
+from simcse_hf.data.read import load_text_dataset
+from simcse_hf.inference import vectors as module
+from simcse_hf.inference.shards import encode_file, read_manifest, write_vectors
+from simcse_hf.inference.simcse import SimCSE
+from simcse_hf.inference.vectors import RowVectors
+from simcse_hf.models.auto import contrastive_class
+
+CPU = torch.device("cpu")
+
+
+def rows_of(count=7, columns=3, seed=0):
+    words = [word for word in WORDS.split() if word.isalpha()]
+    generator = np.random.default_rng(seed)
+    texts = [[" ".join(generator.choice(words, 5)) for _ in range(count)] for _ in range(columns)]
+    return Dataset.from_dict({f"sent{i}": column for i, column in enumerate(texts)})
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def written(folder, rows, dim=4, seed=0):
+    vectors = np.random.default_rng(seed).normal(size=(*rows.shape, dim)).astype(np.float32)
+    write_vectors(folder, rows, vectors, "an API", shard_size=5)
+    return str(folder), unit(vectors)
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    settings = tiny_config("bert")
+    return str(save_checkpoint(contrastive_class(type(settings))(settings, pooler_type="avg")))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "simcse_hf" / "vectors"
+
+
+def test_vectors_of_an_api_are_found_by_row_and_column(tmp_path):
+    rows = rows_of()
+    folder, expected = written(tmp_path / "api", rows)
+    vectors = RowVectors([folder], rows, CPU)
+    np.testing.assert_allclose(vectors(np.array([4, 0, 6])), expected[[4, 0, 6]], rtol=1e-6)
+    again = pickle.loads(pickle.dumps(vectors))  # as a worker of the data loader gets it
+    np.testing.assert_array_equal(again(np.arange(7)), vectors(np.arange(7)))
+
+
+def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(tmp_path):
+    rows = rows_of()
+    first, a = written(tmp_path / "a", rows, dim=4)
+    second, b = written(tmp_path / "b", rows, dim=6, seed=1)
+    found = RowVectors([f"{first}:1", f"{second}:3"], rows, CPU)(np.arange(7)).reshape(21, -1)
+    a, b = a.reshape(21, -1), b.reshape(21, -1)
+    np.testing.assert_allclose(found @ found.T, 0.25 * a @ a.T + 0.75 * b @ b.T, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    equal = RowVectors([first, second], rows, CPU)(np.arange(7)).reshape(21, -1)
+    np.testing.assert_allclose(equal @ equal.T, (a @ a.T + b @ b.T) / 2, atol=1e-6)
+
+
+def test_encode_writes_what_a_run_on_the_same_file_reads(checkpoint, tmp_path):
+    rows = rows_of()
+    rows.rename_columns({"sent0": "query", "sent1": "positive", "sent2": "negative"}).to_csv(tmp_path / "rows.csv")
+    words = ["--model", checkpoint, "--input", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out")]
+    assert encode_main([*words, "--columns", "query", "positive", "negative", "--shard_size", "4", "--quiet"]) == 0
+    loaded = load_text_dataset(str(tmp_path / "rows.csv"))
+    found = RowVectors([str(tmp_path / "out")], loaded, CPU)(np.arange(7))
+    model = SimCSE(checkpoint, device="cpu")
+    for column in range(3):
+        expected = model.encode(rows[f"sent{column}"][:], convert_to_numpy=True)
+        np.testing.assert_allclose(found[:, column], expected, atol=1e-6)
+
+
+def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch):
+    rows, calls = rows_of(), []
+    found = RowVectors([checkpoint], rows, CPU)(np.arange(7))
+    expected = SimCSE(checkpoint, device="cpu").encode(rows["sent1"][:], convert_to_numpy=True)
+    np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
+    monkeypatch.setattr(SimCSE, "embed", lambda *args, **kwargs: calls.append(args))
+    np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), found)
+    assert not calls and len([path for path in cache.iterdir() if path.is_dir()]) == 1
+
+
+def test_an_interrupted_encoding_continues(checkpoint, cache, monkeypatch):
+    monkeypatch.setattr(module, "_SHARD", 5)
+    rows = rows_of()
+    whole = RowVectors([checkpoint], rows, CPU)(np.arange(7))
+    (folder,) = [path for path in cache.iterdir() if path.is_dir()]
+    (folder / "vectors-00002-of-00005.npy").unlink()
+    (folder / "vectors-00004-of-00005.npy").write_bytes(b"half")
+    np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), whole)
+
+
+def test_the_digest_stands_for_texts_weights_and_shares_but_not_for_names(tmp_path):
+    rows = rows_of()
+    folders = [written(tmp_path / name, rows, seed=seed)[0] for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    first, same, other = (RowVectors([folder], rows, CPU).digest for folder in folders)
+    assert first == same != other
+    mixed = RowVectors([f"{folders[0]}:2", f"{folders[2]}:1"], rows, CPU).digest
+    assert mixed != RowVectors([folders[0], folders[2]], rows, CPU).digest
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("change", ["other text", "other order", "fewer rows"])
+def test_vectors_of_other_texts_are_refused(tmp_path, change):
+    rows = rows_of()
+    folder, _ = written(tmp_path / "api", rows)
+    others = {
+        "other text": rows.map(lambda row: {"sent0": row["sent0"] + " !"}),
+        "other order": rows.select(range(6, -1, -1)),
+        "fewer rows": rows.select(range(6)),
+    }[change]
+    with pytest.raises(ValueError, match=r"api holds the vectors of 21 texts of rows, and not of the"):
+        RowVectors([folder], others, CPU)
+
+
+def test_unsuitable_sources_are_refused(checkpoint, tmp_path):
+    rows = rows_of(columns=1)
+    folder, _ = written(tmp_path / "api", rows)
+    with pytest.raises(ValueError, match="the weight 0 is not a number above 0"):
+        RowVectors([f"{folder}:0"], rows, CPU)
+    with pytest.raises(ValueError, match="nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"):
+        RowVectors([str(tmp_path / "nothing-here")], rows, CPU)
+    (tmp_path / "texts.txt").write_text("\n".join(rows["sent0"][:]))
+    encode_file(SimCSE(checkpoint, device="cpu"), tmp_path / "texts.txt", tmp_path / "int8", precision="int8")
+    with pytest.raises(ValueError, match="int8 in npy; a teacher or guide needs float32 in npy"):
+        RowVectors([str(tmp_path / "int8")], rows, CPU)
+    next((tmp_path / "api").glob("*.npy")).unlink()
+    with pytest.raises(ValueError, match="missing or damaged"):
+        RowVectors([folder], rows, CPU)
+
+
+def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
+    rows, vectors = rows_of(columns=2), np.ones((7, 2, 4))
+    vectors[4, 1] = 0
+    write_vectors(tmp_path / "api", rows, vectors, "an API")
+    with pytest.raises(ValueError, match="the vector of training row 5 is zero or not finite"):
+        RowVectors([str(tmp_path / "api")], rows, CPU)(np.arange(7))
+    with pytest.raises(ValueError, match="there are 7 vectors for 14 texts"):
+        write_vectors(tmp_path / "fewer", rows, np.ones((7, 4)), "an API")
+    with pytest.raises(ValueError, match="is not empty: name a new folder"):
+        write_vectors(tmp_path / "api", rows, vectors, "an API")
+
+
+def test_the_manifest_says_where_vectors_come_from(tmp_path):
+    written(tmp_path / "api", rows_of())
+    manifest = read_manifest(tmp_path / "api")
+    assert manifest["model"]["name_or_path"] == "an API" and manifest["input"]["rows"] == 21
+    assert json.loads((tmp_path / "api" / "manifest.json").read_text()) == manifest
+
+
+# --- neighbours ---
+
+
+@pytest.mark.parametrize("block", [100, 12])
+def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    rows = rows_of(24, columns=2)
+    folder, expected = written(tmp_path / "api", rows, dim=8)
+    vectors = RowVectors([folder], rows, CPU)
+    found = vectors.neighbors(4)
+    blocks = np.array_split(np.arange(24), -(-24 // block))
+    for part in blocks:
+        cosines = expected[part, 0] @ expected[part, 0].T
+        np.testing.assert_array_equal(found[part], part[np.argsort(-cosines, axis=1)[:, :4]])
+    monkeypatch.setattr(module, "ExactIndex", None)  # they are searched once
+    np.testing.assert_array_equal(RowVectors([folder], rows, CPU).neighbors(4), found)

@@ -1,0 +1,144 @@
+"""A text that is longer than the model reads is encoded with all its words, as the mean of its windows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.cli.search import index_main, search_main
+from simcse_hf.data.templates import read_template
+from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.windows import split_text
+from simcse_hf.search import describe
+
+LONG = "a cat sat on the mat . the dog ran in the big house . a bird sang . the old man slept in a small red house"
+
+
+@pytest.fixture
+def make(save_checkpoint):
+    """`make(long_texts, **settings)` saves a checkpoint that reads 12 tokens and loads it as `SimCSE`."""
+
+    def make(long_texts="mean", max_length=12, family="bert", **settings):
+        torch.manual_seed(0)
+        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family), **settings), f"{family}-model")
+        return SimCSE(directory, device="cpu", max_length=max_length, long_texts=long_texts)
+
+    return make
+
+
+def token_ends(text, tokens):
+    ends, place = [], 0
+    for token in tokens:
+        place = text.index(token, place) + len(token)
+        ends.append(place)
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "windows"),
+    [
+        ("One two. Three four five.", 4, ["One two.", " Three four five."]),
+        ("One two. Three four five.", 7, ["One two. Three four five."]),
+        ("one two three four five", 2, ["one two", " three four", " five"]),
+        ("One! Two? Three.\nFour", 4, ["One! Two?", " Three.\nFour"]),
+        ('He said "no." Then he left.', 6, ['He said "no."', " Then he left."]),
+    ],
+)
+def test_windows_end_with_a_sentence_or_else_with_a_word(text, room, windows):
+    tokens = [part for word in text.replace("\n", " ").split() for part in _split_marks(word)]
+    assert split_text(text, token_ends(text, tokens), room) == windows
+
+
+def _split_marks(word):
+    parts = [""]
+    for character in word:
+        if character.isalnum():
+            parts[-1] += character
+        else:
+            parts += [character, ""]
+    return [part for part in parts if part]
+
+
+def test_a_text_without_spaces_is_cut_anywhere_and_a_chinese_one_at_its_full_stops():
+    assert split_text("abcdefgh", range(1, 9), 3) == ["abc", "def", "gh"]
+    assert split_text("你好吗。我很好。谢谢", range(1, 11), 6) == ["你好吗。", "我很好。谢谢"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ab .!?\n。", max_size=60), st.integers(1, 9))
+def test_windows_hold_the_whole_text_and_none_has_more_tokens_than_there_is_room(text, room):
+    ends = [i + 1 for i, character in enumerate(text) if not character.isspace()]
+    windows = split_text(text, ends, room)
+    assert "".join(windows) == text
+    assert all(sum(not character.isspace() for character in window) <= room for window in windows)
+
+
+@pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])
+def test_a_long_text_is_the_mean_of_its_windows_by_tokens(pooler_type, make):
+    simcse = make(pooler_type=pooler_type)
+    parts = [x.strip() for x in (LONG[:22], LONG[22:53], LONG[53:67], LONG[67:])]
+    raw = simcse.encode(parts, normalize_embeddings=False)
+    tokens = torch.tensor([len(x) for x in simcse.tokenize(parts, long_texts="cut")], dtype=torch.float)
+    whole = simcse.encode(LONG, normalize_embeddings=False)
+    torch.testing.assert_close(whole, (raw * tokens[:, None]).sum(0) / tokens.sum(), rtol=0, atol=1e-6)
+
+
+def test_short_texts_keep_their_embeddings_bit_by_bit(make):
+    texts = ["a cat sat", "", "the dog ran in the big house ."]
+    simcse = make()
+    assert torch.equal(simcse.encode(texts), simcse.encode(texts, long_texts="cut"))
+    assert not torch.equal(simcse.encode(LONG), simcse.encode(LONG, long_texts="cut"))
+
+
+def test_a_text_of_2000_words_is_encoded_with_its_last_word_too(make, caplog):
+    simcse = make()
+    text = "a cat sat on the mat . " * 285
+    one, other = simcse.encode([text + "dog", text + "bird"])
+    assert not torch.equal(one, other)
+    assert "may be cut" not in caplog.text
+    cut = simcse.encode([text + "dog", text + "bird"], long_texts="cut")
+    assert torch.equal(cut[0], cut[1]) and "may be cut" in caplog.text
+
+
+def test_each_window_has_the_prompt_and_the_template(make):
+    simcse = make(max_length=None, family="bert", templates=["the {text} is [MASK] ."], pooler_type="mask")
+    simcse.max_length = 8
+    windows = simcse.tokenize([LONG])[0]
+    template = read_template("the {text} is [MASK] .", simcse.tokenizer)
+    before, after = len(template.before), len(template.after)
+    assert len(windows) > 2
+    assert len({(*x[:before], *x[-after:]) for x in windows}) == 1
+    prompted = make().tokenize([LONG], "the man : ")[0]
+    assert len({tuple(x[:4]) for x in prompted}) == 1 and max(map(len, prompted)) <= 12
+
+
+def test_the_setting_must_be_one_that_exists(make):
+    with pytest.raises(ValueError, match="long_texts must be one of cut, mean, got 'max'"):
+        make("max")
+
+
+def test_an_index_of_windows_is_searched_with_windows(make, tmp_path, capsys):
+    simcse = make()
+    (tmp_path / "texts.txt").write_text("\n".join([LONG, LONG[:67], "dog"]))
+    options = ["--model", simcse.name_or_path, "--max_length", "12", "--long_texts", "mean", "--device", "cpu"]
+    index_main(["--input", str(tmp_path / "texts.txt"), *options, "--output", str(tmp_path / "index")])
+    assert describe(tmp_path / "index")["long_texts"] == "mean"
+    capsys.readouterr()
+    search_main(["--index", str(tmp_path / "index"), "--json", "--device", "cpu", LONG])
+    best = json.loads(capsys.readouterr().out.splitlines()[0])["results"][0]
+    assert best["sentence"] == LONG and best["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_shards_of_windows_equal_encode(make, tmp_path):
+    simcse = make()
+    (tmp_path / "texts.txt").write_text("\n".join([LONG, "dog", LONG[:67]]))
+    encode_file(simcse, tmp_path / "texts.txt", tmp_path / "shards", shard_size=2)
+    shards = [np.load(path) for path in sorted((tmp_path / "shards").glob("*.npy"))]
+    np.testing.assert_allclose(np.concatenate(shards), simcse.encode([LONG, "dog", LONG[:67]]).numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="long_texts"):
+        encode_file(make("cut"), tmp_path / "texts.txt", tmp_path / "shards", shard_size=2, resume=True)
