@@ -1,7 +1,9 @@
 """Paired bootstrap: score several systems on the same resampled examples."""
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
+from .groups import groups_to_draw
 from .sts import AGGREGATIONS, METRICS
 
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
@@ -9,10 +11,20 @@ CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
 Parts = dict[str, dict[str, np.ndarray]]
 
 
-def resampled_counts(n: int, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """Draw samples with replacement; return how often each example occurs in each, as `(resamples, n)`."""
+def resampled_counts(groups: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
+    """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
+
+    Args:
+        groups (`numpy.ndarray`): The number of the group of each example, from 0, of shape `(n,)`.
+        resamples (`int`): Number of samples.
+        random (`numpy.random.Generator`): Random generator.
+
+    Returns:
+        `numpy.ndarray`: The counts, of shape `(resamples, n)`.
+    """
+    n = int(groups.max()) + 1
     drawn = random.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)
+    return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)[:, groups]
 
 
 def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -117,27 +129,33 @@ def interval(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Average the resampled scores of several seeds over seeds that are drawn with replacement in every resample.
+def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator, confidence: float) -> np.ndarray:
+    """Average the resampled scores of several seeds, and add what other seeds of the training would change.
 
-    So the result varies as another draw of test examples and other seeds of the training would make it vary. A mean
-    over n drawn seeds varies less than a mean over n new seeds, by (n - 1) / n in variance, so the part that comes
-    from the seeds is scaled by sqrt(n / (n - 1)) (Davison and Hinkley 1997, section 3.8).
+    The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the
+    resamples holds both, and the mean variance v of their deviations within a resample is the second part. So
+    (s² - v) / n is what the seeds add to the variance of the average (a component of variance; Searle, Casella and
+    McCulloch 1992, chapter 3). It is added as a normal variable, and is 0 where the seeds differ no more than the
+    examples explain. n - 1 differences estimate it, so the normal quantile of the confidence is replaced by that of
+    Student's t with n - 1 degrees of freedom.
 
     Args:
         scores (`numpy.ndarray`): The score of each seed on the same resamples, of shape `(seeds, resamples)`.
-        random (`numpy.random.Generator`): Random generator. Equal generators draw equal seeds, which keeps several
-            scores of the same models together.
+        random (`numpy.random.Generator`): Random generator.
+        confidence (`float`): Confidence level of the interval that is made of the result.
 
     Returns:
-        `numpy.ndarray`: Means of shape `(resamples,)`; those of `scores` itself for one seed.
+        `numpy.ndarray`: Averages of shape `(resamples,)`; those of `scores` itself for one seed.
     """
     n = len(scores)
     centre = scores.mean(axis=0)
     if n == 1:
         return centre
-    drawn = random.integers(n, size=scores.shape)
-    return centre + np.sqrt(n / (n - 1)) * (np.take_along_axis(scores, drawn, axis=0).mean(axis=0) - centre)
+    deviations = scores - centre
+    of_seeds = np.nansum(np.nanmean(deviations, axis=1) ** 2) / (n - 1)
+    of_examples = np.nansum(np.nanvar(deviations, axis=1)) / (n - 1)
+    wider = stdtrit(n - 1, (1 + confidence) / 2) / ndtri((1 + confidence) / 2)
+    return centre + wider * np.sqrt(max(of_seeds - of_examples, 0) / n) * random.standard_normal(centre.shape)
 
 
 def resampled_scores(
@@ -149,7 +167,8 @@ def resampled_scores(
         systems (`list[Parts]`): For each system, the task's entry of `Evaluation.scores`: for each subset or split,
             the array `gold` and what is scored: `predicted` scores, `correct` answers or the `value` of each example
             (accuracy or mean), the `similarity` of pairs (average precision), or `clusters` (V-measure). All systems
-            have the examples in the same order.
+            have the examples in the same order. Examples of one `group`, if a system has this array, share texts and
+            are drawn together; see [`groups_to_draw`].
         aggregation (`str`): `"all"`, `"mean"` or `"wmean"`.
         metric (`str`): `"spearman"` or `"pearson"`, for `predicted` scores.
         resamples (`int`): Number of resamples.
@@ -166,12 +185,14 @@ def resampled_scores(
             f"aggregation {aggregation!r} must be one of {', '.join(AGGREGATIONS)} and metric {metric!r} one of "
             f"{', '.join(METRICS)}."
         )
-    sizes = [len(named["gold"]) for named in systems[0].values()]
+    grouped = next((parts for parts in systems if all("group" in named for named in parts.values())), systems[0])
+    groups = [groups_to_draw(named, part) for part, named in grouped.items()]
+    sizes = list(map(len, groups))
     chunk = max(1, CHUNK_ELEMENTS // sum(sizes))
     scores = []
     for start in range(0, resamples, chunk):
         number = min(chunk, resamples - start)
-        counts = [resampled_counts(size, number, random) for size in sizes]
+        counts = [resampled_counts(each, number, random) for each in groups]
         scores.append([_scores(list(parts.values()), counts, aggregation, metric) for parts in systems])
     drawn = np.concatenate(scores, axis=1)
     if "clusters" in next(iter(systems[0].values())):

@@ -22,10 +22,10 @@ def compare_evaluations(
     """Compare evaluations with the first of them, for each task and on average.
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
-    the same resampled pairs or test examples, so that what they have in common cancels. An interval says what another
-    draw of test pairs could have shown. It says what other seeds of the training could have shown only for a system
-    whose evaluations with several seeds are given: the scores are then means over the seeds, and the seeds are drawn
-    as well (see [`mean_over_drawn_seeds`]).
+    the same resampled pairs or test examples, so that what they have in common cancels. Examples that share a text are
+    drawn together (see [`groups_to_draw`]). An interval says what another draw of test pairs could have shown. It says
+    what other seeds of the training could have shown only for a system whose evaluations with several seeds are given:
+    the scores are then means over the seeds (see [`mean_over_drawn_seeds`]).
 
     Args:
         named (`dict[str, Evaluation]`): At least two systems by name, the baseline first. A list holds the evaluations
@@ -59,6 +59,7 @@ def compare_evaluations(
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     users = _user_labels(everything, common)
     samples: dict[str, Any] = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
+    ends = np.cumsum([len(seeds) for seeds in systems.values()])
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
     for key, transfer in AVERAGES.items():
@@ -69,13 +70,15 @@ def compare_evaluations(
             averages[key]["tasks"] = members
     baseline, *others = systems
     differences: dict[str, dict[str, Any]] = {name: {} for name in others}
-    for row, name in enumerate(others, start=1):
-        for key, members in groups.items():
+    for key, members in groups.items():
+        drawn = None
+        if all(samples[task] is not None for task in members):
+            by_system = np.split(np.mean([samples[task] for task in members], axis=0), ends[:-1])
+            random = np.random.default_rng([seed, 1])
+            drawn = [mean_over_drawn_seeds(seeds, random, confidence) for seeds in by_system]
+        for row, name in enumerate(others, start=1):
             difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
-            low = high = None
-            if all(samples[task] is not None for task in members):
-                drawn = np.mean([samples[task][row] - samples[task][0] for task in members], axis=0)
-                low, high = interval(drawn, confidence)
+            low, high = (None, None) if drawn is None else interval(drawn[row] - drawn[0], confidence)
             differences[name][key] = {"difference": difference, "low": low, "high": high}
     return {
         "baseline": baseline,
@@ -165,7 +168,7 @@ def _score(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float 
 def _samples(
     systems: dict[str, list[Evaluation]], task: str, protocol: Protocol, resamples: int, seed: int
 ) -> np.ndarray | None:
-    """Return scores of shape `(systems, resamples)`, or `None` if a system has no stored scores."""
+    """Return the scores of all evaluations on the same resamples, or `None` if one of them has no stored scores."""
     names = [name for name, seeds in systems.items() for _ in seeds]
     scores = [each.scores.get(task) for seeds in systems.values() for each in seeds]
     found = [parts for parts in scores if parts is not None]
@@ -183,11 +186,4 @@ def _samples(
                 "data and mode."
             )
     random = np.random.default_rng(seed)
-    rows = iter(resampled_scores(found, protocol.aggregation, protocol.metric, resamples, random))
-    # Every task draws the same seeds of a system, so that its average is over whole models.
-    return np.stack(
-        [
-            mean_over_drawn_seeds(np.stack([next(rows) for _ in seeds]), np.random.default_rng([seed, number]))
-            for number, seeds in enumerate(systems.values())
-        ]
-    )
+    return resampled_scores(found, protocol.aggregation, protocol.metric, resamples, random)

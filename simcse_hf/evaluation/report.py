@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import ARRAY_DAMAGE, read_json_object, write_json
+from ..ops.files import ARRAY_DAMAGE, read_json_object, write_atomically, write_json
 from .classifier import L2_GRID, ClassifierConfig
 from .transfer import TRANSFER_EXAMPLES
 
@@ -205,7 +205,7 @@ def save_scores(path: Path, scores: Scores) -> None:
         for part, named in parts.items()
         for name, array in named.items()
     }
-    with open(path, "wb") as file:  # numpy would add a suffix to a path
+    with write_atomically(path) as temporary, open(temporary, "wb") as file:  # numpy would add a suffix to a path
         np.savez_compressed(file, **arrays)
 
 

@@ -115,9 +115,9 @@ class Evaluation:
 
     Args:
         results (`dict[str, Any]`): By task, as `docs/evaluation.md` lists it, and `average`.
-        scores (`dict`): For each task and each subset or split, the arrays `predicted` and `gold` of shape `(n,)`, or
-            `correct` and `gold` for a transfer task, or those of a [`TaskResult`] for a task from a user's own files.
-            The order of the examples is the same for every model.
+        scores (`dict`): For each task and each subset or split, the arrays `gold`, `group` (see [`groups_to_draw`])
+            and `predicted` or, for a transfer task, `correct`, all of shape `(n,)`; or those of a [`TaskResult`] for a
+            task from a user's own files. The order of the examples is the same for every model.
     """
 
     results: dict[str, Any]
@@ -226,7 +226,7 @@ def score_tasks(
     for name, pairs in data.pairs.items():
         predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
         results[name] = correlations(predicted, gold, name)
-        scores[name] = {"pairs": {"predicted": predicted, "gold": gold}}
+        scores[name] = {"pairs": {"predicted": predicted, "gold": gold, "group": pairs.groups}}
     for name, user_task in data.user_tasks.items():
         result = user_task.evaluate(embeddings)
         results[name], scores[name] = user_task.document(result), {user_task.kind: result.scores}
@@ -241,7 +241,7 @@ def _score_sts(
 ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
     gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
-    scores = {part: {"predicted": predicted[part], "gold": gold[part]} for part in parts}
+    scores = {part: {"predicted": predicted[part], "gold": gold[part], "group": parts[part].groups} for part in parts}
     if task in STS_SUBSETS:
         return score_subsets(task, predicted, gold), scores
     split = "dev" if protocol.mode == "dev" else "test"

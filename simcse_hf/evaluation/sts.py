@@ -15,6 +15,7 @@ from transformers.utils import logging
 from ..data.columns import find_part, find_parts, parse_score
 from ..data.read import csv_records, open_table, read_lines
 from .embeddings import SentenceEmbeddings
+from .groups import connected_groups
 from .metrics import cosine_similarity_pairs, pearson, spearman
 
 logger = logging.get_logger(__name__)
@@ -92,6 +93,11 @@ class ScoredPairs:
     def texts(self) -> list[str]:
         """The sentences of both sides, which may repeat."""
         return [*self.sentences1, *self.sentences2]
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The group of each pair, of shape `(n,)`; pairs that share a sentence are in one group."""
+        return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
 
 
 # --- a set of pairs --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from transformers.utils import logging
 from ..data.read import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid, stratified_folds
 from .embeddings import SentenceEmbeddings
+from .groups import connected_groups
 from .sts import HUB, TaskNotFound
 
 logger = logging.get_logger(__name__)
@@ -80,6 +81,11 @@ class LabelledTexts:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
+        return connected_groups(list(zip(self.texts, self.texts2 or self.texts, strict=True)))
 
     def select(self, rows: Iterable[int]) -> "LabelledTexts":
         """Return the examples of these positions."""
@@ -181,7 +187,7 @@ def score_transfer_task(
 
     Returns:
         `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
-        `examples` in each split), and the arrays `correct` and `gold` of shape `(n,)` of the test examples.
+        `examples` in each split), and the arrays `correct`, `gold` and `group` of shape `(n,)` of the test examples.
 
     Raises:
         ValueError: If the examples cannot be divided into folds. The message names the task.
@@ -234,7 +240,8 @@ def score_transfer_task(
     result: dict[str, Any] = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
     if task == "MRPC":
         result["f1"] = 100 * f1(gold, correct)
-    return result, {"correct": correct, "gold": gold}
+    groups = splits["test" if "test" in splits else "train"].sorted_by_length().groups
+    return result, {"correct": correct, "gold": gold, "group": groups}
 
 
 def f1(labels: np.ndarray, correct: np.ndarray) -> float:

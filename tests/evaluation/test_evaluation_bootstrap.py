@@ -6,6 +6,7 @@ import scipy.stats
 
 from simcse_hf.evaluation import bootstrap
 from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, resampled_counts, resampled_scores
+from simcse_hf.evaluation.groups import groups_to_draw
 
 random = np.random.RandomState(0)
 
@@ -15,7 +16,7 @@ def test_ranks_and_correlations_equal_those_of_the_written_out_sample(ties):
     x, y = random.randn(30), random.randn(30)
     if ties:
         x, y = np.round(x), np.round(y)
-    counts = resampled_counts(30, 20, np.random.default_rng(1))
+    counts = resampled_counts(np.arange(30), 20, np.random.default_rng(1))
     ranks = counted_ranks(x, counts)
     for sample, count in enumerate(counts):
         drawn_x, drawn_y = np.repeat(x, count), np.repeat(y, count)
@@ -35,7 +36,7 @@ def test_resampled_scores_use_the_aggregation(monkeypatch, aggregation, elements
     assert result.shape == (2, 5) and np.array_equal(result[0], result[1])
     if elements > 1:
         drawing = np.random.default_rng(3)
-        counts = {part: resampled_counts(len(values), 5, drawing) for part, values in gold.items()}
+        counts = {part: resampled_counts(np.arange(len(values)), 5, drawing) for part, values in gold.items()}
         drawn = {
             part: [np.repeat(parts[part][name], counts[part][4]) for name in ("predicted", "gold")] for part in gold
         }
@@ -60,3 +61,50 @@ def test_accuracies_are_resampled():
 def test_an_unknown_aggregation_or_metric_is_an_error():
     with pytest.raises(ValueError, match="aggregation .* must be one of all, mean, wmean"):
         resampled_scores([{}], "sum", "pearson", 1, np.random.default_rng(0))
+
+
+# --- groups of rows that share texts ---
+
+
+def repeated(copies, group=True):
+    """100 accuracies, each of them `copies` times in one group, in a shuffled order."""
+    order = np.random.RandomState(1).permutation(100 * copies)
+    each = np.repeat(np.arange(100), copies)[order]
+    named = {"correct": (each % 4 > 0).astype(float), "gold": np.ones(len(each))}
+    return {"part": named | ({"group": each} if group else {})}
+
+
+def test_rows_that_share_a_text_are_drawn_together():
+    alone, grouped, by_row = (
+        resampled_scores([parts], "all", "spearman", 4000, np.random.default_rng(0))[0].std()
+        for parts in (repeated(1), repeated(9), repeated(9, group=False))
+    )
+    assert grouped == pytest.approx(alone, rel=0.05) and grouped == pytest.approx(3 * by_row, rel=0.1)
+
+
+def test_any_system_may_say_which_rows_belong_together():
+    systems = [repeated(9, group=False), repeated(9)]
+    drawn = resampled_scores(systems, "all", "spearman", 50, np.random.default_rng(0))
+    assert np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn, resampled_scores(systems[::-1], "all", "spearman", 50, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(
+    "groups, drawn",
+    [
+        (np.arange(15), True),
+        (np.arange(400) // 20, True),
+        (np.arange(400) // 21, False),
+        (np.zeros(400, dtype=int), False),
+        (np.maximum(np.arange(400) - 200, 0), False),  # 200 groups, but one of them has half of the rows
+    ],
+)
+def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, drawn, caplog):
+    found = groups_to_draw({"gold": np.ones(len(groups)), "group": groups}, f"part {groups.sum()}")
+    assert np.array_equal(found, groups if drawn else np.arange(len(groups)))
+    assert ("too few to be drawn, so the intervals draw single rows" in caplog.text) is not drawn
+
+
+def test_scores_of_an_older_version_are_drawn_by_row_with_a_warning(caplog):
+    assert np.array_equal(groups_to_draw({"gold": np.ones(5)}, "an old part"), np.arange(5))
+    assert "an old part: these stored scores do not say which rows share texts" in caplog.text

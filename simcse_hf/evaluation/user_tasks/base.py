@@ -9,20 +9,16 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from zlib import crc32
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ...data.columns import find_parts
 from ...data.read import SUFFIX, open_table
 from ...ops.errors import refuse
-from ..bootstrap import check_resampling, interval, resampled_scores
+from ..bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from ..embeddings import SentenceEmbeddings
+from ..groups import connected_groups, divide_groups
 
 Encode = Callable[[list[str]], Any]
 Unit = TypeVar("Unit")
-
-# A part may be this much smaller than asked for before a split is refused.
-_SMALLEST_OF_SHARE = 0.5
 
 
 @dataclass
@@ -32,7 +28,8 @@ class TaskResult:
     Args:
         metrics (`dict[str, float]`): The metrics by name, times 100.
         scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
-            (a fingerprint of the unit's texts and labels), and what [`resampled_scores`] resamples.
+            (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples and, from
+            [`UserTask.evaluate`], `group`.
         details (`dict[str, Any]`, *optional*): The protocol and the counts, for the JSON document.
     """
 
@@ -95,7 +92,13 @@ class UserTask(ABC, Generic[Unit]):
         Raises:
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
-        return self.score(SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)(self.texts))
+        result = self.score(SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)(self.texts))
+        result.scores["group"] = self._groups()
+        return result
+
+    def _groups(self) -> np.ndarray:
+        """Return the group of each unit, of shape `(len(self),)`; units that share a linking text are in one group."""
+        return connected_groups(list(map(self.linking_texts, self.units)))
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with a prompt before each query and each document, as a model was trained with them.
@@ -143,7 +146,7 @@ class UserTask(ABC, Generic[Unit]):
 
     def _divide(self, share: float, seed: int) -> np.ndarray:
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
-        return divide_groups(connected_groups(list(map(self.linking_texts, self.units))), share, seed, self.source)
+        return divide_groups(self._groups(), share, seed, self.source)
 
     def document(self, result: TaskResult) -> dict[str, Any]:
         """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
@@ -168,8 +171,9 @@ def paired_interval(
 ) -> tuple[float, float, float]:
     """Compare two systems on the same resamples of the scored units (a paired percentile bootstrap).
 
-    A system that was trained with several seeds has a result for each of them; its score, on the whole task and on
-    each resample, is the mean over them. The interval says what another draw of rows or queries could have shown.
+    A system that was trained with several seeds has a result for each of them, and its score is the mean over them.
+    The interval says what another draw of rows or queries could have shown and, for such a system, what other seeds
+    could have shown (see [`mean_over_drawn_seeds`]).
 
     Args:
         task (`UserTask`): The task that gave the results.
@@ -193,19 +197,15 @@ def paired_interval(
     refuse({f"{task.source}: the results are not those of the same {task.unit}s.": others})
     systems = [{task.kind: result.scores} for result in results]
     scores = resampled_scores(systems, "all", "spearman", resamples, np.random.default_rng(seed))
-    drawn = scores[len(before) :].mean(axis=0) - scores[: len(before)].mean(axis=0)
+    random = np.random.default_rng([seed, 1])
+    start, end = (
+        mean_over_drawn_seeds(part, random, confidence) for part in (scores[: len(before)], scores[len(before) :])
+    )
     means = [np.mean([result.metrics[task.metric] for result in part]) for part in (before, after)]
-    return float(means[1] - means[0]), *interval(drawn, confidence)
+    return float(means[1] - means[0]), *interval(end - start, confidence)
 
 
 # --- units -----------------------------------------------------------------------------------------------------------
-
-
-def distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Return the distinct texts in order of appearance, and for each text its position among them."""
-    rows: dict[str, int] = {}
-    positions = np.array([rows.setdefault(text, len(rows)) for text in texts], dtype=np.int64)
-    return list(rows), positions
 
 
 def fingerprints(units: Sequence[Sequence[str]]) -> np.ndarray:
@@ -217,57 +217,6 @@ def unit_length(embeddings: np.ndarray) -> np.ndarray:
     """Scale embeddings to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
-
-
-def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
-    """Find the groups of units that share texts, directly or through other units.
-
-    Args:
-        memberships (`Sequence[Sequence[str]]`): The texts of each unit. With `[["a", "b"], ["c"], ["b"]]`, the first
-            and the last unit form a group.
-
-    Returns:
-        `numpy.ndarray`: The group of each unit, of shape `(n,)`.
-    """
-    units = np.repeat(np.arange(len(memberships), dtype=np.int32), [len(members) for members in memberships])
-    texts, positions = distinct([text for members in memberships for text in members])
-    size = len(memberships) + len(texts)
-    ends = units, (len(memberships) + positions).astype(np.int32)  # SciPy 1.11 accepts no others here
-    graph = coo_array((np.ones(len(units), dtype=np.int8), ends), shape=(size, size))
-    return connected_components(graph, directed=False)[1][: len(memberships)]
-
-
-def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np.ndarray:
-    """Divide units so that no group is in both parts: large groups first, each to the part that lacks more units.
-
-    Args:
-        groups (`numpy.ndarray`): The group of each unit, of shape `(n,)`.
-        share (`float`): Share of the units in the first part.
-        seed (`int`): Seed of the order of groups of equal size.
-        where (`str`): The task's file, for messages.
-
-    Returns:
-        `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
-
-    Raises:
-        ValueError: If a group is so large that a part would have less than half of its share.
-    """
-    numbers, sizes = np.unique(groups, return_counts=True)
-    shuffled = np.random.default_rng(seed).permutation(len(numbers))
-    wanted = np.array([share, 1 - share]) * len(groups)
-    lacking = wanted.copy()
-    chosen = []
-    for position in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
-        part = int(np.argmax(lacking))
-        lacking[part] -= sizes[position]
-        if part == 0:
-            chosen.append(numbers[position])
-    problem = (
-        f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split into "
-        f"parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
-    )
-    refuse({problem: (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any()})
-    return np.isin(groups, chosen)
 
 
 def read_columns(path: Path, *roles: str) -> Iterator[tuple[str, list[Any]]]:

@@ -19,12 +19,12 @@ from transformers.utils import logging
 from ...data.columns import find_part
 from ...data.read import open_table
 from ...ops.errors import refuse
+from ..groups import distinct
 from .base import (
     TaskResult,
     UserTask,
     checked_label,
     checked_text,
-    distinct,
     file_of,
     fingerprints,
     read_columns,

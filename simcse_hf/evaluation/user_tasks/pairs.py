@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import average_precision_score
 
+from ..groups import distinct
 from ..metrics import cosine_similarity_pairs
 from ..sts import read_scored_pairs
-from .base import TaskResult, UserTask, distinct, fingerprints, short_name
+from .base import TaskResult, UserTask, fingerprints, short_name
 
 Pair = tuple[str, str, float]
 

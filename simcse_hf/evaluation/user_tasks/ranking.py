@@ -14,17 +14,8 @@ from transformers.utils import logging
 from ...data.read import SUFFIX, open_table
 from ...ops.errors import refuse
 from ...search.exact import ExactIndex
-from .base import (
-    TaskResult,
-    UserTask,
-    checked_text,
-    distinct,
-    file_of,
-    fingerprints,
-    read_columns,
-    short_name,
-    unit_length,
-)
+from ..groups import distinct
+from .base import TaskResult, UserTask, checked_text, file_of, fingerprints, read_columns, short_name, unit_length
 
 logger = logging.get_logger(__name__)
 

@@ -32,7 +32,7 @@ def tasks(tmp_path):
 def test_resampled_average_precision_is_that_of_the_written_out_sample(ties):
     similarity, gold = random.randn(40), (random.rand(40) < 0.3).astype(int)
     similarity = np.round(similarity) if ties else similarity
-    counts = resampled_counts(40, 30, np.random.default_rng(0))
+    counts = resampled_counts(np.arange(40), 30, np.random.default_rng(0))
     values = counted_average_precision(similarity, gold, counts)
     for value, count in zip(values, counts, strict=True):
         assert value == pytest.approx(average_precision_score(np.repeat(gold, count), np.repeat(similarity, count)))
@@ -41,7 +41,7 @@ def test_resampled_average_precision_is_that_of_the_written_out_sample(ties):
 
 def test_resampled_v_measure_is_that_of_the_written_out_sample():
     gold, clusters = random.randint(4, size=50), random.randint(3, size=50)
-    counts = resampled_counts(50, 30, np.random.default_rng(0))
+    counts = resampled_counts(np.arange(50), 30, np.random.default_rng(0))
     values = counted_v_measure(clusters, gold, counts)
     for value, count in zip(values, counts, strict=True):
         assert value == pytest.approx(v_measure_score(np.repeat(gold, count), np.repeat(clusters, count)))
@@ -52,9 +52,19 @@ def test_resampled_v_measure_is_that_of_the_written_out_sample():
 def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(tasks):
     task = tasks[0]
     seeds = [accuracy_result(random.rand(90) < accuracy) for accuracy in (0.5, 0.6, 0.7, 0.8)]
-    difference, low, high = paired_interval(task, seeds[:2], seeds[2:], resamples=400, confidence=0.9, seed=7)
+    difference, low, high = paired_interval(task, seeds[:1], seeds[3:], resamples=400, confidence=0.9, seed=7)
     hits = np.array([result.scores["correct"] for result in seeds])
-    assert difference == pytest.approx(100 * (hits[2:].mean() - hits[:2].mean()))
+    assert difference == pytest.approx(100 * (hits[3].mean() - hits[0].mean()))
     drawn = np.random.default_rng(7).integers(90, size=(400, 90))
-    differences = [100 * (hits[2:, rows].mean() - hits[:2, rows].mean()) for rows in drawn]
+    differences = [100 * (hits[3, rows].mean() - hits[0, rows].mean()) for rows in drawn]
     assert (low, high) == pytest.approx(tuple(np.quantile(differences, [0.05, 0.95])))
+
+
+def test_seeds_that_differ_widen_the_interval_of_a_task(tasks):
+    hits = np.arange(90) % 10
+    start, same, low, high = (accuracy_result(hits < tenths) for tenths in (4, 8, 6, 10))
+    ends = [paired_interval(tasks[0], [start], seeds) for seeds in ([same] * 3, [low, same, high])]
+    assert ends[0][0] == pytest.approx(ends[1][0]) == pytest.approx(40)
+    # The seeds differ by 20 points, so their mean over three has a t interval of 2 * 4.30 * 20 / sqrt(3) points.
+    assert ends[1][2] - ends[1][1] == pytest.approx(8.6 * 20 / 3**0.5, rel=0.15)
+    assert ends[0][2] - ends[0][1] < 30

@@ -1,0 +1,216 @@
+"""A threshold is chosen on one half of labelled pairs, measured on the other, saved with the model, and used."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.cli.evaluate import evaluate_main
+from simcse_hf.cli.publish import card_main
+from simcse_hf.cli.search import index_main, search_main
+from simcse_hf.evaluation.groups import divide_groups
+from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
+from simcse_hf.inference import saved_threshold
+from simcse_hf.training.preparation import prepare_model
+from simcse_hf.training.training_args import SimCSETrainingArguments
+
+
+def labelled(n, seed=0, groups=None):
+    """Pairs of which those labelled 1 have higher cosines on average."""
+    random = np.random.default_rng(seed)
+    gold = (random.random(n) < 0.4).astype(int)
+    similarity = np.round(np.clip(random.normal(0.3 + 0.3 * gold, 0.15), -1, 1), 2)  # with ties
+    return {"similarity": similarity, "gold": gold, "group": np.arange(n) if groups is None else groups}
+
+
+def written_out(similarity, gold, cosine):
+    similar = similarity >= cosine
+    hits = (similar & (gold == 1)).sum()
+    return hits / max(similar.sum(), 1), hits / (gold == 1).sum()
+
+
+@pytest.mark.parametrize("precision", [None, 0.7, 0.9])
+def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
+    scores = labelled(600)
+    found = choose_threshold(scores, precision, "pairs.csv")
+    first = divide_groups(scores["group"], 0.5, 0, "pairs.csv")
+    similarity, gold = scores["similarity"], scores["gold"]
+
+    def value(cosine):
+        share, recall = written_out(similarity[first], gold[first], cosine)
+        if precision is not None:
+            return recall if share >= precision else -1
+        return 2 * share * recall / max(share + recall, 1e-9)
+
+    assert value(found["cosine"]) == pytest.approx(max(map(value, np.unique(similarity))))
+    measured = [100 * share for share in written_out(similarity[~first], gold[~first], found["cosine"])]
+    assert [found["precision"][0], found["recall"][0]] == pytest.approx(measured, abs=0.01)
+    for share, low, high in (found["precision"], found["recall"]):
+        assert low < share < high < low + 25
+    assert found["goal"] == ("f1" if precision is None else f"precision={precision}")
+
+
+def test_the_half_that_measures_has_no_part_in_the_choice():
+    scores = labelled(600)
+    other = ~divide_groups(scores["group"], 0.5, 0, "x")
+    changed = scores | {"similarity": np.where(other, -scores["similarity"] + 0.9, scores["similarity"])}
+    found, again = (choose_threshold(each, None, "x") for each in (scores, changed))
+    assert found["cosine"] == again["cosine"] and found["precision"] != again["precision"]
+
+
+def test_pairs_that_share_a_text_widen_the_intervals():
+    alone = labelled(300)
+    together = {name: np.repeat(each, 4) for name, each in alone.items()}
+    by_row = together | {"group": np.arange(1200)}
+    widths = [np.ptp(choose_threshold(each, None, "x")["recall"][1:]) for each in (together, by_row)]
+    assert widths[0] > 1.5 * widths[1]
+
+
+def test_what_cannot_be_reached_or_measured_is_an_error():
+    scores = labelled(200)
+    mixed = scores | {"similarity": -scores["similarity"]}
+    with pytest.raises(ValueError, match="no threshold reaches a precision of 0.99 .* the highest is 0"):
+        choose_threshold(mixed, 0.99, "pairs.csv")
+    with pytest.raises(ValueError, match="pairs.csv: one half of the 200 pairs has pairs of a single label"):
+        choose_threshold(scores | {"gold": np.arange(200) == 3}, None, "pairs.csv")
+    with pytest.raises(ValueError, match="linked by shared texts"):
+        choose_threshold(labelled(200, groups=np.zeros(200, dtype=int)), None, "pairs.csv")
+
+
+# --- the command, the model and the search ---------------------------------------------------------------------------
+
+WORDS = [word for word in VOCABULARY if word.isalpha()]
+
+
+@pytest.fixture
+def model(save_checkpoint):
+    torch.manual_seed(0)
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "model")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Pairs with equal (1) or with unlike (0) words; no text occurs twice."""
+    random, rows = np.random.default_rng(0), ["sentence1,sentence2,label"]
+    texts = list(dict.fromkeys(" ".join(random.choice(WORDS, 6)) for _ in range(300)))
+    rows += [f"{text},{text} {WORDS[0]},1" for text in texts[:80]]
+    rows += [f"{a},{b},0" for a, b in zip(texts[80:160], texts[160:240], strict=True)]
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def with_threshold(model, pairs):
+    return save_threshold(model, pairs)
+
+
+def save_threshold(model, pairs):
+    words = ["--model", str(model), "--task", f"pairs={pairs}", "--threshold", "f1", "--save_threshold", "--quiet"]
+    assert evaluate_main(words) == 0
+    return model
+
+
+def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
+    words = ["--model", str(model), "--task", f"pairs={pairs}", "--threshold", "precision=0.9", "--save_threshold"]
+    before = json.loads((model / "config.json").read_text())
+    assert evaluate_main([*words, "--output", str(tmp_path / "result.json")]) == 0
+    threshold = json.loads((tmp_path / "result.json").read_text())["threshold"]
+    assert f"threshold: {describe_threshold(threshold)}" in capsys.readouterr().out
+    after = json.loads((model / "config.json").read_text())
+    saved = after.pop("similarity_threshold")
+    assert after == before and saved.items() >= threshold.items() and threshold["chosen_on"] == 80
+
+    loaded = SimCSE(model)
+    assert loaded.threshold == threshold["cosine"]
+    first, second = WORDS[:2]
+    assert loaded.is_similar(first, first) is True
+    assert loaded.is_similar(first, [first, second]).tolist() == [
+        bool(x) for x in loaded.similarity(first, [first, second]) >= loaded.threshold
+    ]
+    loaded.save_pretrained(tmp_path / "copy")
+    assert SimCSE(tmp_path / "copy").threshold == loaded.threshold
+
+
+def test_a_model_without_a_threshold_names_the_command(model):
+    with pytest.raises(ValueError, match="has no saved threshold.*simcse-hf evaluate .* --save_threshold"):
+        SimCSE(model).is_similar("a", "b")
+
+
+def test_a_threshold_of_other_embeddings_is_refused(model, pairs, monkeypatch):
+    monkeypatch.setattr(saved_threshold, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
+    with_threshold = save_threshold(model, pairs)
+    with pytest.raises(ValueError, match="was chosen with other weights or settings"):
+        SimCSE(with_threshold, pooler_type="cls_before_pooler").threshold  # noqa: B018
+    changed = AutoModelForCL.from_pretrained(with_threshold)
+    with torch.no_grad():
+        changed.base_model.embeddings.word_embeddings.weight.normal_()
+    changed.save_pretrained(with_threshold)
+    with pytest.raises(ValueError, match="was chosen with other weights or settings"):
+        SimCSE(with_threshold).threshold  # noqa: B018
+
+
+def test_training_removes_the_threshold_of_the_model_it_starts_from(with_threshold, tokenizer, tmp_path):
+    model = AutoModelForCL.from_pretrained(with_threshold)
+    assert "similarity_threshold" in model.config.to_dict()
+    prepare_model(model, SimCSETrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True), tokenizer)
+    assert "similarity_threshold" not in model.config.to_dict()
+
+
+def test_search_uses_the_saved_threshold(with_threshold, tmp_path, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(WORDS[:30]) + "\n")
+    index = ["--model", str(with_threshold), "--input", str(texts), "--quiet", "--output"]
+    assert index_main([*index, str(tmp_path / "index")]) == 0
+    words = [WORDS[0], "--top_k", "30", "--json", "--threshold"]
+    found = []
+    for threshold in ("saved", str(SimCSE(with_threshold).threshold)):
+        capsys.readouterr()
+        assert search_main([*words, threshold, "--index", str(tmp_path / "index")]) == 0
+        found.append(json.loads(capsys.readouterr().out)["results"])
+    assert found[0] == found[1] and 0 < len(found[0]) < 30
+    assert index_main([*index, str(tmp_path / "short"), "--truncate_dim", "8"]) == 0
+    with pytest.raises(ValueError, match="--threshold saved .* 8 dimensions only"):
+        search_main([*words, "saved", "--index", str(tmp_path / "short")])
+
+
+def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs):
+    assert card_main([str(with_threshold)]) == 0
+    saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
+    assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in (
+        " ".join((with_threshold / "README.md").read_text().split())
+    )
+    assert (
+        evaluate_main(
+            [
+                "--model",
+                str(with_threshold),
+                "--task",
+                f"pairs={pairs}",
+                "--threshold",
+                "precision=0.6",
+                "--save_threshold",
+            ]
+        )
+        == 0
+    )
+    assert "chosen for precision=0.6" in (with_threshold / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--threshold", "f1"], "add --task pairs=FILE"),
+        (["--threshold", "f2"], "must be f1, or precision=P"),
+        (["--threshold", "precision=95"], "with P above 0 and at most 1"),
+        (["--save_threshold"], "add --threshold f1"),
+        (["--threshold", "f1", "--save_threshold", "--task", "pairs=p.csv"], "org/name is none"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_model_is_loaded(words, message, capsys):
+    with pytest.raises(SystemExit):
+        evaluate_main(["--model", "org/name", "--pairs", "sts.csv", *words])
+    assert message in " ".join(capsys.readouterr().err.split())
