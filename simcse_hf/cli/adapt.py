@@ -1,6 +1,7 @@
 """The command `simcse-hf adapt`."""
 
 import argparse
+from dataclasses import fields
 from logging import WARNING
 
 from .common import (
@@ -16,28 +17,33 @@ from .common import (
     report,
 )
 
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of minutes above 0, got {text}")
-    return value
+_LABELS_HELP = (
+    "triplets, pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label) to train on; "
+    "repeatable: files are trained on one after the other"
+)
+_ARMS_HELP = (
+    "arms to try: untrained, labels, simcse, and with --pretrained pretrained-labels, mlm-labels, tsdae-labels, "
+    "simcse-labels; default: all"
+)
+_NUMBERS = (
+    ("steps", 400, "training steps of an arm"),
+    ("batch_size", 16, "rows in a step"),
+    ("seeds", 3, "new runs for the verdict, each with another seed"),
+    ("budget", 40, "minutes that everything may take; arms that do not fit are left out before the first one"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "adapt",
-        "Adapt a model to unlabelled text. A search within a time budget tries poolers, whitening, masked-LM, TSDAE "
-        "and contrastive training. The best model is judged on held-out data, and is kept only if it helps.",
-        usage="simcse-hf adapt CORPUS --model MODEL --output FOLDER [options]",
+        "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a half of "
+        "your task, and judge it on the other half. The chosen model is kept only if it helps.",
+        usage="simcse-hf adapt CORPUS --model MODEL --task KIND=FILE --output FOLDER [options]",
         epilog="The same command continues an interrupted adaptation; finished runs are not repeated.",
     )
     parser.add_argument("corpus", metavar="CORPUS", help=TEXT_FILE_HELP)
     parser.add_argument("--column", metavar="NAME", help="column of texts, if the file has several")
-    parser.add_argument("--model", required=True, help=MODEL_HELP)
+    parser.add_argument("--model", required=True, help=f"the present model: {MODEL_HELP}")
     parser.add_argument(
         "--pooler_type",
         "--pooler",
@@ -45,20 +51,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="POOLER",
         help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
     )
-    group = parser.add_argument_group("search")
-    group.add_argument("--budget", type=_minutes, default=20.0, help="minutes that everything may take; default: 20")
-    group.add_argument(
-        "--seeds", type=positive_int, default=3, help="runs of the best training, each with another seed; default: 3"
-    )
-    group.add_argument(
-        "--max_texts", type=positive_int, default=100_000, help="number of texts to draw from CORPUS; default: 100000"
-    )
-    group.add_argument("--bf16", action="store_true", help="train in bfloat16")
     add_task_option(parser)
-    parser.add_argument(
-        "--keep_overlap", action="store_true", help="train on texts of CORPUS that also occur in the tasks"
+    group = parser.add_argument_group("arms")
+    group.add_argument("--labels", action="append", default=[], metavar="FILE", help=_LABELS_HELP)
+    group.add_argument(
+        "--pretrained",
+        metavar="NAME",
+        help="encoder that is not yet a sentence encoder, to train on CORPUS, then labels",
     )
-    add_output_options(parser, "folder for the verdict, a picture of the search, and the model")
+    group.add_argument("--arms", nargs="+", default=[], metavar="ARM", help=_ARMS_HELP)
+    for name, default, help in _NUMBERS:
+        group.add_argument(f"--{name}", type=positive_int, default=default, help=f"{help}; default: {default}")
+    group.add_argument("--bf16", action="store_true", help="train in bfloat16")
+    add_output_options(parser, "folder for the verdict, a picture of the arms, and the model")
     add_general_options(parser)
     return parser
 
@@ -75,27 +80,15 @@ def adapt_main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
-    settings = AdaptationSettings(
-        corpus=arguments.corpus,
-        model=arguments.model,
-        output=arguments.output,
-        budget=arguments.budget,
-        seeds=arguments.seeds,
-        tasks=tuple(arguments.task),
-        column=arguments.column,
-        pooler_type=arguments.pooler_type,
-        max_texts=arguments.max_texts,
-        keep_overlap=arguments.keep_overlap,
-        bf16=arguments.bf16,
-    )
+    given = {field.name: getattr(arguments, field.name, None) for field in fields(AdaptationSettings)}
+    given |= {"tasks": tuple(arguments.task), "labels": tuple(arguments.labels), "arms": tuple(arguments.arms)}
     levels = {"simcse_hf.evaluation.user_tasks": WARNING}
     with messages_of("simcse_hf.training.adaptation", arguments.quiet, levels):
-        result = adapt(settings, overwrite=arguments.overwrite)
+        result = adapt(AdaptationSettings(**given), overwrite=arguments.overwrite)
+    others = [each for each in result["comparisons"] if each["task"] != result["task"]]
     lines = [result["summary"]]
-    lines += [f"  also: {task['summary']}" for task in result["tasks"][1:]]
-    if result["weak_evidence"]:
-        lines.append("The tasks were drawn from the text itself, which is weak evidence.")
-    kept = "the adapted model" if result["verdict"] == "gain" else "the start model, unchanged"
-    lines.append(f"{arguments.output}/model holds {kept}; {arguments.output}/trials.png shows the search.")
+    lines += ["  also {task} ({metric}): {difference:+.2f} over {against}".format(**each) for each in others]
+    kept = "the adapted model" if result["verdict"] == "gain" else "the present model, unchanged"
+    lines.append(f"{arguments.output}/model holds {kept}; {arguments.output}/arms.png shows the arms.")
     report(arguments, result, "\n".join(lines))
     return 0

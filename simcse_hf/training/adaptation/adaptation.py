@@ -1,33 +1,44 @@
-"""The whole adaptation: from a corpus and a start model to a verdict, a model and a picture."""
+"""The whole adaptation: from the text of a domain and a present model to a verdict, a model and a picture."""
 
-import json
 import os
-import shutil
-import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.utils import logging
 
+from ...evaluation.user_tasks import TaskResult, UserTask
+from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
-from ...models.settings import max_positions
-from ...ops.files import read_json_object, write_atomically
-from .candidate_search import Search
-from .corpus import Corpus, fit_to_tokenizer, read_corpus
-from .record import RESULT, Record, clear_output
-from .results import describe, draw_trials, ship
-from .tasks import Tasks, prepare_tasks
-from .trial import START, Trial
-from .variants import StartModel, TaskScores, Variant, open_variant
-from .verdict import TaskVerdict, judge
+from ...models.auto import AutoModelForCL
+from ...ops.errors import refuse
+from ...ops.files import hold, read_json_object, remove, write_json
+from ...publishing.card_results import ADAPTATION
+from ..run_record import RESULTS
+from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
+from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
+from .record import WORK, Record, clear_output
+from .results import describe, draw, ship
+from .verdict import Comparison, choose, compare
 
 logger = logging.get_logger(__name__)
 
 #: The longest texts that are trained on; longer ones cost more time than the budgets of this command allow.
 MAX_LENGTH = 128
-TASKS, SEARCH = "tasks", "search"
+#: Seed of the runs by which an arm is chosen. Those of the verdict follow it.
+FIRST_SEED = 42
+_PROBE_STEPS = 3
+_TOKENIZED_TEXTS = 2_000
+#: Texts that a whitening is fitted on, for each dimension of the embeddings.
+_TEXTS_PER_DIMENSION = 5
+#: What the training of one arm may raise without ending the adaptation.
+_FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True)
@@ -35,50 +46,55 @@ class AdaptationSettings:
     """What the user of `simcse-hf adapt` asks for.
 
     Args:
-        corpus (`str`): File of unlabelled texts.
-        model (`str`): Folder or hub name of the start model.
+        corpus (`str`): File of unlabelled texts of the domain.
+        model (`str`): Folder or hub name of the present model.
         output (`str`): Output directory.
-        budget (`float`, *optional*, defaults to `20.0`): Minutes that the adaptation may take.
-        seeds (`int`, *optional*, defaults to `3`): Runs of the best training, each with another seed.
-        tasks (`tuple[tuple[str, str], ...]`, *optional*, defaults to `()`): Kind and file of each task. The first one
-            decides. Without any, tasks are drawn from the corpus.
+        tasks (`tuple[tuple[str, str], ...]`): Kind and file of each task. The first one decides.
+        labels (`tuple[str, ...]`, *optional*, defaults to `()`): Files to train on with labels, one after the other.
+        pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
+        arms (`tuple[str, ...]`, *optional*, defaults to `()`): Names in `ARM_NAMES` to try; by default all.
+        steps (`int`, *optional*, defaults to `400`): Steps of an arm.
+        batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
+        seeds (`int`, *optional*, defaults to `3`): Runs of the verdict, for the chosen arm and for its control.
+        budget (`float`, *optional*, defaults to `40.0`): Minutes that the adaptation may take.
         column (`str`, *optional*): Column of texts, if the corpus has several.
-        pooler_type (`str`, *optional*): Pooler of the start model, in place of its own.
-        max_texts (`int`, *optional*, defaults to `100_000`): Texts to draw from the corpus.
-        keep_overlap (`bool`, *optional*, defaults to `False`): Train on texts that the tasks contain, too.
+        pooler_type (`str`, *optional*): Pooler of the present model, in place of its own.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
     """
 
     corpus: str
     model: str
     output: str
-    budget: float = 20.0
+    tasks: tuple[tuple[str, str], ...]
+    labels: tuple[str, ...] = ()
+    pretrained: str | None = None
+    arms: tuple[str, ...] = ()
+    steps: int = 400
+    batch_size: int = 16
     seeds: int = 3
-    tasks: tuple[tuple[str, str], ...] = ()
+    budget: float = 40.0
     column: str | None = None
     pooler_type: str | None = None
-    max_texts: int = 100_000
-    keep_overlap: bool = False
     bf16: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Return what has to be the same when an adaptation continues, under the names of the command's options."""
         given = asdict(self)
         del given["output"]
-        given["task"] = [list(task) for task in given.pop("tasks")]
-        return given
+        given["task"] = ["=".join(task) for task in given.pop("tasks")]
+        return given | {"labels": list(self.labels), "arms": list(self.arms)}
 
 
 def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, Any]:
-    """Search for training that improves a model on a domain, judge it on held-out data, and keep what helps.
+    """Try the arms, choose one on a half of the task, judge it on the other half, and keep what helps.
 
-    The output directory gets `adaptation.json` (the verdict and everything that was tried), `trials.png`
-    (the dev scores), and `model`: the adapted model with its card, or the unchanged files of the start model if there
-    is no gain. An interrupted adaptation continues when it is called again with the same settings, and a finished one
-    returns its result.
+    The output directory gets `adaptation.json` (the verdict and the figures of every arm), `arms.png` (their dev
+    scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
+    there is no gain. An interrupted adaptation continues when it is called again with the same settings, and a
+    finished one returns its result.
 
     Args:
-        settings (`AdaptationSettings`): The corpus, the start model, the tasks and the budget.
+        settings (`AdaptationSettings`): The text, the model, the labels, the tasks and the budget.
         overwrite (`bool`, *optional*, defaults to `False`): Delete an earlier adaptation in the output directory.
 
     Returns:
@@ -87,70 +103,186 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    unknown = sorted(set(settings.arms) - set(ARM_NAMES))
+    refuse(
+        {
+            "adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.": several,
+            f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.": unknown,
+            "--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.": (
+                settings.pretrained is not None and not settings.labels
+            ),
+        }
+    )
     output = Path(settings.output).expanduser()
-    if overwrite:
-        clear_output(output)
-    record = Record(output, settings.arguments(), 60 * settings.budget)
-    if (output / RESULT).is_file():
-        logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
-        return read_json_object(output / RESULT, advice="Start again with --overwrite.")
-    if record.was_interrupted:
-        logger.info(f"Continuing the adaptation in {output}, of which {record.seconds / 60:.1f} minutes are spent.")
-    start = StartModel(settings.model, settings.pooler_type)
-    corpus, tasks = _prepare(settings, start, record, output)
-    search = Search(start, corpus, tasks.dev[0], tasks.names[0], record, output / SEARCH, settings.bf16)
-    chosen = search.run(settings.seeds)
-    logger.info("Judging the chosen model on the held-out part of the tasks.")
-    verdicts = _judge(search, chosen, tasks)
-    best = max(chosen, key=lambda trial: trial.variants[chosen[0].variant])
-    result = describe(settings.arguments(), search, chosen, best, tasks, verdicts)
-    model = None if best.round == START else _open(search, best, chosen[0].variant)
-    result["seconds"] = round(record.seconds, 1)
-    ship(result, model, settings.model, output)
-    draw_trials(result, output)
-    with write_atomically(output / RESULT) as temporary:  # last, because it marks the adaptation as finished
-        temporary.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    for trial in search.trials:
-        if trial.stages:
-            shutil.rmtree(search.model_directory(trial), ignore_errors=True)
-    record.save()
-    return result
+    with hold(output):
+        if overwrite:
+            clear_output(output)
+        record = Record(output, settings.arguments())
+        if (output / ADAPTATION).is_file():
+            logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
+            return read_json_object(output / ADAPTATION, advice="Start again with --overwrite.")
+        result = _Adaptation(settings, record).run()
+        write_json(output / ADAPTATION, result)  # last, because it marks the adaptation as finished
+        for folder in filter(Path.is_dir, (output / WORK).iterdir()):
+            remove(folder)
+        return result
 
 
-def _prepare(settings: AdaptationSettings, start: StartModel, record: Record, output: Path) -> tuple[Corpus, Tasks]:
-    """Read the corpus and the tasks, and check that they are those with which an interrupted adaptation began."""
-    corpus = read_corpus(settings.corpus, settings.column, settings.max_texts)
-    tasks, corpus = prepare_tasks(settings.tasks, corpus, output / TASKS, settings.keep_overlap)
-    limits = (MAX_LENGTH, start.max_length, max_positions(start.open().model.config))
-    corpus = fit_to_tokenizer(corpus, start.tokenizer, min(limit for limit in limits if limit is not None))
-    record.check_unchanged("corpus", _fingerprint(corpus.texts), f"The corpus {settings.corpus}")
-    for name, dev, held_out in zip(tasks.names, tasks.dev, tasks.held_out, strict=True):
-        record.check_unchanged(f"task {name}", _fingerprint([*dev.texts, *held_out.texts]), f"The task {name}")
-    return corpus, tasks
+class _Adaptation:
+    """The inputs, the arms and the record of an adaptation."""
+
+    def __init__(self, settings: AdaptationSettings, record: Record):
+        self.settings, self.record, self.work = settings, record, record.directory / WORK
+        began = time.monotonic()
+        pooler, self.present = _open_present(settings.model, settings.pooler_type)
+        self.tasks = tasks = read_tasks(settings.tasks)
+        self.first = next(iter(tasks.dev))
+        for name in tasks.dev:
+            record.check_unchanged(f"The task {name}", chain(tasks.dev[name].texts, tasks.held_out[name].texts))
+        self.texts, self.corpus = read_corpus(settings.corpus, tasks.scored, settings.column)
+        record.check_unchanged(f"The text {settings.corpus}", self.texts)
+        text = write_rows(({"text": text} for text in self.texts), self.work / "text.jsonl")
+        labels = {}
+        for number, source in enumerate(settings.labels, start=1):
+            file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
+            labels[file] = prepare_labels(source, tasks.scored, file)
+            record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
+        names = settings.model, self.present.pooler_type, pooler, settings.pretrained
+        self.arms = {arm.name: arm for arm in make_arms(*names, text, labels, settings.steps)}
+        lengths = sorted(map(len, self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])))
+        most = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
+        length = min(most, max(32, lengths[int(0.95 * (len(lengths) - 1))]))  # that of 95% of the texts
+        self.options = {"batch_size": settings.batch_size, "max_length": length, "bf16": settings.bf16}
+        self.present_dev = evaluate(self.present, [tasks.dev[self.first]])[0]
+        self.scoring_seconds = time.monotonic() - began
+
+    def run(self) -> dict[str, Any]:
+        """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
+        plan = self.record.once("plan", self._plan)
+        for name, reason in plan["left_out"].items():
+            logger.warning(f"The arm {name} is left out: {reason}")
+        measured = {name: self.record.once(f"dev {name}", partial(self._measure, name)) for name in plan["arms"]}
+        scores = {name: figures["dev"] for name, figures in measured.items() if figures["dev"] is not None}
+        chosen = self.arms[choose(scores)]
+        logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
+        comparisons, seeds = self._judge(chosen), self._seeds(chosen)
+        result = describe(self.arms, measured, chosen, seeds, comparisons) | {"left_out": plan["left_out"]}
+        result |= {"corpus": self.corpus, "arguments": self.settings.arguments()}
+        ship(result, self._open(chosen, seeds[0]), self.settings.model, self.record.directory)
+        draw(result, self.record.directory)
+        return result
+
+    def _plan(self) -> dict[str, Any]:
+        """Return the names of the arms that fit into the budget, and why the others are left out."""
+        wanted = set(self.settings.arms or ARM_NAMES)
+        untrained = [arm.name for arm in self.arms.values() if not arm.stages and UNTRAINED in wanted]
+        left = 60 * self.settings.budget - self.scoring_seconds * (3 + 2 * len(untrained))
+        costs: dict[str, float] = {START: 0.0, "": 0.0}
+        kept, left_out = [START, *untrained], {}
+        for name in (name for name in ARM_NAMES if name in self.arms and name in wanted):
+            try:
+                for each in {self.arms[name].control, name} - costs.keys():
+                    costs[each] = self.scoring_seconds + self._training_seconds(self.arms[each])
+            except _FAILURES as error:
+                left_out[name] = f"it cannot be trained: {error}"
+                continue
+            trained = [each for each in [*kept, name] if each in costs]
+            verdict = max(costs[each] + costs[self.arms[each].control] for each in trained)
+            total = sum(costs[each] for each in trained) + self.settings.seeds * verdict
+            if total <= left:
+                kept.append(name)
+            else:
+                left_out[name] = (
+                    f"training would take {total / 60:.0f} minutes with it, --budget leaves {left / 60:.0f}"
+                )
+        return {"arms": [name for name in self.arms if name in kept], "left_out": left_out}
+
+    def _training_seconds(self, arm: Arm) -> float:
+        """Time a few steps of each stage of an arm, and return what the whole arm will take."""
+        total = 0.0
+        for stage in arm.stages:
+            began, few = time.monotonic(), replace(stage, steps=_PROBE_STEPS)
+            with tempfile.TemporaryDirectory(dir=self.work) as folder:
+                train_stage(few, arm.model, FIRST_SEED, Path(folder), pooler=arm.pooler, **self.options)
+                seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
+            total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
+        return total
+
+    def _measure(self, name: str) -> dict[str, Any]:
+        """Train an arm, if it trains, and compare it with the present model on dev."""
+        began, arm, task = time.monotonic(), self.arms[name], self.tasks.dev[self.first]
+        seed = FIRST_SEED if arm.stages else None
+        found: dict[str, Any] = {"dev": None, "failure": ""}
+        try:
+            result = evaluate(self._open(arm, seed), [task])[0]
+        except _FAILURES as error:
+            found["failure"] = f"{type(error).__name__}: {error}"
+            logger.warning(f"{name}: {found['failure']}")
+        else:
+            figures = compare(task, self.first, START, [self.present_dev], [result])
+            found |= {"dev": figures.after, "difference": figures.difference, "interval": figures.interval}
+            logger.info(f"{name}: dev {self.first} {figures.after:.2f}, {figures} over the present model")
+        remove(self._folder(arm, seed))
+        return found | {"seconds": round(time.monotonic() - began, 1)}
+
+    def _judge(self, chosen: Arm) -> list[Comparison]:
+        """Compare new runs of an arm with the present model, and with new runs of its control, on every task."""
+        tasks = self.tasks.held_out
+        against = [START] + [chosen.control] * (chosen.control not in ("", START))
+        results = {
+            name: [
+                evaluate(self._open(self.arms[name], seed), list(tasks.values()))
+                for seed in self._seeds(self.arms[name])
+            ]
+            for name in dict.fromkeys([*against, chosen.name])
+        }
+        return [
+            compare(task, name, other, [run[n] for run in results[other]], [run[n] for run in results[chosen.name]])
+            for other in against
+            for n, (name, task) in enumerate(tasks.items())
+        ]
+
+    def _seeds(self, arm: Arm) -> list[int | None]:
+        """Return the seeds of the verdict: new ones for an arm that trains."""
+        return [FIRST_SEED + 1 + number for number in range(self.settings.seeds)] if arm.stages else [None]
+
+    def _folder(self, arm: Arm, seed: int | None) -> Path:
+        return self.work / f"{arm.name}-{seed}"
+
+    def _open(self, arm: Arm, seed: int | None) -> SimCSE:
+        """Load the model of an arm; train it first, unless that run is finished."""
+        if arm.name == START:
+            return self.present
+        if seed is not None:
+            folder = self._folder(arm, seed)
+            if not folder.is_dir():
+                train_arm(arm, seed, folder, self.options)
+            return SimCSE(folder)
+        model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
+        if arm.whitening:
+            texts = self.texts[: _TEXTS_PER_DIMENSION * model.dim]
+            file = write_rows(({"text": text} for text in texts), self.work / "whitening.jsonl")
+            # Some models' embeddings vary in fewer directions than they have dimensions.
+            model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
+        return model
 
 
-def _judge(search: Search, chosen: Sequence[Trial], tasks: Tasks) -> list[TaskVerdict]:
-    """Evaluate the start model and every seed of the chosen model on the held-out parts."""
-    before = TaskScores(search.start.open(), tasks.held_out)()
-    after = [
-        TaskScores(_open(search, trial, chosen[0].variant), tasks.held_out)()
-        for trial in chosen
-        if trial.round != START
-    ]
-    return judge(tasks.held_out, tasks.names, before, after)
+def evaluate(model: SimCSE, tasks: Iterable[UserTask]) -> list[TaskResult]:
+    """Score a model on tasks."""
+    return [task.evaluate(partial(model.encode, normalize_embeddings=None)) for task in tasks]
 
 
-def _open(search: Search, trial: Trial, variant: str) -> SimCSE:
-    """Load the model of a trial with the pooler and the whitening of the chosen model."""
-    directory = search.model_directory(trial) if trial.stages else search.start.name
-    return open_variant(directory, Variant.parse(variant), search.corpus)
-
-
-def _fingerprint(texts: Sequence[str]) -> int:
-    """Return a number that tells one list of texts from another."""
-    number = 0
-    for text in texts:
-        number = zlib.crc32(text.encode("utf-8", "surrogatepass"), number)
-    return number
+def _open_present(name: str, pooler: str | None) -> tuple[str | None, SimCSE]:
+    """Load the present model; return the pooler to name when it is trained, if it is not its own, and the model."""
+    try:
+        model = AutoModelForCL.from_pretrained(name)
+    except OSError as error:
+        raise ValueError(f"--model {name}: no model could be loaded: {str(error).strip().splitlines()[0]}") from error
+    own = model.settings.inference_pooler
+    other = f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with --pooler_type."
+    refuse({other: pooler is None and (model.settings.templates or own == "ngrams")})
+    if pooler is None and own == "cls" and model.head_source != "kept":
+        pooler = "avg"
+        logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
+    return pooler, SimCSE(name, pooler_type=pooler)

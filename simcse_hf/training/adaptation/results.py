@@ -1,9 +1,7 @@
-"""Write the result of an adaptation: the content of `adaptation.json`, and the adapted or the unchanged model."""
+"""Write the result of an adaptation: the content of `adaptation.json`, the model and the picture."""
 
-import json
-import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,147 +12,110 @@ from huggingface_hub import snapshot_download
 
 from ..._version import __version__
 from ...inference.simcse import SimCSE
-from ...ops.files import write_atomically
+from ...ops.files import write_atomically, write_json
 from ...publishing import write_card
 from ...publishing.card_results import ADAPTATION
 from ...publishing.card_training import public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
-from ..run_record import hardware
-from .candidate_search import Search
-from .tasks import Tasks
-from .trial import START, Trial
-from .verdict import CONFIDENCE, GAIN, TaskVerdict, sentence
+from .arms import START, Arm
+from .verdict import CONFIDENCE, GAIN, Comparison
 
-MODEL = "model"
-
-
-PICTURE = "trials.png"
-_MEANINGS = {
-    "start": "the start model",
-    "untrained": "other pooler or whitening",
-    "short": "short run",
-    "long": "longer run",
-    "seed": "further seed of the chosen run",
-}
+MODEL, PICTURE = "model", "arms.png"
 
 
 def describe(
-    arguments: dict[str, Any],
-    search: Search,
-    chosen: Sequence[Trial],
-    best: Trial,
-    tasks: Tasks,
-    verdicts: Sequence[TaskVerdict],
+    arms: Mapping[str, Arm],
+    measured: Mapping[str, Any],
+    chosen: Arm,
+    seeds: list[int | None],
+    judged: list[Comparison],
 ) -> dict[str, Any]:
     """Collect what `adaptation.json` says.
 
     Args:
-        arguments (`dict[str, Any]`): The arguments of the command.
-        search (`Search`): The search, which has ended.
-        chosen (`Sequence[Trial]`): The chosen model, with a trial for each seed.
-        best (`Trial`): The trial whose model is shipped if there is a gain.
-        tasks (`Tasks`): The tasks.
-        verdicts (`Sequence[TaskVerdict]`): The verdict on each task. The first one decides.
+        arms (`Mapping[str, Arm]`): All arms by name.
+        measured (`Mapping[str, Any]`): The dev figures of those that were tried.
+        chosen (`Arm`): The arm that was chosen.
+        seeds (`list[int | None]`): The seeds of its runs in the verdict.
+        judged (`list[Comparison]`): The verdicts. The first one, against the present model, decides.
 
     Returns:
         `dict[str, Any]`: The document.
     """
-    first = verdicts[0]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def stages(arm: Arm) -> list[dict[str, Any]]:
+        return [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
+
+    first = judged[0]
     return {
         "verdict": first.verdict,
-        "summary": sentence(first),
-        "task": first.task,
-        "metric": first.metric,
-        "before": first.before,
-        "after": first.after,
-        "difference": first.difference,
-        "interval": first.interval,
+        "summary": _summary(chosen, arms, measured, judged),
+        **asdict(first),
         "confidence": CONFIDENCE,
-        "seeds": [trial.seed for trial in chosen if trial.seed is not None],
-        "weak_evidence": tasks.are_weak,
-        "chosen": {
-            "name": chosen[0].name,
-            "variant": chosen[0].variant,
-            "steps": chosen[0].steps,
-            "stages": chosen[0].stages,
-            "seed": best.seed,
-            "dev": [trial.variants[chosen[0].variant] for trial in chosen],
-            "is_start": best.round == START,
-        },
-        "tasks": [
-            {
-                **asdict(verdict),
-                "verdict": verdict.verdict,
-                "summary": sentence(verdict),
-                "source": Path(source).name,
-                "dev_units": len(dev),
-                "description": text,
-            }
-            for verdict, source, dev, text in zip(verdicts, tasks.sources, tasks.dev, tasks.descriptions, strict=True)
-        ],
-        "model": public_name(arguments["model"]),
-        "start_pooler": str(search.start.variant),
-        "corpus": search.corpus.describe(),
-        "budget_seconds": search.record.budget,
-        "division": asdict(search.division) if search.division else None,
-        "notes": search.record.notes,
-        "plan": [asdict(trial) for trial in search.trials],
-        "arguments": arguments,
-        "hardware": hardware(device),
-        "versions": {
-            "simcse_hf": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "chosen": asdict(chosen) | {"model": public_name(chosen.model), "stages": stages(chosen), "seed": seeds[0]},
+        "seeds": [seed for seed in seeds if seed is not None],
+        "comparisons": [{**asdict(each), "verdict": each.verdict} for each in judged],
+        "arms": [{"name": name, "stages": stages(arms[name]), **figures} for name, figures in measured.items()],
+        "model": public_name(arms[START].model),
+        "versions": {"simcse_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 
-def ship(result: dict[str, Any], model: SimCSE | None, start: str, output: Path) -> None:
-    """Write `model`: the adapted model with its card after a gain, else the files of the start model as they are.
+def _summary(chosen: Arm, arms: Mapping[str, Arm], measured: Mapping[str, Any], comparisons: list[Comparison]) -> str:
+    """Say in a sentence what helped: the chosen arm against the present model, and the text against its control."""
+    first = comparisons[0]
+    text = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
+    for control in comparisons:
+        if control.against == chosen.control != START and control.task == first.task:
+            helped = "helped" if control.verdict == GAIN else "did not help"
+            text += f"; the text of the domain {helped}: {control} over {control.against}"
+    if not chosen.control and any(arms[name].control for name in measured):
+        text += "; the text of the domain did not help: no arm with it was better on dev"
+    return text
+
+
+def ship(result: dict[str, Any], model: SimCSE, start: str, output: Path) -> None:
+    """Write `model`: the model of the chosen arm with its card after a gain, else the files of the present model.
 
     Args:
         result (`dict[str, Any]`): What [`describe`] returned.
-        model (`SimCSE`, *optional*): The best seed of the chosen model.
-        start (`str`): Folder or hub name of the start model.
+        model (`SimCSE`): The first run of the chosen arm in the verdict.
+        start (`str`): Folder or hub name of the present model.
         output (`Path`): The output directory.
     """
     with write_atomically(output / MODEL) as folder:
-        if result["verdict"] != GAIN or model is None:
+        if result["verdict"] != GAIN:
             source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
             shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
             return
         model.save_pretrained(folder)
         kept = {name: value for name, value in result.items() if name != "arguments"}
-        (folder / ADAPTATION).write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(folder / ADAPTATION, kept)
         write_card(folder, repo_id=f"your-name/{output.resolve().name}")
 
 
-def draw_trials(result: dict[str, Any], output: Path) -> None:
-    """Write `trials.png`, if matplotlib is installed.
+def draw(result: dict[str, Any], output: Path) -> None:
+    """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
 
     Args:
         result (`dict[str, Any]`): The content of `adaptation.json`.
         output (`Path`): The output directory.
     """
-    trials = [trial for trial in result["plan"] if trial["dev"]]
-    values = [trial["dev"][result["task"]] for trial in trials]
+    bars = [(arm["name"], arm, 0) for arm in result["arms"] if arm["dev"] is not None]
+    judged = [each for each in result["comparisons"] if each["task"] == result["task"]]
+    bars += [(f"held out: {result['chosen']['name']} over {each['against']}", each, 1) for each in judged]
     try:
-        figure = new_figure(8, 1.2 + 0.26 * len(trials))
+        figure = new_figure(8, 1.2 + 0.28 * len(bars))
     except ImportError:
         return
     axes = figure.subplots()
-    for number, (name, meaning) in enumerate(_MEANINGS.items()):
-        rows = [row for row, trial in enumerate(trials) if trial["round"] == name]
-        if rows:
-            found = [values[row] for row in rows]
-            axes.scatter(found, rows, color=COLOURS[number], marker=MARKERS[number], label=meaning, zorder=3)
-    axes.axvline(values[0], color="black", linewidth=1, linestyle="--", zorder=1)
-    steps = [f", {sum(trial['steps'])} steps" if trial["steps"] else "" for trial in trials]
-    labels = [f"{trial['name']}{count} ({trial['variant']})" for trial, count in zip(trials, steps, strict=True)]
-    axes.set_yticks(range(len(trials)), labels, fontsize=8)
+    for row, (_, figures, kind) in enumerate(bars):
+        axes.plot(figures["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
+        axes.plot(figures["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+    axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+    axes.set_yticks(range(len(bars)), [name for name, *_ in bars], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel(f"dev {result['task']} ({result['metric']} × 100); dashed: the start model")
-    figure.legend(loc="outside upper right", ncols=3, fontsize=8)
-    figure.savefig(output / PICTURE, dpi=120)
+    what = f"change of {result['task']} ({result['metric']} × 100)"
+    axes.set_xlabel(f"{what}; on dev from the present model, one run of each arm; bars: 95% intervals")
+    with write_atomically(output / PICTURE) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")

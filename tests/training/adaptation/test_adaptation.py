@@ -14,11 +14,10 @@ from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.training.adaptation import adaptation as adapt_module
-from simcse_hf.training.adaptation import candidate_search as search_module
+from simcse_hf.training.adaptation import arms as arms_module
 from simcse_hf.training.adaptation import verdict as verdict_module
 from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
-from simcse_hf.training.adaptation.plan import Costs, Division, Stage
-from simcse_hf.training.adaptation.trial import START
+from simcse_hf.training.adaptation.arms import ARM_NAMES, CONTROL, START
 
 NOUNS = ("cat", "dog", "bird", "man", "woman", "house", "tree", "mat")
 FILLERS = [word for word in WORDS.split() if word.isalpha() and word not in NOUNS]
@@ -37,8 +36,9 @@ def start(save_checkpoint):
 
 
 @pytest.fixture
-def settings(tmp_path, start):
+def settings(tmp_path, start, save_checkpoint, monkeypatch):
     """Settings of an adaptation of the tiny model to 120 sentences, judged on pairs with a common noun."""
+    monkeypatch.setattr(arms_module, "POOLERS", ("cls_before_pooler",))
     rng = random.Random(0)
     corpus = write(tmp_path / "corpus.txt", [sentence(rng.choice(NOUNS), rng) for _ in range(120)])
     rows = []
@@ -47,205 +47,244 @@ def settings(tmp_path, start):
         second = first if i % 2 else second
         rows.append(f"{sentence(first, rng)},{sentence(second, rng)},{int(first == second)}")
     pairs = write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
+    nouns = zip(NOUNS * 3, NOUNS[::-1] * 3, strict=True)
+    triplets = [f"{sentence(a, rng)},{sentence(a, rng)},{sentence(b, rng)}" for a, b in nouns]
+    labels = write(tmp_path / "triplets.csv", ["anchor,positive,negative", *triplets])
     return AdaptationSettings(
         corpus=str(corpus),
         model=str(start),
         output=str(tmp_path / "out"),
-        budget=30.0,
-        seeds=2,
         tasks=(("pairs", str(pairs)),),
+        labels=(str(labels),),
+        pretrained=str(save_checkpoint(BertForMaskedLM(tiny_config()), "pretrained")),
+        arms=("untrained", CONTROL, "mlm-labels"),
+        steps=4,
+        batch_size=4,
+        seeds=2,
     )
 
 
-@pytest.fixture
-def fixed_plan(monkeypatch):
-    """Two candidates in short runs, one in a long run and two seeds, whatever the machine's speed."""
-    plan = [(Stage("simcse", 1e-3),), (Stage("mlm", 1e-3), Stage("simcse", 1e-3))]
-    measured = Costs({"simcse": 1.0, "mlm": 1.0}, 0.0, 0.0, 0.0)
-    monkeypatch.setattr(search_module.Search, "_measure_costs", lambda self, seeds: (measured, plan))
-    monkeypatch.setattr(search_module.Search, "_long_seconds", lambda self, runs, costs: 6.0)
-    monkeypatch.setattr(search_module, "divide", lambda *arguments: Division(2, 1, 4.0, 2))
-    monkeypatch.setattr("simcse_hf.training.adaptation.plan.MIN_STEPS", 1)
-    monkeypatch.setattr(search_module, "POOLERS", ("cls_before_pooler",))
+def judged(monkeypatch, *lows):
+    """Let the interval of each comparison of the verdict begin at the next of `lows`."""
+    ends = iter(lows)
+
+    def interval(task, *results, **options):
+        low = next(ends) if task.source.endswith("part 2") else 0.0
+        return low + 1, low, low + 2
+
+    monkeypatch.setattr(verdict_module, "paired_interval", interval)
 
 
-@pytest.fixture
-def untrained(monkeypatch):
-    """A search without training runs, as with a small budget."""
-    monkeypatch.setattr(search_module, "divide", lambda *arguments: None)
-    monkeypatch.setattr(search_module.Search, "_measure_costs", lambda self, seeds: (None, [(Stage("simcse", 1e-3),)]))
-    monkeypatch.setattr(search_module, "POOLERS", ("cls_before_pooler",))
+def prefer(monkeypatch, name):
+    """Let an arm look best on dev."""
+    measure = adapt_module._Adaptation._measure
 
+    def better(self, arm):
+        found = measure(self, arm)
+        return found | {"dev": 200.0} if arm == name else found
 
-def judged(monkeypatch, low):
-    """Make the held-out interval of every task begin at `low`."""
-    monkeypatch.setattr(verdict_module, "paired_interval", lambda *args, **options: (low + 1, low, low + 2))
-
-
-def choose_training(monkeypatch):
-    """Let every trained model look better on dev than those that are not trained."""
-    measured = search_module.Search._measured
-
-    def better(self, trial, pooler, make):
-        result = measured(self, trial, pooler, make)
-        if trial.stages:
-            raised = {"dev": {name: value + 200 for name, value in result.dev.items()}}
-            raised["variants"] = {name: value + 200 for name, value in result.variants.items()}
-            result = replace(result, **raised)
-        return result
-
-    monkeypatch.setattr(search_module.Search, "_measured", better)
+    monkeypatch.setattr(adapt_module._Adaptation, "_measure", better)
 
 
 def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def figures(result):
-    """What must not depend on interruptions: everything but times."""
-    plan = [{k: v for k, v in trial.items() if k != "seconds"} for trial in result["plan"]]
-    return plan, result["chosen"], result["tasks"], result["interval"]
+def without_times(document):
+    """Leave out what depends on the clock."""
+    if isinstance(document, dict):
+        return {name: without_times(value) for name, value in document.items() if name != "seconds"}
+    return [without_times(each) for each in document] if isinstance(document, list) else document
 
 
-def test_a_gain_gives_the_adapted_model_with_its_card_and_a_picture(settings, fixed_plan, monkeypatch, tmp_path):
-    judged(monkeypatch, 0.5)
-    choose_training(monkeypatch)
+def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labels_alone(
+    settings, monkeypatch, tmp_path
+):
+    judged(monkeypatch, 0.5, -0.5)
+    prefer(monkeypatch, "mlm-labels")
     result = adapt(settings)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
-    assert (result["verdict"], result["task"], result["metric"]) == ("gain", "pairs", "average_precision")
-    assert result["interval"] == [0.5, 2.5] and result["after"] == pytest.approx(result["before"] + 1.5, abs=1e-3)
-    assert result["seeds"] == [42, 43] and not result["weak_evidence"]
-    rounds = [trial["round"] for trial in result["plan"]]
-    assert rounds == ["start", "untrained", "untrained", "short", "short", "long", "seed"]
-    assert result["plan"][3]["steps"] == [4] and result["plan"][4]["steps"] == [2, 2]
-    assert result["chosen"]["seed"] in (42, 43) and result["chosen"]["stages"]
+    assert [arm["name"] for arm in result["arms"]][:1] == [START]
+    assert [arm["name"] for arm in result["arms"]][-2:] == [CONTROL, "mlm-labels"]
+    assert {sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]} == {4}
+    assert [stage["method"] for stage in result["chosen"]["stages"]] == ["mlm", "labels"]
+    assert [(each["against"], each["verdict"]) for each in result["comparisons"]] == [
+        (START, "gain"),
+        (CONTROL, "no gain"),
+    ]
+    assert "gain: +1.50 [+0.50, +2.50] on pairs" in result["summary"]
+    assert "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels" in result["summary"]
 
     model = SimCSE(tmp_path / "out" / "model", device="cpu")
-    variant = result["chosen"]["variant"]
-    assert model.pooler_type == variant.partition(",")[0]
-    assert (model.postprocessing is not None) == variant.endswith("whitening")
+    assert model.pooler_type == "avg"
     card = (tmp_path / "out" / "model" / "README.md").read_text()
-    assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card and "Weak evidence" not in card
-    assert "adapted `start` to 120 unlabelled texts of `corpus.txt`" in card
+    assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card
+    assert (
+        "3 steps of `mlm` on `text.jsonl`" in card and "then 1 steps of `simcse` on `labels1-triplets.jsonl`" in card
+    )
     assert str(tmp_path) not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
-    assert (tmp_path / "out" / "trials.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in (tmp_path / "out" / "search").iterdir()) == ["record.json"]
+    assert (tmp_path / "out" / "arms.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_a_gain_the_start_model_is_kept_bit_for_bit(settings, fixed_plan, monkeypatch, start, tmp_path):
+def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(settings, monkeypatch):
+    seeds = []
+    train = adapt_module.train_arm
+    monkeypatch.setattr(
+        adapt_module, "train_arm", lambda arm, seed, *rest: seeds.append(seed) or train(arm, seed, *rest)
+    )
+    prefer(monkeypatch, CONTROL)
+    result = adapt(replace(settings, arms=(CONTROL,)))
+    assert seeds == [42, 43, 44] and result["seeds"] == [43, 44] and result["chosen"]["seed"] in (43, 44)
+
+
+def test_without_a_gain_the_present_model_is_kept_bit_for_bit(settings, monkeypatch, start, tmp_path):
     judged(monkeypatch, -0.5)
-    choose_training(monkeypatch)
+    prefer(monkeypatch, CONTROL)
     result = adapt(settings)
-    assert result["verdict"] == "no gain" and result["interval"] == [-0.5, 1.5]
-    assert result["chosen"]["stages"] and not result["chosen"]["is_start"]
+    assert result["verdict"] == "no gain" and result["chosen"]["name"] == CONTROL
+    assert result["summary"].endswith("no arm with it was better on dev")
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
-def test_if_nothing_beats_the_start_model_on_dev_nothing_is_judged(settings, fixed_plan, monkeypatch, start, tmp_path):
-    def worse(self, trial, pooler, make):
-        make()
-        return replace(trial, variant=pooler, dev={"pairs": -1.0}, variants={pooler: -1.0})
-
-    monkeypatch.setattr(search_module.Search, "_measured", worse)
-    result = adapt(settings)
-    assert result["verdict"] == "no gain" and result["chosen"]["is_start"] and result["seeds"] == []
+def test_if_nothing_beats_the_present_model_on_dev_there_is_no_gain(settings, monkeypatch, start, tmp_path):
+    prefer(monkeypatch, START)
+    result = adapt(replace(settings, arms=("untrained",)))
+    assert (result["verdict"], result["chosen"]["name"], result["seeds"]) == ("no gain", START, [])
     assert result["before"] == result["after"] and result["interval"] == [0.0, 0.0]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
-@pytest.mark.slow
-def test_an_adaptation_killed_in_every_run_ends_with_the_figures_and_the_model_of_one_that_was_not(
-    settings, fixed_plan, monkeypatch, tmp_path
+def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
+    settings, monkeypatch, tmp_path
 ):
-    judged(monkeypatch, 0.5)
-    choose_training(monkeypatch)
+    prefer(monkeypatch, "mlm-labels")
+    judged(monkeypatch, *[0.5, -0.5] * 3)
     whole = adapt(settings)
     model = files_of(tmp_path / "out" / "model")
     shutil.rmtree(tmp_path / "out")
 
-    attempts, finished = [], []
-    train = search_module.train_candidate
+    train, begun, finished = arms_module.train_stage, [], []
 
-    def killed_once(start, candidate, steps, seed, output, options):
-        attempts.append(output.name)
-        if attempts.count(output.name) == 1:
-            output.mkdir(parents=True)
+    def killed_once(stage, start, seed, output, **options):
+        run = stage.method, stage.steps, seed, output.name.split(".")[1]
+        begun.append(run)
+        if begun.count(run) == 1:
+            output.mkdir()
             (output / "model.safetensors").write_bytes(b"incomplete")
             raise KeyboardInterrupt
-        finished.append(output.name)
-        return train(start, candidate, steps, seed, output, options)
+        train(stage, start, seed, output, **options)
+        finished.append(run)
 
-    monkeypatch.setattr(search_module, "train_candidate", killed_once)
-    spent = [0.0]
-    for _ in range(4):  # two short runs, a long one and a seed
-        with pytest.raises(KeyboardInterrupt):
-            adapt(settings)
-        spent.append(json.loads((tmp_path / "out" / "search" / "record.json").read_text())["seconds"])
-    continued = adapt(settings)
-    assert len(finished) == len(set(finished)) == 4
-    assert figures(continued) == figures(whole)
-    assert spent == sorted(spent) and continued["seconds"] > spent[-1]
+    monkeypatch.setattr(arms_module, "train_stage", killed_once)
+    kills = 0
+    while True:
+        try:
+            continued = adapt(settings)
+            break
+        except KeyboardInterrupt:
+            kills += 1
+    assert kills == 9 and len(finished) == len(set(finished)) == 9  # each stage of each arm and seed
+    assert without_times(continued) == without_times(whole)
     files = files_of(tmp_path / "out" / "model")
     different = {name.name for name, content in files.items() if content != model[name]}
     assert files.keys() == model.keys() and different <= {"adaptation.json"}  # which holds times
+    assert [path.name for path in (tmp_path / "out" / "search").iterdir() if path.is_dir()] == []
 
 
-def test_a_finished_adaptation_is_not_repeated(settings, untrained, monkeypatch):
-    result = adapt(settings)
-    monkeypatch.setattr(adapt_module, "StartModel", None)  # nothing is loaded
-    assert adapt(settings) == result
+def test_a_finished_adaptation_is_not_repeated(settings, monkeypatch):
+    result = adapt(replace(settings, arms=("untrained",)))
+    monkeypatch.setattr(adapt_module, "_Adaptation", None)
+    assert adapt(replace(settings, arms=("untrained",))) == result
 
 
-def test_the_search_never_sees_the_held_out_part(settings, fixed_plan, monkeypatch):
-    seen, judged_texts = set(), set()
-    scores = search_module.TaskScores
-
-    def spy(into):
-        return lambda model, tasks: into.update(*(task.texts for task in tasks)) or scores(model, tasks)
-
-    monkeypatch.setattr(search_module, "TaskScores", spy(seen))
-    monkeypatch.setattr(adapt_module, "TaskScores", spy(judged_texts))
-    adapt(settings)
-    assert seen and judged_texts and not seen & judged_texts
+def test_the_choice_never_sees_the_held_out_part(settings, monkeypatch):
+    seen = []
+    score = adapt_module.evaluate
+    monkeypatch.setattr(adapt_module, "evaluate", lambda model, tasks: seen.append(tasks[0]) or score(model, tasks))
+    result = adapt(replace(settings, arms=("untrained",)))
+    dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
+    assert dev and held_out and not dev & held_out
+    first = next(n for n, task in enumerate(seen) if task.source.endswith("part 2"))
+    assert all(task.source.endswith("part 2") for task in seen[first:]) and first >= len(result["arms"])
 
 
-def test_a_run_that_fails_does_not_end_the_search(settings, fixed_plan, monkeypatch):
-    train = search_module.train_candidate
+def test_training_reads_no_text_that_a_task_scores(settings, tmp_path, monkeypatch):
+    pairs = (tmp_path / "pairs.csv").read_text().splitlines()[1:]
+    leaked = pairs[0].split(",")[0]
+    write(tmp_path / "labels.csv", ["text,label", *(f"text {n},{n % 2}" for n in range(8)), f"{leaked.upper()},1"])
+    read = []
 
-    def diverges(start, candidate, *arguments):
-        if len(candidate) == 1:
+    def train(stage, model, seed, output, **options):
+        read.append(stage.file.read_text())
+        raise ValueError("enough is seen")
+
+    monkeypatch.setattr(adapt_module, "train_stage", train)
+    adapt(replace(settings, labels=(str(tmp_path / "labels.csv"),), arms=("labels",)))
+    assert "text 7" in read[0] and leaked not in read[0].lower()
+
+
+def test_an_arm_that_fails_does_not_end_the_adaptation(settings, monkeypatch):
+    train = adapt_module.train_arm
+
+    def diverges(arm, *rest):
+        if arm.name == "mlm-labels":
             raise FloatingPointError("loss is nan at or before step 3")
-        return train(start, candidate, *arguments)
+        return train(arm, *rest)
 
-    monkeypatch.setattr(search_module, "train_candidate", diverges)
-    plan = adapt(settings)["plan"]
-    assert "loss is nan" in plan[3]["failure"] and plan[3]["dev"] == {}
-    assert plan[4]["failure"] == "" and plan[5]["stages"] == plan[4]["stages"]
-
-
-def test_a_budget_too_small_for_training_gives_a_verdict_on_poolers_and_says_so(settings, untrained):
-    result = adapt(settings)
-    assert {trial["round"] for trial in result["plan"]} == {START, "untrained"}
-    assert any("too small for a training run" in note for note in result["notes"])
+    monkeypatch.setattr(adapt_module, "train_arm", diverges)
+    arms = {arm["name"]: arm for arm in adapt(settings)["arms"]}
+    assert "loss is nan" in arms["mlm-labels"]["failure"] and arms["mlm-labels"]["dev"] is None
+    assert arms[CONTROL]["failure"] == "" and arms[CONTROL]["dev"] is not None
 
 
-def test_training_stops_when_the_budget_is_spent(settings, monkeypatch):
-    monkeypatch.setattr(search_module.Record, "seconds_left", -1.0)
-    result = adapt(settings)
-    assert all(not trial["stages"] for trial in result["plan"])
-    assert any("the budget was spent" in note or "budget is small" in note for note in result["notes"])
+def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(settings, monkeypatch):
+    costs = {"labels": 60.0, CONTROL: 60.0, "mlm-labels": 6000.0, "tsdae-labels": 60.0}
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: costs[arm.name])
+    trained = []
+    train = adapt_module.train_arm
+    monkeypatch.setattr(adapt_module, "train_arm", lambda arm, *rest: trained.append(arm.name) or train(arm, *rest))
+    names = ("untrained", *costs)
+    result = adapt(replace(settings, arms=names, budget=15.0, seeds=1))
+    assert list(result["left_out"]) == ["mlm-labels"] and "--budget leaves" in result["left_out"]["mlm-labels"]
+    assert "mlm-labels" not in trained and {CONTROL, "tsdae-labels"} <= set(trained)
 
 
-def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings, untrained, save_checkpoint):
-    raw = save_checkpoint(BertForMaskedLM(tiny_config()), "raw")
-    result = adapt(AdaptationSettings(**{**vars(settings), "model": str(raw)}))
-    assert result["start_pooler"] == "avg"
+def test_the_arms_follow_from_labels_and_the_pretrained_encoder(settings, monkeypatch):
+    monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9)
+    plan = adapt(replace(settings, arms=()))
+    assert list(plan["left_out"]) == [name for name in ARM_NAMES if name != "untrained"]
+    text_only = replace(settings, arms=(), labels=(), pretrained=None, output=settings.output + "2")
+    assert list(adapt(text_only)["left_out"]) == ["simcse"]
+
+
+def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings):
+    result = adapt(replace(settings, model=settings.pretrained, arms=("untrained",)))
+    assert [arm["name"] for arm in result["arms"]][:2] == [START, "avg, whitening"]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"tasks": ()}, "--task classification=labelled.csv"),
+        ({"arms": ("mlm-label",)}, "--arms knows untrained, labels, .* not mlm-label"),
+        ({"labels": ()}, "--pretrained needs --labels"),
+        ({"model": "nowhere/at-all"}, "--model nowhere/at-all: no model could be loaded"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(settings, changes, message):
+    with pytest.raises(ValueError, match=message):
+        adapt(replace(settings, **changes))
 
 
 def test_a_task_that_is_too_small_to_split_is_refused(settings, tmp_path):
     pairs = write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
     with pytest.raises(ValueError, match=r"few.csv.*cannot be split into a dev part and a held-out part"):
-        adapt(AdaptationSettings(**{**vars(settings), "tasks": (("pairs", str(pairs)),)}))
+        adapt(replace(settings, tasks=(("pairs", str(pairs)),)))
+
+
+def test_labels_that_are_none_are_refused(settings):
+    with pytest.raises(ValueError, match=r"corpus.txt holds one text in a row and no label"):
+        adapt(replace(settings, labels=(settings.corpus,)))
 
 
 def test_several_processes_are_refused(settings, monkeypatch):
@@ -254,18 +293,13 @@ def test_several_processes_are_refused(settings, monkeypatch):
         adapt(settings)
 
 
-def test_a_missing_model_is_named(settings):
-    with pytest.raises(ValueError, match="--model nowhere/at-all: no model could be loaded"):
-        adapt(AdaptationSettings(**{**vars(settings), "model": "nowhere/at-all"}))
-
-
-def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, untrained, capsys):
+def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = ["adapt", settings.corpus, "--model", settings.model, "--output", settings.output, "--json", "--quiet"]
-    words += ["--seeds", "2", "--task", "=".join(settings.tasks[0])]
+    words += ["--arms", "untrained", "--task", "=".join(settings.tasks[0])]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result["plan"] and result["arguments"]["budget"] == 20.0
-    assert main([*words, "--max_texts", "100"]) == 2
-    assert "--max_texts 100000, not 100" in capsys.readouterr().err
-    assert main([*words, "--max_texts", "100", "--overwrite"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["corpus"]["texts"] == 100
+    assert result["arms"] and result["arguments"]["budget"] == 40.0
+    assert main([*words, "--steps", "7"]) == 2
+    assert "steps: 400 there, 7 here" in capsys.readouterr().err
+    assert main([*words, "--steps", "7", "--overwrite"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["arguments"]["steps"] == 7

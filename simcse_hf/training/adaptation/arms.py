@@ -1,0 +1,186 @@
+"""The arms of an adaptation: what is done to which model, and how it is trained by the training commands."""
+
+import contextlib
+import io
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...ops.files import write_atomically
+from ..pretraining import parse_pretraining_arguments, pretrain
+from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, train_once
+from ..script_arguments import parse_arguments
+
+START, LABELS, CONTROL = "present", "labels", "pretrained-labels"
+MASKED_LM = "mlm"
+#: Learning rates from a pre-trained encoder, which are those of the papers for BERT-base or near them, ...
+RATES = {MASKED_LM: 5e-5, "tsdae": 3e-5, "simcse": 3e-5, LABELS: 5e-5}
+#: ... and from a finished sentence encoder, which loses more by large steps than it gains.
+PRESENT_RATES = {"simcse": 1e-5, LABELS: 2e-5}
+#: Share of its steps that an arm spends on the text of the domain before it turns to the labels.
+TEXT_SHARE = 0.75
+#: Poolers that are tried beside the present model's own.
+POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
+UNTRAINED = "untrained"
+#: What `--arms` names; those that train are in the order in which they get a part of the budget.
+ARM_NAMES = (UNTRAINED, LABELS, CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels", "simcse")
+_QUIET = "--save_strategy no --logging_strategy no --report_to none --disable_tqdm true".split()
+_HELD_OUT = 64  # texts whose masked-LM loss `train mlm` measures
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training run.
+
+    Args:
+        method (`str`): `"mlm"`, `"tsdae"` or `"simcse"`, which read the text of the domain, or `"labels"`.
+        file (`Path`): The training rows.
+        objective (`str`): The objective; masked-LM has none of its own, and its name stands here.
+        learning_rate (`float`): Learning rate.
+        steps (`int`): Optimizer steps.
+    """
+
+    method: str
+    file: Path
+    objective: str
+    learning_rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to get a model.
+
+    Args:
+        name (`str`): Its name in the report.
+        model (`str`): Folder or hub name of the model that it starts from.
+        pooler (`str`, *optional*): Pooler of the embeddings; by default the model's own.
+        whitening (`bool`, *optional*, defaults to `False`): Whether a whitening, fitted on the text, follows.
+        stages (`tuple[Stage, ...]`, *optional*, defaults to `()`): The training runs, one after the other.
+        control (`str`, *optional*): Name of the arm without the text of the domain; empty if this one reads none.
+    """
+
+    name: str
+    model: str
+    pooler: str | None = None
+    whitening: bool = False
+    stages: tuple[Stage, ...] = ()
+    control: str = ""
+
+
+def make_arms(
+    model: str,
+    own: str,
+    pooler: str | None,
+    pretrained: str | None,
+    text: Path,
+    labels: Mapping[Path, str],
+    steps: int,
+) -> list[Arm]:
+    """List the arms, the simplest first. All that train take the same number of steps.
+
+    Args:
+        model (`str`): The present model.
+        own (`str`): The pooler that it is used with.
+        pooler (`str`, *optional*): The same, if that is not the one that it names.
+        pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
+        text (`Path`): File with the text of the domain.
+        labels (`Mapping[Path, str]`): Files with labels, and the objective that learns from each.
+        steps (`int`): Steps of an arm.
+
+    Returns:
+        `list[Arm]`: The arms. The first one is the present model as it is.
+    """
+
+    def stages(method: str | None, rates: Mapping[str, float], then_labels: bool = True) -> tuple[Stage, ...]:
+        before = 0 if method is None else round(TEXT_SHARE * steps) if then_labels else steps
+        listed = [Stage(method, text, method, rates[method], before)] if method else []
+        for number, (file, objective) in enumerate(labels.items() if then_labels else (), start=1):
+            first, last = ((steps - before) * end // len(labels) for end in (number - 1, number))
+            listed.append(Stage(LABELS, file, objective, rates[LABELS], last - first))
+        return tuple(listed)
+
+    arms = [Arm(START, model, pooler)]
+    for name in dict.fromkeys([own, *POOLERS]):
+        arms += [Arm(name, model, name)] * (name != own) + [Arm(f"{name}, whitening", model, name, True)]
+    if labels:
+        arms.append(Arm(LABELS, model, pooler, stages=stages(None, PRESENT_RATES)))
+    arms.append(Arm("simcse", model, pooler, stages=stages("simcse", PRESENT_RATES, False), control=START))
+    if labels and pretrained is not None:
+        arms.append(Arm(CONTROL, pretrained, "avg", stages=stages(None, RATES)))
+        for method in (MASKED_LM, "tsdae", "simcse"):
+            arms.append(Arm(f"{method}-labels", pretrained, "avg", stages=stages(method, RATES), control=CONTROL))
+    return arms
+
+
+def train_arm(arm: Arm, seed: int, output: Path, options: Mapping[str, Any]) -> None:
+    """Train the stages of an arm from its start; `output` is there when all of them are done.
+
+    Args:
+        arm (`Arm`): The arm.
+        seed (`int`): Seed of the order of rows, dropout and masks.
+        output (`Path`): Folder for the model.
+        options (`Mapping[str, Any]`): The further arguments of [`train_stage`], but the pooler.
+    """
+    folders = [output.with_name(f"{output.name}.stage{number}") for number in range(1, len(arm.stages))] + [output]
+    model = arm.model
+    for stage, folder in zip(arm.stages, folders, strict=True):
+        if not folder.is_dir():  # an interrupted arm continues with its next stage
+            with write_atomically(folder) as temporary:
+                train_stage(stage, model, seed, temporary, pooler=arm.pooler, **options)
+        model = str(folder)
+    for folder in folders[:-1]:
+        shutil.rmtree(folder)
+
+
+def train_stage(
+    stage: Stage,
+    model: str,
+    seed: int,
+    output: Path,
+    *,
+    batch_size: int,
+    max_length: int,
+    bf16: bool,
+    pooler: str | None,
+) -> None:
+    """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
+
+    Args:
+        stage (`Stage`): Method, rows and steps.
+        model (`str`): Folder or hub name of the model to start from.
+        seed (`int`): Seed of the order of rows, dropout and masks.
+        output (`Path`): Folder for the model.
+        batch_size (`int`): Rows in a step.
+        max_length (`int`): Tokens to which a text is cut.
+        bf16 (`bool`): Whether to train in bfloat16.
+        pooler (`str`, *optional*): The pooler to train with; by default the model's own.
+    """
+    words: dict[str, Any] = {
+        "model_name_or_path": model,
+        "train_file": stage.file,
+        "output_dir": output,
+        "max_steps": stage.steps,
+        "learning_rate": stage.learning_rate,
+        "per_device_train_batch_size": batch_size,
+        "max_seq_length": max_length,
+        "seed": seed,
+        "bf16": bf16,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+    if stage.method == MASKED_LM:
+        words["held_out"] = _HELD_OUT
+    else:
+        words |= {"objective": stage.objective, "eval_strategy": "no"}
+        words |= {} if pooler is None else {"pooler_type": pooler}
+    argv = _QUIET + [word for name, value in words.items() for word in (f"--{name}", str(value))]
+    with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the result of the adaptation
+        if stage.method == MASKED_LM:
+            pretrain(*parse_pretraining_arguments(argv))
+        else:
+            is_supervised = stage.method == LABELS
+            train_once(*parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS), is_supervised)

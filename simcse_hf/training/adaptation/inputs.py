@@ -1,0 +1,188 @@
+"""What an adaptation reads: text, labels and tasks, without what would make the verdict too favourable."""
+
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from ...data.class_rows import is_labelled, load_class_rows
+from ...data.columns import LABEL, find_part
+from ...data.read import load_text_dataset, open_table, stream_texts
+from ...evaluation.sts import read_scored_pairs
+from ...evaluation.user_tasks import UserTask, name_tasks, read_task
+from ...ops.errors import refuse
+from ...ops.files import write_atomically
+
+logger = logging.get_logger(__name__)
+
+#: Rows that are read of a larger file. They take seconds; all rows of 10 GB would take minutes of the budget.
+MAX_ROWS = 1_000_000
+#: A run of a few hundred steps reads fewer texts.
+MAX_TEXTS, MIN_TEXTS = 100_000, 64
+#: Share of a task that chooses the arm; the rest is for the verdict.
+DEV_SHARE = 0.5
+#: Every arm is scored on the first half, so it has fewer units of a large task.
+_MAX_DEV_UNITS = 2000
+_SPLIT_SEED = 0
+#: Training reads far less of a text, and long documents would fill the memory.
+_MAX_CHARACTERS = 10_000
+_PAIR = ("sentence1", "sentence2", "score")
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of an adaptation, each in two parts.
+
+    Args:
+        dev (`dict[str, UserTask]`): The parts that choose the arm, by the name of the task.
+        held_out (`dict[str, UserTask]`): The parts of the verdict.
+        scored (`frozenset[str]`): The texts of all scored rows and queries, normalised.
+    """
+
+    dev: dict[str, UserTask]
+    held_out: dict[str, UserTask]
+    scored: frozenset[str]
+
+
+def read_tasks(given: Sequence[tuple[str, str]]) -> Tasks:
+    """Read the user's tasks, and split each in two.
+
+    Args:
+        given (`Sequence[tuple[str, str]]`): Kind and file of each task. The first one chooses the arm.
+
+    Returns:
+        `Tasks`: The tasks.
+
+    Raises:
+        ValueError: If there is no task, or one is malformed or too small to split.
+    """
+    missing = "adapt needs a task to judge by: name one, for example --task classification=labelled.csv."
+    refuse({missing: not given})
+    dev, held_out = {}, {}
+    whole = name_tasks(read_task(kind, path) for kind, path in given)
+    for name, task in whole.items():
+        try:
+            dev[name], held_out[name] = task.split(min(DEV_SHARE, _MAX_DEV_UNITS / len(task)), _SPLIT_SEED)
+        except ValueError as error:
+            problem = f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
+            raise ValueError(problem) from error
+    texts = (text for task in whole.values() for unit in task.units for text in task.linking_texts(unit))
+    return Tasks(dev, held_out, frozenset(map(_normalized, texts)))
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text[:_MAX_CHARACTERS].casefold().split())
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def read_corpus(
+    path: str | os.PathLike[str], scored: frozenset[str], column: str | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """Draw distinct texts from a file in one pass and in bounded memory (reservoir sampling, Vitter 1985).
+
+    Texts that differ only in case or white space count as duplicates.
+
+    Args:
+        path (`str | os.PathLike`): A txt, csv, tsv, json, jsonl or parquet file, or one of these followed by .gz.
+        scored (`frozenset[str]`): Texts that the tasks score, which are left out.
+        column (`str`, *optional*): The column of texts, if the file has several.
+
+    Returns:
+        `tuple[list[str], dict[str, Any]]`: At most `MAX_TEXTS` texts in random order, which are the same in every
+        call; and what was read and left out.
+
+    Raises:
+        ValueError: If the file cannot be read, its column is unclear, or it holds fewer than `MIN_TEXTS` texts.
+    """
+    rng = random.Random(0)
+    drawn: list[str] = []
+    seen: set[int] = set()
+    rows = overlap = 0
+    for _, text in islice(stream_texts(path, column), MAX_ROWS):
+        rows += 1
+        key = _normalized(text)
+        if not key or hash(key) in seen:
+            continue
+        seen.add(hash(key))
+        if key in scored:
+            overlap += 1
+        elif len(drawn) < MAX_TEXTS:
+            drawn.append(text.strip()[:_MAX_CHARACTERS])
+        elif (place := rng.randrange(len(seen))) < MAX_TEXTS:
+            drawn[place] = text.strip()[:_MAX_CHARACTERS]
+    rng.shuffle(drawn)
+    _warn_of_overlap(path, overlap, rows)
+    if rows == MAX_ROWS:
+        logger.warning(f"{path}: only the first {MAX_ROWS:,} rows are read. Shuffle the file if their order matters.")
+    few = (
+        f"{path}: {len(drawn)} distinct texts that no task scores are too few to adapt a model to: give at least "
+        f"{MIN_TEXTS}, better several thousand, with one text in each row."
+    )
+    refuse({few: len(drawn) < MIN_TEXTS})
+    return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
+
+
+def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> None:
+    if overlap:
+        logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> Path:
+    """Write rows as a file that the training commands read, and return its path."""
+    with write_atomically(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        stream.writelines(f"{json.dumps(row)}\n" for row in rows)
+    return path
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
+    """Write the labelled rows of a file without those whose text a task scores.
+
+    Args:
+        source (`str`): Triplets, pairs, scored pairs, or texts with a class label, told apart by their columns.
+        scored (`frozenset[str]`): Texts that the tasks score.
+        path (`Path`): The file to write.
+
+    Returns:
+        `str`: The objective that learns from the rows.
+
+    Raises:
+        ValueError: If the file holds no labels, or a row is malformed.
+    """
+    objective, rows = _read_labels(source)
+    kept = [row for row in rows if scored.isdisjoint(_normalized(x) for x in row.values() if isinstance(x, str))]
+    _warn_of_overlap(source, len(rows) - len(kept), len(rows))
+    refuse({f"{source}: the tasks score a text of every row. Give labels of other texts.": not kept})
+    write_rows(kept, path)
+    return objective
+
+
+def _read_labels(source: str) -> tuple[str, list[dict[str, Any]]]:
+    columns = open_table(source).columns
+    # The files of STS-B have tabs and no header.
+    if all(find_part(columns, part) for part in _PAIR) or any("\t" in column for column in columns):
+        pairs = read_scored_pairs(source)
+        cells = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+        return "cosent", [dict(zip(_PAIR, each, strict=True)) for each in cells]
+    if is_labelled(source):
+        return "class_labels", [{"text": row["sent0"], "label": str(row[LABEL])} for row in load_class_rows(source)]
+    rows = load_text_dataset(source)
+    none = (
+        f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, negative), pairs "
+        "(anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a class (text, label)."
+    )
+    refuse({none: len(rows.column_names) == 1})
+    return "simcse", list(rows)
