@@ -1,7 +1,10 @@
-"""Groups of gloo processes for tests of what must not depend on the number of processes."""
+"""Other processes: groups of gloo processes, and one that holds a folder."""
 
 import datetime
 import multiprocessing
+import os
+import signal
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -10,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf.objectives import EncodedBatch
+from simcse_hf.ops.files import hold
 
 
 def _worker(rank, function, processes, folder):
@@ -35,6 +39,25 @@ def in_processes(function, folder, processes=2):
     """`[function(rank, processes), ...]` of that many processes; the function is one of a module."""
     start_processes(_worker, (function, processes, str(folder)), processes)
     return [torch.load(folder / f"{rank}.pt") for rank in range(processes)]
+
+
+@contextmanager
+def held_elsewhere(folder):
+    """Let another process hold a folder, yield its number, and kill it at the end."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        try:
+            with hold(folder):
+                os.write(writer, b"held")
+                signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reader, 4) == b"held"
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 class Encoded(nn.Module):

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from conftest import VOCABULARY
 from datasets import Dataset
@@ -11,7 +12,8 @@ from transformers.masking_utils import sdpa_mask
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.inference.shards import write_vectors
+from simcse_hf.objectives import objective_class
 
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
@@ -21,7 +23,7 @@ SETTINGS = {
     "simcse": {"objective_options": {"symmetric": True, "mask_duplicates": True}},
     "softmax": {"pooler_type": "avg_no_cls"},
     "supcon": {"pooler_type": "avg_no_cls"},
-    "softmax+supcon": {"pooler_type": "avg_no_cls"},
+    "softmax:0.7+supcon:0.3": {"pooler_type": "avg_no_cls"},
     "barlow_twins": {"objective_options": SMALL},
     "vicreg": {"objective_options": SMALL},
     "contrastive_tension": {"objective_options": {"negatives_per_positive": 3}},
@@ -32,7 +34,9 @@ SETTINGS = {
     "diffcse": {},
     "tsdae": {"pooler_type": "cls_before_pooler"},
     "cosent": {"pooler_type": "cls_before_pooler"},
+    "class_labels": {"pooler_type": "avg"},
     "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
+    "distill": {"pooler_type": "avg", "objective_options": {"loss": "listnet"}},
 }
 
 
@@ -54,7 +58,7 @@ def sentences(rows, seed=0, words=6):
 
 
 def rows_for(objective, tokenizer):
-    row_type = OBJECTIVES[objective].rows
+    row_type = objective_class(objective).rows
     if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
     if row_type == "nli":
@@ -63,7 +67,16 @@ def rows_for(objective, tokenizer):
     if row_type == "scored_pairs":
         pairs = {"sentence1": sentences(16), "sentence2": sentences(16, seed=1)}
         return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(16)]})
+    if row_type == "classes":
+        return Dataset.from_dict({"text": sentences(16), "label": [i % 5 for i in range(16)]})
     return Dataset.from_dict({"sent0": sentences(16)})
+
+
+def vectors_of(folder, rows, dim=8, seed=0):
+    """A folder with random vectors of the texts of rows, as a teacher or a guide."""
+    if not folder.exists():
+        write_vectors(folder, rows, np.random.default_rng(seed).normal(size=(*rows.shape, dim)), "random", 5)
+    return str(folder)
 
 
 def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, **changes):
@@ -75,7 +88,7 @@ def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, 
     model = AutoModelForCL.from_pretrained(
         start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
     )
-    data = sentences(12, seed=9)
+    data, rows = sentences(12, seed=9), rows_for(objective, tokenizer)
     values = {
         "output_dir": str(tmp_path / run),
         "per_device_train_batch_size": 4,
@@ -90,10 +103,12 @@ def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, 
         "disable_tqdm": True,
         "report_to": "none",
     }
+    if objective == "distill":
+        values["teacher"] = vectors_of(tmp_path / "teacher", rows)
     return SimCSETrainer(
         model,
         SimCSETrainingArguments(**values | changes),
-        rows_for(objective, tokenizer),
+        rows,
         dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
         processing_class=tokenizer,
     )

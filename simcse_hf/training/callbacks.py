@@ -1,7 +1,9 @@
 """Callbacks of contrastive training: dev sets and their scores, the parts of the loss, and the watch for collapse."""
 
 import os
+import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -24,7 +26,6 @@ from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process, sum_over_processes, world
-from ..ops.files import write_atomically
 from .checkpoints import ADVICE
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ DEV_SCORES = "_dev_scores"
 #: Bound on the mean of 1 - cosine below which embeddings have collapsed to a point, if it has halved since the start:
 #: untrained encoders may begin as close to each other as that.
 LEAST_SPREAD = 0.02
+#: Steps after which embeddings within that bound from the start on have not moved apart.
+STUCK_STEPS = 100
 #: Share of the start's effective rank above 1 below which embeddings have collapsed to a few directions.
 LEAST_SHARE_OF_RANK = 0.1
 #: Rows of a batch whose geometry is measured. More would cost time and change little.
@@ -76,13 +79,28 @@ class DevSetCallback(TrainerCallback, ABC):
 
     headline: str
     scores: Scores
+    shows_bar = False
 
     def __init__(self, sources: dict[str, str], texts: Sequence[str], token_budget: int | None = None):
         self.sources, self.token_budget = sources, token_budget
+        self.scores = {}
+        self._set_texts(texts)
+
+    def _set_texts(self, texts: Sequence[str]) -> None:
         self.texts = list(dict.fromkeys(texts))
         self._row = {text: row for row, text in enumerate(self.texts)}
         self._token_ids: list[list[int]] | None = None
-        self.scores = {}
+
+    def use_prompts(self, settings: ContrastiveSettings) -> None:
+        """Put the model's prompts `query` and `document` before the texts of tasks that tell the two apart.
+
+        Args:
+            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
+        """
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show a bar at each evaluation of the run, if the run shows bars."""
+        self.shows_bar = not args.disable_tqdm
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
@@ -113,7 +131,8 @@ class DevSetCallback(TrainerCallback, ABC):
             full_length(tokenizer, max_length, inner.settings.templates, prompt)  # refuses a prompt without room
             texts = [prompt + text for text in self.texts]
             self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
-        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, token_budget=self.token_budget)
+        options: dict[str, Any] = {"token_budget": self.token_budget, "show_progress_bar": self.shows_bar}
+        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, **options)
 
 
 class SimilarityEvalCallback(DevSetCallback):
@@ -133,7 +152,7 @@ class SimilarityEvalCallback(DevSetCallback):
         self.name, self.headline = name, f"{name}_spearman"
         columns = (self.pairs.sentences1, self.pairs.sentences2)
         self._first, self._second = (torch.tensor([self._row[text] for text in column]) for column in columns)
-        self._gold = np.asarray(self.pairs.scores, dtype=np.float64)
+        self._gold, self._group = np.asarray(self.pairs.scores, dtype=np.float64), self.pairs.groups
         self._positive = torch.from_numpy(self._gold > POSITIVE_SHARE * self._gold.max())
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
@@ -152,7 +171,8 @@ class SimilarityEvalCallback(DevSetCallback):
         embeddings = self._encode(model, tokenizer)
         first, second = embeddings[self._first], embeddings[self._second]
         predicted = cosine_similarity_pairs(first, second)
-        self.scores = {self.headline: {"pairs": {"predicted": np.asarray(predicted), "gold": self._gold}}}
+        scores = {"predicted": np.asarray(predicted), "gold": self._gold, "group": self._group}
+        self.scores = {self.headline: {"pairs": scores}}
         metrics = {"spearman": 100 * spearman(predicted, self.pairs.scores)}
         if self._positive.any():
             metrics["alignment"] = alignment(first[self._positive], second[self._positive])
@@ -178,6 +198,13 @@ class TasksEvalCallback(DevSetCallback):
         self.tasks = tasks
         name, task = next(iter(tasks.items()))
         self.headline = f"{name}_{task.metric}"
+
+    def use_prompts(self, settings: ContrastiveSettings) -> None:
+        """Use the prompts in retrieval and reranking; see [`DevSetCallback.use_prompts`]."""
+        query, document = (settings.prompts.get(role, "") for role in ("query", "document"))
+        if settings.default_prompt_name is None and (query or document):
+            self.tasks = {name: task.with_prompts(query, document) for name, task in self.tasks.items()}
+            self._set_texts([text for task in self.tasks.values() for text in task.texts])
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Encode the texts on all processes, and score them on the first one.
@@ -267,11 +294,11 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
         return
     folder = Path(output_dir, DEV_SCORES)
     folder.mkdir(parents=True, exist_ok=True)
-    with write_atomically(_scores_path(output_dir, state.global_step)) as path:
-        save_scores(path, scores)
+    save_scores(_scores_path(output_dir, state.global_step), scores)
     steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.npz"))
     for step in steps[1:]:
-        if step not in (state.global_step, state.best_global_step):
+        saved = f"checkpoint-{step}" == Path(state.best_model_checkpoint or "").name
+        if not saved and step not in (state.global_step, state.best_global_step):
             _scores_path(output_dir, step).unlink()
 
 
@@ -301,7 +328,7 @@ def dev_change(runs: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any] | 
         return None
     systems = [each[metric] for each in scores]
     resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
-    drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1))
+    drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE)
     return {
         "metric": metric,
@@ -352,35 +379,51 @@ class LossTracker(TrainerCallback):
     """
 
     PARTS = ("contrastive_loss", "mlm_loss")
+    RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
 
     def __init__(self) -> None:
+        self._run_loss: float | torch.Tensor = 0.0
         self._sums: dict[str, torch.Tensor] = {}
-        self._steps = 0
+        self._counts: Counter[str] = Counter()  # a part may be in the batches of one data set only
         #: The embeddings of the anchors of the last batch, of shape `(batch, dim)`.
         self.embeddings: torch.Tensor | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget the sums of an earlier run, which may have ended with a broken loss."""
-        self._sums, self._steps = {}, 0
+        """Forget the sums of an earlier run, whose loss may be broken, and take those of a run that is resumed."""
+        self._sums, self._counts = {}, Counter()
+        earlier = cast(Any, state.stateful_callbacks).get(self.RECORD, {})
+        self._run_loss, self._began = earlier.get("loss", 0.0), time.monotonic() - earlier.get("seconds", 0.0)
+
+    def add_step(self, loss: torch.Tensor) -> None:
+        """Add the loss of a training step, without waiting for the device."""
+        exact = torch.float32 if loss.device.type == "mps" else torch.float64  # a sum that no order changes
+        self._run_loss = self._run_loss + loss.detach().to(exact)
+
+    def record(self) -> dict[str, float]:
+        """Return the sum of the losses and the seconds since step 0. Each process must call."""
+        loss = self._run_loss
+        if isinstance(loss, torch.Tensor):
+            loss = (sum_over_processes(loss) / world()[1]).item()
+        return {"loss": loss, "seconds": time.monotonic() - self._began}
 
     def add(self, output: ContrastiveOutput) -> None:
         """Add the parts of one forward pass, without waiting for the device.
 
         Copies are kept, because a CUDA graph writes the next batch's outputs into the same memory.
         """
-        self._steps += 1
         if output.sentence_embeddings is not None:
             self.embeddings = output.sentence_embeddings.detach()[:, 0].clone()
         parts = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
         for part, value in parts.items():
+            self._counts[part] += 1
             total = self._sums.get(part)
             self._sums[part] = value.detach().clone() if total is None else total + value.detach()
 
     def means(self) -> dict[str, float]:
         """Return the mean of each part since the last call, over all processes, each of which must call."""
-        steps = self._steps * world()[1]
-        means = {part: (sum_over_processes(total) / steps).item() for part, total in self._sums.items()}
-        self._sums, self._steps = {}, 0
+        counts = {part: count * world()[1] for part, count in self._counts.items()}
+        means = {part: (sum_over_processes(total) / counts[part]).item() for part, total in self._sums.items()}
+        self._sums, self._counts = {}, Counter()
         return means
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -411,8 +454,10 @@ class CollapseWatch(TrainerCallback):
     The anchors of the last batch are measured whenever the loss is logged, in training mode, and logged as
     `batch_mean_cosine`, `batch_effective_rank` and `batch_uniformity`. The dev set of a [`SimilarityEvalCallback`] is
     measured at every evaluation (`eval_stsb_mean_cosine`, ...). Each is compared with its own first value, which for
-    batches is that of the first step. Jing et al. 2022 (arXiv:2110.09348) describe both ways to collapse, and RankMe
-    (arXiv:2210.02885) shows that the effective rank predicts how useful embeddings are.
+    batches is that of the first step. Embeddings that begin as a point, as those of untrained encoders may, and are
+    one still after `STUCK_STEPS` steps have collapsed, too: the loss then stays at the logarithm of the batch size.
+    Jing et al. 2022 (arXiv:2110.09348) describe both ways to collapse, and RankMe (arXiv:2210.02885) shows that the
+    effective rank predicts how useful embeddings are.
 
     Args:
         tracker (`LossTracker`): Keeps the embeddings of the last batch.
@@ -461,11 +506,14 @@ class CollapseWatch(TrainerCallback):
         for source, (spread, rank) in _measures(event["logs"]).items():
             first_spread, first_rank = self._first.setdefault(source, (spread, rank))
             is_point = spread < LEAST_SPREAD and spread < first_spread / 2
-            if self._has_warned or not (is_point or rank - 1 < LEAST_SHARE_OF_RANK * (first_rank - 1)):
+            is_stuck = max(spread, first_spread) < LEAST_SPREAD and state.global_step >= STUCK_STEPS
+            is_line = rank - 1 < LEAST_SHARE_OF_RANK * (first_rank - 1)
+            if self._has_warned or not (is_point or is_stuck or is_line):
                 continue
             self._has_warned = True
+            what = "began as a point and have not moved apart" if is_stuck else "have collapsed"
             message = (
-                f"the embeddings have collapsed at step {state.global_step} ({source}): the mean cosine of two texts "
+                f"the embeddings {what} at step {state.global_step} ({source}): the mean cosine of two texts "
                 f"is {1 - spread:.4f} ({1 - first_spread:.4f} at the start) and the effective rank {rank:.1f} "
                 f"({first_rank:.1f}). Lower the learning rate, check the training texts for repetitions, or use an "
                 "objective with negatives."

@@ -1,6 +1,5 @@
 """Checkpoints that are whole or absent: staging, manifests of digests, finite weights, and saving at a signal."""
 
-import errno
 import os
 import re
 import shutil
@@ -19,17 +18,12 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process, sum_over_processes, world
+from ..ops.distributed import on_first_process, sum_over_processes, wait_for_all, world
 from ..ops.errors import refuse
-from ..ops.files import digest, read_json_object, write_json
+from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
 logger = logging.get_logger(__name__)
 
-#: Lists the files of a checkpoint with their sizes and digests. It is written last.
-MANIFEST = "manifest.json"
-#: The folder of `output_dir` in which a checkpoint is written. A checkpoint gets its name when it is complete.
-#: Files whose path begins with an underscore are not pushed to the hub.
-STAGING = "_saving"
 #: A checkpoint to resume from; `True` is the newest whole one.
 CheckpointName = str | os.PathLike[str] | bool
 #: Advice at the end of errors about numbers that are not finite.
@@ -38,6 +32,10 @@ ADVICE = (
     "starting checkpoint."
 )
 
+_WHEN_FULL = (
+    ", so the checkpoint was not written. Checkpoints saved earlier are untouched: free some space and continue with "
+    "--resume_from_checkpoint true"
+)
 _NAME = re.compile(r"checkpoint-(\d+)")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
@@ -63,32 +61,6 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def checkpoint_problem(checkpoint: str | os.PathLike[str]) -> str | None:
-    """Compare a checkpoint with its manifest.
-
-    Args:
-        checkpoint (`str` or `os.PathLike`): The folder of the checkpoint.
-
-    Returns:
-        `str`, *optional*: What is wrong, with the name of the file, or `None` if the checkpoint is whole.
-    """
-    folder = Path(checkpoint)
-    try:
-        files = read_json_object(folder / MANIFEST, "files")["files"]
-        listed = {str(name): (int(file["bytes"]), str(file["blake2b"])) for name, file in files.items()}
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} is damaged"
-    for name, (size, _) in listed.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if (actual := (folder / name).stat().st_size) != size:
-            return f"{name} has {actual:,} bytes in place of {size:,}"
-    damaged = (name for name, (_, expected) in listed.items() if digest(folder / name) != expected)
-    return next((f"the content of {name} is damaged" for name in damaged), None)
-
-
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     """Return the newest whole checkpoint of a run, and log the damaged ones that are passed over.
 
@@ -103,7 +75,7 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     """
     problems = []
     for checkpoint in checkpoints(directory):
-        problem = checkpoint_problem(checkpoint)
+        problem = folder_problem(checkpoint)
         if problem is None:
             return str(checkpoint)
         problems.append(f"{checkpoint.name}: {problem}")
@@ -141,7 +113,7 @@ def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
         )
     else:
         checkpoint = str(resume)
-        is_missing, problem = not Path(checkpoint).is_dir(), checkpoint_problem(checkpoint)
+        is_missing, problem = not Path(checkpoint).is_dir(), folder_problem(checkpoint)
         refuse(
             {
                 f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory": is_missing,
@@ -183,61 +155,36 @@ def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
     """
     directory, state = Path(trainer._get_output_dir(trial)), trainer.state
     checkpoint = directory / f"checkpoint-{state.global_step}"
-    folder, replaced = directory / STAGING / checkpoint.name, directory / STAGING / "replaced"
+    folder = directory / STAGING / checkpoint.name
     if trainer.args.should_save:
-        shutil.rmtree(folder.parent, ignore_errors=True)  # a killed run left it
-    _wait_for_all()
+        remove(folder.parent)  # a killed run left it
+    wait_for_all()
     # Only in this context, transformers writes elsewhere and pushes nothing.
     trainer._get_output_dir = lambda trial: str(folder.parent)  # type: ignore[method-assign]
     trainer._push_from_checkpoint = lambda checkpoint_folder: None  # type: ignore[method-assign]
     try:
         yield folder
-        _wait_for_all()
+        wait_for_all()
         best = directory / f"checkpoint-{state.best_global_step}"
         if best == checkpoint or best.is_dir():  # transformers looked for it in the staging folder
             state.best_model_checkpoint = str(best)
         if trainer.args.should_save:
             state.save_to_json(str(folder / "trainer_state.json"))
             write_manifest(folder)
-            if checkpoint.exists():
-                checkpoint.rename(replaced)
-            folder.rename(checkpoint)
-            shutil.rmtree(folder.parent)
+            put_in_place(folder, checkpoint)
+            remove(folder.parent)
     except Exception as error:
-        if replaced.exists() and not checkpoint.exists():
-            replaced.rename(checkpoint)
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        _explain_full_disk(error, checkpoint)
+        remove(folder.parent)
+        explain_full_disk(error, checkpoint, _WHEN_FULL)
         raise
     finally:
         del trainer._get_output_dir, trainer._push_from_checkpoint
     if trainer.args.should_save:
         keep = {checkpoint} | ({best} if best.is_dir() else set())
         delete_old_checkpoints(directory, trainer.args.save_total_limit, keep)
-    _wait_for_all()
+    wait_for_all()
     if trainer.args.push_to_hub:
         trainer._push_from_checkpoint(str(checkpoint))
-
-
-def _wait_for_all() -> None:
-    if world()[1] > 1:
-        dist.barrier()
-
-
-def write_manifest(checkpoint: Path) -> None:
-    """Write the sizes and digests of all files into a checkpoint, after their content has reached the disk.
-
-    Args:
-        checkpoint (`Path`): A folder in which every other file is already written.
-    """
-    files = {}
-    for path in sorted(checkpoint.rglob("*")):
-        if path.is_file():
-            with open(path, "rb") as stream:
-                os.fsync(stream.fileno())
-            entry = {"bytes": path.stat().st_size, "blake2b": digest(path)}
-            files[path.relative_to(checkpoint).as_posix()] = entry
-    write_json(checkpoint / MANIFEST, {"files": files})
 
 
 def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
@@ -256,19 +203,6 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
     for checkpoint in others[: max(0, len(found) - max(limit, len(kept)))]:
         shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def _explain_full_disk(error: Exception, checkpoint: Path) -> None:
-    """Raise an error in one line if the disk is full, which libraries report by errno, by text or by a file's size."""
-    text = f"{error} {error.__context__}"
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text
-    if is_full or "inline_container" in text or "iostream error" in text:
-        raise OSError(
-            errno.ENOSPC,
-            "the checkpoint could not be written, because the disk is full. Checkpoints saved earlier are untouched: "
-            "free some space and continue with --resume_from_checkpoint true",
-            str(checkpoint),
-        ) from error
 
 
 # --- during a run ----------------------------------------------------------------------------------------------------

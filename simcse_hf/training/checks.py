@@ -2,10 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -13,12 +13,17 @@ from datasets import Dataset
 from torch import nn
 from transformers.utils import logging
 
+from ..data.mixture import MixedRows
 from ..data.stream import StreamedRows
+from ..data.tokenize import check_known
 from ..data.view_dataset import SeededDataset
-from ..objectives import TrainingRows
+from ..models.adapters import has_adapter
+from ..models.gradcache import check_gradcache, preserve_random_state
+from ..models.settings import dropout_rates
+from ..objectives import Objective, TrainingRows
+from ..objectives.composed import ByDataset
 from ..ops.errors import refuse
 from .callbacks import DevSetCallback
-from .gradcache import check_gradcache, preserve_random_state
 from .training_args import SimCSETrainingArguments
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ logger = logging.get_logger(__name__)
 
 #: Share of the training rows above which repetitions are reported.
 DUPLICATE_SHARE = 0.05
+#: Rows whose tokens are compared with the vocabulary.
+_SAMPLE_ROWS = 500
 #: Steps of a run below which their number is reported.
 FEW_STEPS = 50
 
@@ -51,7 +58,8 @@ def check_dev_sets(
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
-    by_loss = args.metric_for_best_model in ("loss", "eval_loss")
+    metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    by_loss, is_known = metric == "loss", metric.startswith(tuple(f"{name}_" for name in names))
     refuse(
         {
             f"two dev sets are named {', '.join(repeated)}, so their metrics would overwrite each other: name them "
@@ -59,6 +67,10 @@ def check_dev_sets(
             "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass eval_dataset=..., "
             "or leave metric_for_best_model out to use the metric of the first dev set": (
                 by_loss and dev_sets and not has_eval_dataset
+            ),
+            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}: take one such as "
+            f"{dev_sets[0].headline if dev_sets else ''!r}": (
+                metric and dev_sets and not (is_known or by_loss or has_eval_dataset)
             ),
         }
     )
@@ -87,26 +99,53 @@ def check_run(trainer: "SimCSETrainer") -> None:
         )
     if rows is None or len(rows) == 0:
         raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
-    num_sentences = len(rows[0]["input_ids"])
-    wrong_view = f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts"
-    refuse({wrong_view: num_sentences > 1 and args.view == "fixed_mask"})
-    objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
+    settings = trainer.model.settings
+    idle = {
+        "learning_rate is 0, so the weights do not change": args.learning_rate == 0,
+        f"warmup_steps = {args.warmup_steps} is longer than the run": 0 < args.max_steps < args.warmup_steps,
+        "mlm_weight has no effect without do_mlm": settings.mlm_weight != 0.1 and not settings.do_mlm,
+    }
+    for problem in [problem for problem, holds in idle.items() if holds]:
+        logger.warning(f"{problem}.")
+    if isinstance(rows, MixedRows):
+        for number, (name, part) in enumerate(rows.parts.items()):
+            own = objective.of_dataset(number) if isinstance(objective, ByDataset) else objective
+            try:
+                _check_rows(trainer, part, own, f"train_dataset[{name!r}]", rows[int(rows.starts[number])])
+            except ValueError as error:
+                raise ValueError(f"data set {name!r}: {error}") from None
+        check_batches(args, len(cast(Sized, trainer._get_train_sampler())), 0, not objective.reconstructs)
+    else:
+        _check_rows(trainer, rows, objective, "train_dataset", rows[0])
+        num_sentences = len(rows[0]["input_ids"])
+        check_batches(args, None if streamed else len(rows), num_sentences, not objective.reconstructs)
     if args.gradcache_chunk_size is not None:
         check_gradcache(objective, args)
-    check_length_grouping(args, rows)
-    if isinstance(rows, Dataset) and args.process_index == 0:
-        warn_of_repeated_rows(rows)
     if trainer.dev_sets and args.eval_strategy == "no" and trainer.hp_search_backend is None:
         logger.warning(
             "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
             "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
         )
     check_sharding(trainer)
-    check_batches(args, None if streamed else len(rows), num_sentences, not objective.reconstructs)
+
+
+def _check_rows(trainer: "SimCSETrainer", rows: Any, objective: Objective, name: str, row: Mapping[str, Any]) -> None:
+    """Check the rows of a data set, of which `row` is one as the collator takes it."""
+    args, num_sentences = trainer.args, len(row["input_ids"])
+    if trainer.model.settings.hard_negative_weight and num_sentences < 3:
+        logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
+    wrong_view = f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts"
+    refuse({wrong_view: num_sentences > 1 and args.view == "fixed_mask"})
+    sample = (ids for number in range(min(_SAMPLE_ROWS, len(rows))) for ids in rows[number]["input_ids"])
+    check_known(sample, trainer.make_rows.tokenizer, name)
+    objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
+    check_length_grouping(args, rows)
+    if isinstance(rows, Dataset) and args.process_index == 0:
+        warn_of_repeated_rows(rows)
     # Two encoders give a text two embeddings without dropout.
     is_dropout_the_view = args.view == "identity" and trainer.model.second_encoder is None
     if num_sentences == 1 and objective.num_views > 1 and is_dropout_the_view:
-        check_dropout(trainer)
+        check_dropout(trainer, row)
 
 
 def check_batches(
@@ -223,9 +262,18 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
         trainer (`SimCSETrainer`): The trainer that is about to train.
 
     Raises:
-        ValueError: If FSDP is combined with an objective that shares the encoder's weights, or FSDP2 with the
-            masked-LM loss.
+        ValueError: If FSDP or DeepSpeed is combined with an adapter, FSDP with an objective that shares the encoder's
+            weights, or FSDP2 with the masked-LM loss.
     """
+    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    refuse(
+        {
+            "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole weights. "
+            "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml).": (
+                is_sharded and has_adapter(trainer.model)
+            )
+        }
+    )
     if not trainer.is_fsdp_enabled:
         if os.environ.get("ACCELERATE_USE_FSDP") == "true":
             logger.warning(
@@ -250,7 +298,7 @@ def check_sharding(trainer: "SimCSETrainer") -> None:
     )
 
 
-def check_dropout(trainer: "SimCSETrainer") -> None:
+def check_dropout(trainer: "SimCSETrainer", row: Mapping[str, Any]) -> None:
     """Check that the two views of a sentence differ, and that dropout of attention weights is part of it.
 
     With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config says,
@@ -258,14 +306,14 @@ def check_dropout(trainer: "SimCSETrainer") -> None:
 
     Args:
         trainer (`SimCSETrainer`): The trainer that is about to train.
+        row (`Mapping[str, Any]`): A training row of a single sentence.
 
     Raises:
         ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
     """
     config = trainer.model.config
-    names = sorted(name for name in config.to_dict() if "dropout" in name and "classifier" not in name)
-    rates = {name: getattr(config, name) for name in names}
-    if _views_are_equal(trainer):
+    rates = dict(sorted(dropout_rates(config).items()))
+    if _views_are_equal(trainer, row):
         described = ", ".join(f"{name} = {rate}" for name, rate in rates.items()) or "no such setting"
         problem = (
             "both views of a sentence have the same embedding: without effective dropout there is nothing to learn "
@@ -277,8 +325,9 @@ def check_dropout(trainer: "SimCSETrainer") -> None:
             return
         raise ValueError(
             f"{problem} Set dropout above 0 when loading, for example from_pretrained(..., hidden_dropout_prob=0.1) "
-            "for BERT, or attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT (--dropout 0.1 "
-            "on the command line); or train on pairs. To run Table 3's row p = 0, set allow_zero_dropout."
+            "for BERT, attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for ModernBERT, or "
+            "attention_dropout=0.3 for Llama (--dropout on the command line); or train on pairs. To run Table 3's row "
+            "p = 0, set allow_zero_dropout."
         )
     requested = {name: rate for name, rate in rates.items() if "attention" in name and rate}
     described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
@@ -289,18 +338,17 @@ def check_dropout(trainer: "SimCSETrainer") -> None:
         'with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention dropout '
         f"(from_pretrained(..., {zero})); or train on pairs."
     )
-    refuse({problem: requested and _views_are_equal(trainer, only_attention_dropout=True)})
+    refuse({problem: requested and _views_are_equal(trainer, row, only_attention_dropout=True)})
 
 
 @torch.no_grad()
-def _views_are_equal(trainer: "SimCSETrainer", only_attention_dropout: bool = False) -> bool:
-    """Return whether the first text's views have one embedding in a training step.
+def _views_are_equal(trainer: "SimCSETrainer", row: Mapping[str, Any], only_attention_dropout: bool = False) -> bool:
+    """Return whether a row's views have one embedding in a training step.
 
     With `only_attention_dropout`, all other dropout is switched off. The model and the random state stay as they were.
     """
-    assert trainer.known_rows is not None
     model = trainer.model
-    rows = trainer.data_collator([trainer.known_rows[0]] * 8)  # At low rates, one text may be spared by chance.
+    rows = trainer.data_collator([dict(row)] * 8)  # At low rates, one text may be spared by chance.
     ids, mask = (rows[name].to(model.device) for name in ("input_ids", "attention_mask"))
     training, unpadded = model.training, model.unpadded
     if trainer.args.torch_compile or trainer.args.gradient_checkpointing:  # Training will pad, once they are set up.

@@ -20,7 +20,7 @@ from ..ops.suggestions import did_you_mean
 RECIPES = Path(__file__).parent / "recipes"
 
 #: Arguments that are words on a command line, and a table or list in a YAML file.
-_STRUCTURED = ("objective_options", "matryoshka_dims")
+_STRUCTURED = ("objective_options", "matryoshka_dims", "prompts")
 
 
 def option(default: Any, text: str, **metadata: Any) -> Any:
@@ -151,6 +151,8 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
         cast(Any, classes), usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False
     )
     inherited = {f.name for f in fields(TrainingArguments)}
+    if "prompts" in (names := {action.dest: action for action in parser._actions}):
+        names["max_seq_length"].type = _lengths
     actions = [action for action in parser._actions if action.dest != "help"]
     for action in actions:
         if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
@@ -210,6 +212,13 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[st
     return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
 
 
+def _lengths(word: str) -> int | dict[str, int]:
+    """Read one length for all columns, or `anchor=32,positive=256`."""
+    if "=" not in word:
+        return int(word)
+    return {column: int(length) for column, length in (part.split("=") for part in word.split(","))}
+
+
 @cache
 def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
     # --unpadded has a type, --no_unpadded after it has none.
@@ -221,7 +230,8 @@ def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], di
 
 def _convert(source: str, name: str, value: Any, action: Action, type_name: str) -> Any:
     """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
-    if value is None or name in _STRUCTURED or (isinstance(value, dict) and "dict" in type_name):
+    takes_table = "dict" in type_name or action.type is _lengths
+    if value is None or name in _STRUCTURED or (isinstance(value, dict) and takes_table):
         return value
     if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
         return [_convert(source, name, item, action, "") for item in value]
@@ -231,5 +241,10 @@ def _convert(source: str, name: str, value: Any, action: Action, type_name: str)
     try:
         return convert(str(value))
     except (ValueError, TypeError, ArgumentTypeError):
-        expected = {int: "a whole number", float: "a number", string_to_bool: "true or false"}
+        expected = {
+            int: "a whole number",
+            _lengths: "a whole number",
+            float: "a number",
+            string_to_bool: "true or false",
+        }
         raise ValueError(f"{source}: {name} is {value!r}, but must be {expected.get(convert, type_name)}") from None

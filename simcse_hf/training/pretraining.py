@@ -26,11 +26,13 @@ from transformers import (
 
 from ..data.read import load_text_dataset
 from ..data.sample import sample_files
-from ..data.tokenize import to_token_ids
+from ..data.tokenize import check_known, to_token_ids
+from ..models.checkpoint import replace_model
 from ..models.settings import SECTION, check_max_length
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
-from ..ops.files import write_json
+from ..ops.distributed import hold_together
+from ..ops.files import STAGING, write_json
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .parser import check_files, fill, given_arguments, option
@@ -213,7 +215,7 @@ def make_tokenizer(
 
     Args:
         options (`PretrainingArguments`): Names the tokenizer or the encoder.
-        args (`TrainingArguments`): A trained tokenizer is saved in their `output_dir`.
+        args (`TrainingArguments`): A trained tokenizer is saved in a folder of their `output_dir`.
         texts (`list[str]`): Sentences to train a tokenizer on.
         checkpoint (`str`, *optional*): The checkpoint to resume from.
 
@@ -232,14 +234,15 @@ def make_tokenizer(
     if checkpoint is not None or not options.train_tokenizer:
         name = checkpoint or options.model_name_or_path or str(options.tokenizer_name)
         return load_pretrained(AutoTokenizer.from_pretrained, name)
+    folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
             blank = BertTokenizer(do_lower_case=not options.cased)
             parts = (texts[i : i + 1000] for i in range(0, len(texts), 1000))
             trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
             trained.model_max_length = options.max_position_embeddings
-            trained.save_pretrained(str(args.output_dir))
-        return load_pretrained(AutoTokenizer.from_pretrained, str(args.output_dir))
+            trained.save_pretrained(folder)
+        return load_pretrained(AutoTokenizer.from_pretrained, folder)
 
 
 def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -304,6 +307,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     model = make_model(options, tokenizer)
     check_max_length(options.max_seq_length, model.config)
     rows, held_out_rows = (tokenize(part, tokenizer, options.max_seq_length) for part in (texts, held_out))
+    check_known(rows["input_ids"], tokenizer, str(options.train_file))
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(held_out_rows)
     before = trainer.evaluate()["eval_loss"]
@@ -320,8 +324,9 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     }
     if trainer.is_world_process_zero():
         directory = Path(str(args.output_dir))
-        model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
+        with replace_model(directory) as folder:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
         write_json(directory / RESULTS, results)
         print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
         print(f"  before   {before:6.3f}   ({math.exp(before):.1f})")
@@ -344,5 +349,7 @@ def train_mlm(argv: Sequence[str] | None = None) -> int:
     Raises:
         ValueError: If the arguments or the sentences are invalid.
     """
-    pretrain(*parse_pretraining_arguments(sys.argv[1:] if argv is None else argv))
+    options, args = parse_pretraining_arguments(sys.argv[1:] if argv is None else argv)
+    with hold_together(str(args.output_dir)):
+        pretrain(options, args)
     return 0

@@ -1,75 +1,165 @@
 """Turn the caller's training and evaluation data into the rows of token ids that the collator takes."""
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
-from torch.utils.data import Sampler
+from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
 
+from ..data.cache import cached_map
+from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
-from ..data.columns import SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
+from ..data.columns import LABEL, SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
+from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
+from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, resolve_stream_columns
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, make_view, masked_lm_rate
+from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
 from ..inference.encoding import full_length
+from ..inference.vectors import RowVectors
 from ..models.modeling import ContrastiveModel
 from ..objectives import Objective, objective_class
+from ..objectives.composed import ByDataset
 from ..ops.errors import refuse
 from .callbacks import default_prompt
-from .training_args import SimCSETrainingArguments
+from .preparation import is_mixture, set_default_view
+from .training_args import COLUMNS, SimCSETrainingArguments
 
 #: Rows of token ids, of which a data loader makes batches.
 Rows: TypeAlias = Dataset | SeededDataset | StreamedRows
-#: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
-#: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
-LARGEST_LISTED = 2**24
-
-_BLOCK = 2**16  # numbers that are turned into Python integers at once
 
 
 class RowMaker:
     """Turn texts into rows of token ids, as the model of a run reads them.
 
     Args:
-        model (`ContrastiveModel`): Its settings name templates and the prompt put before each text, and its objective
-            says whether rows are pairs with a score.
+        model (`ContrastiveModel`): Its settings name templates and the prompt put before each text where the arguments
+            name none, and its objective says whether rows are pairs with a score.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         args (`SimCSETrainingArguments`): The arguments of the run. A stream changes them: its place is restored from
             the checkpoint, so transformers skips no rows, and the training process reads it.
+        dataset (`str`, *optional*): The data set of several whose rows are made, with the arguments that are its own.
+            Without one, `datasets` holds the makers of all of them.
     """
 
-    def __init__(self, model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments):
+    def __init__(
+        self,
+        model: ContrastiveModel,
+        tokenizer: PreTrainedTokenizerBase,
+        args: SimCSETrainingArguments,
+        dataset: str | None = None,
+    ):
+        own = {} if dataset is None else cast(dict, args.datasets)[dataset]
+        objective = own.get("objective", model.settings.objective)
+        self.datasets: dict[str, RowMaker] = {}
+        if dataset is None:
+            self.datasets = {name: RowMaker(model, tokenizer, args, name) for name in args.datasets or ()}
+        else:
+            args = args.of_datasets()[dataset]
+            if args.view_is_default:
+                args.view = args.view_rate = None
+                set_default_view(args, objective_class(objective))
+        self.source = "train_dataset" if dataset is None else f"train_dataset[{dataset!r}]"
         self.tokenizer, self.args = tokenizer, args
-        self.templates, self.prompt = model.settings.templates, default_prompt(model.settings)
-        full_length(tokenizer, args.max_seq_length, self.templates, self.prompt)  # refuses a prompt without room
+        self.templates, self.lengths = model.settings.templates, args.by_column(args.max_seq_length)
+        self.prompts = args.by_column(default_prompt(model.settings) if args.prompts is None else args.prompts)
+        for column, length, prompt in zip(COLUMNS, self.lengths, self.prompts, strict=True):
+            try:
+                full_length(tokenizer, length, self.templates, prompt)  # refuses a prompt without room
+            except ValueError as error:
+                raise ValueError(f"{self.source}, column {column}: {error}") from None
         self.template_edges = model.settings.template_edges
-        self.scored = objective_class(model.settings.objective).rows == "scored_pairs"
+        self.kind = objective_class(objective).rows
         self.seed = args.seed if args.data_seed is None else args.data_seed
+        #: The frozen models, and the vectors that they give the training rows, by their names in a batch.
+        frozen = {"teacher": args.teacher, "guide": args.guide}
+        reads = frozen if dataset is None else objective_class(objective).vectors  # one of several data sets may not
+        self.frozen = {k: [x] if isinstance(x, str) else x for k, x in frozen.items() if x and k in reads}
+        self.vectors: dict[str, RowVectors] = {}
+        finds_neighbors = (args.teacher or args.guide) and args.train_sampling_strategy == "random"
+        refuse(
+            {
+                f"batch_neighbors = {args.batch_neighbors} must be 0 or more, which a teacher or guide finds, and "
+                "chooses the order of the rows: name a teacher or guide, and leave out train_sampling_strategy": (
+                    args.batch_neighbors < 0 or (args.batch_neighbors and not finds_neighbors)
+                )
+            }
+        )
 
     def for_training(self, data: Any) -> Rows:
         """Tokenise training data once or, for an augmentation or a stream, whenever a row is read.
 
         Args:
-            data (`Any`): What [`as_text_dataset`] takes, or a `datasets.IterableDataset`.
+            data (`Any`): What [`as_text_dataset`] takes, a `datasets.IterableDataset`, or several data sets by name.
 
         Returns:
-            `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids.
+            `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids, [`MixedRows`] of several data sets.
 
         Raises:
             TypeError: If the data is of a type that contrastive training cannot use.
             ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or a stream
                 with what needs all rows.
         """
+        if is_mixture(data):
+            streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
+            refuse({f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them": streams})
+            parts = {name: maker.for_training(data[name]) for name, maker in self.datasets.items()}
+            return MixedRows(cast(dict, parts))
+        if self.frozen:
+            return self._with_vectors(data)
         if isinstance(data, IterableDataset):
             return self._of_stream(data)
         if self.args.view in DATASET_VIEWS:
-            return self._of_views(as_text_dataset(data, "train_dataset", self.scored))
-        return self.tokenized(data, "train_dataset")
+            return self._of_views(as_text_dataset(data, self.source, self.kind))
+        return self.tokenized(data, self.source)
+
+    def for_evaluation(self, name: str, data: Any) -> Dataset | SeededDataset:
+        """Tokenise evaluation data with a name, as the data set of training with that name, if there is one.
+
+        Args:
+            name (`str`): The name.
+            data (`Any`): What [`as_text_dataset`] takes.
+
+        Returns:
+            `Dataset` or `SeededDataset`: Rows of token ids.
+        """
+        if name not in self.datasets:
+            return self.tokenized(data)
+        return MixedRows({name: self.datasets[name].tokenized(data)}, first=list(self.datasets).index(name))
+
+    def _with_vectors(self, data: Any) -> Dataset:
+        """Tokenise rows and number them, so that the collator finds the vectors of their texts."""
+        named, view = " and ".join(self.frozen), self.args.view
+        refuse(
+            {
+                f"a {named} needs all training rows, and a stream has none but the next: leave out --streaming": (
+                    isinstance(data, IterableDataset)
+                ),
+                f"view {view} changes texts, of which the {named} knows the original only: use view identity": (
+                    view in DATASET_VIEWS
+                ),
+            }
+        )
+        texts = as_text_dataset(data, self.source, self.kind)
+        columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
+        refuse(
+            {
+                f"a {named} reads the texts of training rows, and {self.source} has {', '.join(texts.column_names)}: "
+                "pass texts": not columns,
+                "a guide compares candidates with the positive, which is the sentence itself in rows of one text: "
+                "give rows of an anchor and a positive": len(columns) == 1 and "guide" in self.frozen,
+            }
+        )
+        columns_only = cast(Dataset, texts).select_columns(columns)
+        self.vectors = {x: RowVectors(words, columns_only, self.args.device) for x, words in self.frozen.items()}
+        rows = cast(Dataset, self.tokenized(texts, self.source))
+        return rows.add_column("row", np.arange(len(rows)))
 
     def tokenized(self, data: Any, name: str = "eval_dataset") -> Dataset | SeededDataset:
         """Tokenise texts without augmenting them.
@@ -85,15 +175,12 @@ class RowMaker:
             TypeError: If the data is of a type that contrastive training cannot use.
             ValueError: If the columns are unclear or hold no texts.
         """
-        texts = as_text_dataset(data, name, self.scored)
+        texts = as_text_dataset(data, name, self.kind)
         if "input_ids" in texts.column_names:
             return texts
-        texts = cast(Dataset, texts)
-        if self.prompt:
-            texts = texts.map(_put_before, batched=True, fn_kwargs={"prompt": self.prompt})
-        args = self.args
+        workers = self.args.preprocessing_num_workers
         return tokenize_dataset(
-            texts, self.tokenizer, args.max_seq_length, args.preprocessing_num_workers, self.templates
+            cast(Dataset, texts), self.tokenizer, self.lengths, workers, self.templates, self.prompts
         )
 
     def _of_views(self, texts: Any) -> ViewDataset:
@@ -103,14 +190,14 @@ class RowMaker:
                 f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows "
                 f"hold {', '.join(texts.column_names)}": texts.column_names != ["sent0"],
                 f"view {args.view} would change the words of the {'templates' if self.templates else 'prompt'} too: "
-                "use view identity, or a model without them": self.templates or self.prompt,
+                "use view identity, or a model without them": self.templates or self.prompts[0],
             }
         )
         return ViewDataset(
             texts,
             self.tokenizer,
             make_view(cast(str, args.view), args.view_rate),
-            args.max_seq_length,
+            self.lengths[0],
             seed=self.seed,
             both=args.view_both,
             with_view_seed=args.view in MASKED_LM_VIEWS,
@@ -122,7 +209,9 @@ class RowMaker:
         strategy, workers = args.train_sampling_strategy, args.dataloader_num_workers
         refuse(
             {
-                "scored pairs cannot be streamed: load them, or train on pairs without scores": self.scored,
+                "pairs with a score and texts with a label cannot be streamed: load them": (
+                    self.kind in ("scored_pairs", "classes")
+                ),
                 "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
                 "training steps": args.max_steps < 1,
                 f"dataloader_num_workers = {workers} does not work with a stream, which is read in the training "
@@ -139,12 +228,12 @@ class RowMaker:
         head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
         views = self._of_views(head) if args.view in DATASET_VIEWS else None
-        tokenize = row_tokenizer(names, self.tokenizer, args.max_seq_length, self.templates)
+        tokenize = row_tokenizer(names, self.tokenizer, self.lengths, self.templates, self.prompts)
 
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
                 return views.rows_of([row["sent0"] for row in rows], rngs)
-            columns = {name: [self.prompt + row[name] for row in rows] for name in names}
+            columns = {name: [row[name] for row in rows] for name in names}
             return [{"input_ids": ids} for ids in tokenize(columns)["input_ids"]]
 
         return StreamedRows(
@@ -158,7 +247,43 @@ class RowMaker:
             processes=args.world_size,
         )
 
-    def collator(self, objective: Objective, rows: Rows | None) -> ContrastiveCollator:
+    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
+        """Choose the order of the training rows.
+
+        Args:
+            default (`Sampler`, *optional*): transformers' choice, by `train_sampling_strategy`.
+            batch_size (`int`): Rows of a batch of one process.
+
+        Returns:
+            `Sampler`: That sampler; or in place of a random order one that keeps texts of a class or neighbours
+                together, or that needs less memory for many rows.
+        """
+        if not isinstance(default, RandomSampler):
+            return default
+        rows = default.data_source
+        if isinstance(rows, MixedRows):
+            parts = {name: maker._order(rows.parts[name]) for name, maker in self.datasets.items()}
+            shares = [own["share"] for own in cast(dict, self.args.datasets).values() if "share" in own]
+            block = batch_size * self.args.world_size
+            return MixtureSampler(
+                parts, rows.starts[:-1].tolist(), shares or self.args.dataset_shares, block, self.seed
+            )
+        order = self._order(rows)
+        if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
+            return default
+        return order
+
+    def _order(self, rows: Any) -> PermutedSampler:
+        """Return a random order of the rows of a data set, in which texts of a class or neighbours stand together."""
+        if self.args.batch_neighbors and self.vectors:
+            # Twice as many, because some were drawn before; and the row itself is among them.
+            number, vectors = self.args.batch_neighbors, next(iter(self.vectors.values()))
+            return NeighborSampler(vectors.neighbors(2 * number + 1), number, self.seed)
+        if self.kind == "classes" and LABEL in rows.column_names:
+            return ClassSampler(rows.with_format("numpy")[LABEL][:], self.seed)
+        return PermutedSampler(len(rows), self.seed)
+
+    def collator(self, objective: Objective, rows: Rows | None) -> ContrastiveCollator | MixtureCollator:
         """Make the collator that an objective and the arguments need.
 
         Args:
@@ -167,32 +292,57 @@ class RowMaker:
                 tokens makes texts longer than `max_seq_length`, to which `pad_to_max_length` pads.
 
         Returns:
-            [`ContrastiveCollator`]: The collator.
+            [`ContrastiveCollator`] or [`MixtureCollator`]: The collator.
+
+        Raises:
+            ValueError: If the objective needs a teacher that the arguments do not name, or does not read one of them.
         """
+        if isinstance(rows, MixedRows):
+            makers, parts = self.datasets.values(), rows.parts.values()
+            unread = ", ".join(self.frozen.keys() - {name for maker in makers for name in maker.frozen})
+            refuse({f"no objective of the data sets reads a {unread}: leave {unread} out": unread})
+            collators = [
+                maker.collator(objective.of_dataset(number) if isinstance(objective, ByDataset) else objective, part)
+                for number, (maker, part) in enumerate(zip(makers, parts, strict=True))
+            ]
+            return MixtureCollator(cast(list, collators), cast(ContrastiveCollator, self.collator(objective, None)))
+        reads = set(self.frozen if rows is None else objective.vectors)
+        unread = " and ".join(sorted(self.frozen.keys() - reads))
+        refuse(
+            {
+                f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
+                "objective 'distill' and by a guide with 'simcse'": unread,
+                f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
+                "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))": (
+                    "teacher" in reads - self.frozen.keys()
+                ),
+            }
+        )
         head = rows.head if isinstance(rows, StreamedRows) else rows
         # max_seq_length does not count the tokens of a template.
-        longest = getattr(head, "max_length", self.args.max_seq_length) + max(map(sum, self.template_edges), default=0)
+        longest = getattr(head, "max_length", max(self.lengths)) + max(map(sum, self.template_edges), default=0)
         return ContrastiveCollator(
             self.tokenizer,
             pad_to=longest if self.args.pad_to_max_length else None,
             repeat=objective.num_views,
             add_text_ids=objective.needs_text_ids,
-            add_scores=self.scored,
+            columns={"scored_pairs": (SCORE,), "classes": (LABEL,)}.get(self.kind, ()),
             add_lengths=self.args.device.type != "cpu",
+            vectors=self.vectors,
         )
 
 
-def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | SeededDataset:
+def as_text_dataset(data: Any, name: str, kind: str = "texts") -> Dataset | SeededDataset:
     """Check the type of a data set, and choose and order its text columns by their names.
 
     Args:
         data (`Any`): A `datasets.Dataset` of texts or of token ids, a `SeededDataset`, or a list of texts or of rows.
         name (`str`): The argument's name, for messages.
-        scored (`bool`, *optional*, defaults to `False`): Whether rows are pairs with a score.
+        kind (`str`, *optional*, defaults to `"texts"`): What rows are made of; see [`Objective`].
 
     Returns:
         `Dataset` or `SeededDataset`: Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives, and
-        `score` if rows are `scored`; or rows of token ids.
+        the `score` of pairs or the `label` of texts if rows are of that kind; or rows of token ids.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
@@ -206,7 +356,9 @@ def as_text_dataset(data: Any, name: str, scored: bool = False) -> Dataset | See
         raise TypeError(f"{name} is {_describe_type(data)}")
     if "input_ids" in data.column_names:
         return _nested_token_ids(data)
-    return resolve_scored_pairs(data, name) if scored else resolve_dataset_columns(data, name=name)
+    if kind == "classes":
+        return load_class_rows(data, name=name)
+    return resolve_scored_pairs(data, name) if kind == "scored_pairs" else resolve_dataset_columns(data, name=name)
 
 
 def _describe_type(data: Any) -> str:
@@ -229,55 +381,5 @@ def _nested_token_ids(data: Dataset) -> Dataset:
     inner = getattr(data.features["input_ids"], "feature", None)
     if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
         return data
-    return data.select_columns(["input_ids"]).map(
-        lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, batched=True
-    )
-
-
-def _put_before(rows: dict[str, list[Any]], prompt: str) -> dict[str, list[Any]]:
-    """Put a prompt before each text of a batch of rows; `texts` holds a list of texts in each row."""
-    if "texts" in rows:
-        return {**rows, "texts": [[prompt + text for text in texts] for texts in rows["texts"]]}
-    return {name: x if name == SCORE else [prompt + text for text in x] for name, x in rows.items()}
-
-
-def make_masked_lm_view(
-    model: ContrastiveModel, tokenizer: PreTrainedTokenizerBase, args: SimCSETrainingArguments
-) -> MaskedLMView | None:
-    """Load the masked language model that makes views on the device, if `args.view` is such a view."""
-    if args.view not in MASKED_LM_VIEWS:
-        return None
-    rate = cast(float, masked_lm_rate(args.view, args.view_rate))
-    return MaskedLMView(args.view_model or cast(str, model.name_or_path), tokenizer, rate).to(args.device)
-
-
-class PermutedSampler(Sampler[int]):
-    """Draw each row number once, in an order that depends on the number of rows, the seed and the epoch only.
-
-    So every process has the same order, for any number of processes, and a resumed run continues it. The order takes
-    4 bytes for each row (8 bytes from 2^32 rows on).
-
-    Args:
-        num_rows (`int`): The number of rows.
-        seed (`int`): Chooses the orders.
-    """
-
-    def __init__(self, num_rows: int, seed: int) -> None:
-        self.num_rows, self.seed, self.epoch = num_rows, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.num_rows
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the row numbers; the next pass is that of the next epoch, as with Accelerate's sampler."""
-        epoch = self.epoch
-        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
-        np.random.default_rng((self.seed, epoch)).shuffle(order)
-        for start in range(0, self.num_rows, _BLOCK):
-            yield from order[start : start + _BLOCK].tolist()
-        self.set_epoch(epoch + 1)
+    rows = data.select_columns(["input_ids"])
+    return cached_map(rows, lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, ["nested"])

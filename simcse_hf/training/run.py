@@ -5,6 +5,7 @@ import logging as python_logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from ..data.class_rows import load_class_rows
 from ..data.columns import SCORE
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.nli_pairs import build_nli_groups
@@ -26,7 +28,7 @@ from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..models.pooling import POOLER_TYPES
 from ..objectives import objective_class
-from ..ops.distributed import on_first_process
+from ..ops.distributed import hold_together, on_first_process
 from ..ops.errors import refuse
 from ..ops.loading import load_pretrained
 from ..search import SentenceIndex
@@ -39,6 +41,9 @@ from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
+
+#: What the table of a data set says about its file, as the arguments of the same names.
+_OF_FILES = ("train_file", "dataset_name", "dataset_split", "columns", "max_train_samples", "nli_sampling")
 
 RunArguments = tuple[ModelArguments, DataArguments, SimCSETrainingArguments]
 
@@ -114,6 +119,8 @@ def train_unsup(argv: Sequence[str] | None = None) -> int:
 def train_sup(argv: Sequence[str] | None = None) -> int:
     """Run supervised training: entailed hypotheses are positives, contradictions hard negatives (SimCSE, section 4).
 
+    Rows of a text and a class label train the objective `class_labels`, if the arguments name no other.
+
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
             A first argument that ends in .yaml or .yml is a recipe. Without a model and texts, the run trains offline
@@ -134,12 +141,13 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
 
     def arguments(**fixed: Any) -> RunArguments:
-        return _with_evaluation(*parse_arguments(words, defaults, sample, **fixed))
+        return _with_evaluation(*parse_arguments(words, defaults, sample, supervised, **fixed))
 
     model_args, data_args, args = arguments()
     directory = Path(str(args.output_dir))
     tasks = {f"--dev_task {task.partition('=')[0]}": task.partition("=")[2] for task in data_args.dev_task}
-    check_files({"--train_file": data_args.train_file, "--dev_file": data_args.dev_file, **tasks})
+    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in _dataset_tables(args).items()}
+    check_files({"--train_file": data_args.train_file, "--dev_file": data_args.dev_file, **tasks, **own_files})
     model_args.load_options()  # finds the model
     if data_args.train_file == sample["train_file"]:
         logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
@@ -147,32 +155,33 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
         continues = data_args.seeds is not None and (directory / SEEDS).exists()
         data_args.overwrite_output_dir |= args.output_dir == sample["output_dir"] and not continues
 
-    if data_args.seeds is None:
-        prepare_output_dir(args, data_args.overwrite_output_dir)
-        trainer = _train_once(model_args, data_args, args, supervised)
-        if data_args.train_file == sample["train_file"] and trainer.is_world_process_zero():
-            _show_neighbours(directory)
-        if args.push_to_hub:
-            trainer.push_to_hub()
-        return 0
+    with hold_together(directory):
+        if data_args.seeds is None:
+            prepare_output_dir(args, data_args.overwrite_output_dir)
+            trainer = train_once(model_args, data_args, args, supervised)
+            if data_args.train_file == sample["train_file"] and trainer.is_world_process_zero():
+                _show_neighbours(directory)
+            if args.push_to_hub:
+                trainer.push_to_hub()
+            return 0
 
-    seeds = seed_list(data_args.seeds, args.seed)
-    states = on_first_process(lambda: prepare_seeds(seeds, model_args, data_args, args))
-    for number, seed in enumerate(seeds, start=1):
-        folder = seed_folder(directory, seed)
-        if states[seed] == "finished":
-            logger.info(f"{folder} is finished and not repeated.")
-            continue
-        logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
-        own = {"seed": seed, "output_dir": str(folder), "seeds": None, "push_to_hub": False}
-        own["resume_from_checkpoint"] = "true" if states[seed] == "interrupted" else None
-        own["run_name"] = None if args.run_name is None else f"{args.run_name}-seed-{seed}"
-        run = arguments(**own)
-        _train_once(*run, supervised)
-        release(run[-1])
-    on_first_process(lambda: publish_best(directory, seeds))
-    if args.push_to_hub and args.process_index == 0:
-        _push(directory, args)
+        seeds = seed_list(data_args.seeds, args.seed)
+        states = on_first_process(lambda: prepare_seeds(seeds, model_args, data_args, args))
+        for number, seed in enumerate(seeds, start=1):
+            folder = seed_folder(directory, seed)
+            if states[seed] == "finished":
+                logger.info(f"{folder} is finished and not repeated.")
+                continue
+            logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
+            own = {"seed": seed, "output_dir": str(folder), "seeds": None, "push_to_hub": False}
+            own["resume_from_checkpoint"] = "true" if states[seed] == "interrupted" else None
+            own["run_name"] = None if args.run_name is None else f"{args.run_name}-seed-{seed}"
+            run = arguments(**own)
+            train_once(*run, supervised)
+            release(run[-1])
+        on_first_process(lambda: publish_best(directory, seeds))
+        if args.push_to_hub and args.process_index == 0:
+            _push(directory, args)
     return 0
 
 
@@ -190,14 +199,13 @@ def _with_evaluation(
     return model_args, data_args, args
 
 
-def _train_once(
+def train_once(
     model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments, supervised: bool
 ) -> SimCSETrainer:
     """Train one model, and save it with its results."""
     trainer = make_trainer(model_args, data_args, args, supervised)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    trainer.save_state()
     write_results(trainer, data_args.train_file or data_args.dataset_name)
     return trainer
 
@@ -252,7 +260,10 @@ def make_trainer(
         ValueError: If the model or the texts do not fit the arguments.
     """
     dev_sets = make_dev_sets(data_args.dev_file, data_args.dev_task)
-    texts = load_training_texts(model_args, data_args, training_args, supervised)
+    if training_args.datasets is None:
+        texts: Any = load_training_texts(model_args, data_args, training_args, supervised)
+    else:
+        texts, training_args = load_datasets(model_args, data_args, training_args)
     model, tokenizer = load_model(model_args, training_args.seed)
     trainer = SimCSETrainer(
         model,
@@ -261,7 +272,8 @@ def make_trainer(
         processing_class=tokenizer,
         callbacks=[*dev_sets],
     )
-    warn_of_overlap(texts, trainer.dev_sets)
+    for rows in texts.values() if isinstance(texts, dict) else [texts]:
+        warn_of_overlap(rows, trainer.dev_sets)
     return trainer
 
 
@@ -290,23 +302,73 @@ def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase:
     return load_pretrained(AutoTokenizer.from_pretrained, name, revision=model_args.model_revision)
 
 
+def load_datasets(
+    model_args: ModelArguments, data_args: DataArguments, training_args: SimCSETrainingArguments
+) -> tuple[dict[str, Any], SimCSETrainingArguments]:
+    """Load several data sets, each as its own table in `datasets` describes it.
+
+    Args:
+        model_args (`ModelArguments`): Names the objective of data sets that name none.
+        data_args (`DataArguments`): What the tables leave open, without texts.
+        training_args (`SimCSETrainingArguments`): Holds the tables.
+
+    Returns:
+        `tuple[dict, SimCSETrainingArguments]`: The texts of each data set by its name, and the arguments without what
+        concerns the files.
+
+    Raises:
+        ValueError: If a table is not valid, or its rows do not fit.
+    """
+    refuse(
+        {
+            "datasets is a table of the data sets of a YAML file, each a table with train_file or dataset_name: got "
+            f"{training_args.datasets!r:.200}": not _dataset_tables(training_args),
+            "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming": (
+                data_args.train_file or data_args.dataset_name or data_args.columns or data_args.streaming
+            ),
+        }
+    )
+    texts, tables = {}, {}
+    for name, own in _dataset_tables(training_args).items():
+        files = {key: own[key] for key in own if key in _OF_FILES}
+        settings = {key: own[key] for key in ("objective", "objective_options") if key in own}
+        tables[name] = {key: own[key] for key in own if key not in files}
+        args = training_args.copy()
+        args.max_seq_length = own.get("max_seq_length", args.max_seq_length)
+        try:
+            texts[name] = load_training_texts(
+                replace(model_args, **settings), replace(data_args, **files), args, supervised=None
+            )
+        except ValueError as error:
+            raise ValueError(f"data set {name!r}: {error}") from error
+    training_args = training_args.copy()
+    training_args.datasets = tables
+    return texts, training_args
+
+
+def _dataset_tables(args: SimCSETrainingArguments) -> dict[str, dict[str, Any]]:
+    """Return the tables of `datasets` by name, or nothing if it has another form."""
+    tables = args.datasets if isinstance(args.datasets, dict) else {}
+    return tables if all(isinstance(own, dict) for own in tables.values()) else {}
+
+
 def load_training_texts(
     model_args: ModelArguments,
     data_args: DataArguments,
     training_args: SimCSETrainingArguments,
-    supervised: bool,
+    supervised: bool | None,
 ) -> Dataset | SpanDataset | IterableDataset:
     """Load the training texts in the form that the objective and the view read.
 
-    Most objectives read what [`load_text_dataset`] returns. Some read labelled NLI pairs grouped by premise, pairs
-    with a score, or spans or neighbouring sentences of documents.
+    Most objectives read what [`load_text_dataset`] returns. Some read texts with class labels, labelled NLI pairs
+    grouped by premise, pairs with a score, or spans or neighbouring sentences of documents.
 
     Args:
         model_args (`ModelArguments`): Names the objective.
         data_args (`DataArguments`): Names the texts.
         training_args (`SimCSETrainingArguments`): Names the view.
-        supervised (`bool`): Whether a row holds an anchor, a positive and any number of hard negatives, instead of a
-            single sentence.
+        supervised (`bool`, *optional*): Whether a row holds an anchor, a positive and any number of hard negatives,
+            instead of a single sentence. With `None` it may be either.
 
     Returns:
         `Dataset`, `SpanDataset` or `IterableDataset`: The training rows, a stream with `--streaming`.
@@ -316,7 +378,7 @@ def load_training_texts(
     """
     source, limit = data_args.train_file or data_args.dataset_name, data_args.max_train_samples
     objective, view = objective_class(model_args.objective), training_args.view
-    is_structured = objective.rows != "texts" or view in DOCUMENT_VIEWS
+    is_structured = objective.rows not in ("texts", "classes") or view in DOCUMENT_VIEWS
     streamed = "--streaming does not work with {}: leave one of the two out"
     conflicts = {
         "name the training texts with either --train_file or --dataset_name": (
@@ -337,7 +399,9 @@ def load_training_texts(
     if is_structured:
         return _load_structured_rows(str(source), model_args, data_args, training_args)
     options: dict[str, Any] = {"split": data_args.dataset_split, "columns": data_args.columns}
-    options["expected_columns"] = None if supervised else 1
+    if objective.rows == "classes":
+        return load_class_rows(str(source), max_rows=limit, **options)
+    options["expected_columns"] = 1 if supervised is False else None
     texts = (
         load_text_stream(str(source), **options)
         if data_args.streaming
@@ -345,8 +409,9 @@ def load_training_texts(
     )
     if supervised and len(cast(Features, texts.features)) == 1:
         raise ValueError(
-            f"{source} holds one text in a row, and supervised training needs an anchor, a positive and any number "
-            "of hard negatives. Add the columns, or train without labels (simcse-hf train unsup)."
+            f"{source} holds one text in a row, and supervised training needs a class label in a column 'label', or "
+            "an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
         )
     return texts
 
@@ -360,9 +425,10 @@ def _load_structured_rows(
         given = model_args.objective_options
         names = getattr(objective, "span_options", ())
         options = SpanOptions(**{name: given[name] for name in names if name in given})
+        length = max(training_args.by_column(training_args.max_seq_length))
         documents = itertools.islice(read_documents(path), limit)
         tokenizer = load_tokenizer(model_args)
-        return SpanDataset(documents, tokenizer, training_args.max_seq_length, training_args.seed, options)
+        return SpanDataset(documents, tokenizer, length, training_args.seed, options)
     if objective.rows == "scored_pairs":
         pairs = read_scored_pairs(path)
         rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})

@@ -22,17 +22,18 @@ from transformers.utils import logging
 from .._version import __version__
 from ..data.columns import SCORE
 from ..data.documents import SpanDataset
+from ..data.mixture import MixedRows
 from ..data.stream import StreamedRows
 from ..data.view_dataset import ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_lm_rate
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better
-from ..models.settings import ContrastiveSettings
+from ..models.settings import ContrastiveSettings, dropout_rates
 from ..ops.errors import changes, refuse_changes
-from ..ops.files import read_json_object, write_json
+from ..ops.files import STAGING, read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
-from .checkpoints import STAGING, checkpoints
+from .checkpoints import checkpoints
 
 if TYPE_CHECKING:
     from .trainer import SimCSETrainer
@@ -44,35 +45,17 @@ RESULTS = "results.json"
 SEEDS = "_seeds.json"
 
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
-_NOT_HYPERPARAMETERS = (
-    *("output_dir", "run_name", "project", "report_to", "logging_", "log_", "save_", "hub_", "push_to_hub", "trackio"),
-    *("disable_tqdm", "resume_from_checkpoint", "do_", "dataloader_num_workers", "dataloader_pin_memory", "use_cpu"),
-    *("preprocessing_num_workers", "local_rank", "include_"),
+_NOT_HYPERPARAMETERS = tuple(
+    "output_dir run_name project report_to logging_ log_ save_ hub_ push_to_hub trackio disable_tqdm do_ local_rank "
+    "resume_from_checkpoint dataloader_num_workers dataloader_pin_memory use_cpu preprocessing_num_workers "
+    "include_".split()
 )
-# Further prefixes of arguments that may change when a run is resumed: evaluation, speed, and checks.
-_FREE = (
-    *(
-        "eval_",
-        "per_device_eval_",
-        "load_best_",
-        "prediction_loss_only",
-        "batch_eval_",
-        "jit_",
-        "enable_jit_",
-        "fp16_f",
-    ),
-    *(
-        "bf16_f",
-        "torch_compile",
-        "dataloader_pr",
-        "dataloader_pe",
-        "ddp_",
-        "debug",
-        "skip_memory",
-        "allow_",
-        "stop_on_",
-    ),
-    *("gradient_checkpointing", "restore_callback", "train_file", "remove_unused", "accelerator_config", "deepspeed"),
+# Further prefixes of arguments that may change when a run is resumed: evaluation, speed, checks, and names of files
+# that have digests among the settings.
+_FREE = tuple(
+    "eval_ per_device_eval_ load_best_ prediction_loss_only batch_eval_ jit_ enable_jit_ fp16_f bf16_f torch_compile "
+    "dataloader_pr dataloader_pe ddp_ debug skip_memory allow_ stop_on_ gradient_checkpointing restore_callback "
+    "train_file remove_unused accelerator_config deepspeed teacher guide".split()
 )
 #: The settings of a run in each of its checkpoints, and what was changed at which step.
 SETTINGS = "run_settings.json"
@@ -137,6 +120,7 @@ def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
         "num_sentences": None if rows is None or len(rows) == 0 else len(rows[0]["input_ids"]),
         "rows": row_type,
         "view": _view(trainer) if row_type == "sentences" else None,
+        "datasets": {name: len(part) for name, part in rows.parts.items()} if isinstance(rows, MixedRows) else None,
         "arguments": changed_arguments(trainer.args) | trainer.found_batch,
         "changes": trainer.changes,
         "steps": trainer.state.global_step,
@@ -154,7 +138,7 @@ def describe_rows(trainer: "SimCSETrainer") -> str | None:
     The number of columns does not tell. A single sentence has two if a view of it or a second template is used.
     """
     rows, settings = trainer.known_rows, trainer.model.settings
-    if rows is None or len(rows) == 0:
+    if rows is None or len(rows) == 0 or isinstance(rows, MixedRows):
         return None
     if isinstance(rows, SpanDataset):
         return "spans"
@@ -236,9 +220,10 @@ def run_settings(trainer: "SimCSETrainer") -> dict[str, Any]:
     dtype = next(trainer.model.parameters()).dtype
     values = {name: value for name, value in arguments.items() if not name.startswith(_FREE)}
     values |= {f"model's {name}": value for name, value in trainer.model.settings.to_dict().items()}
-    dropout = {name: value for name, value in vars(trainer.model.config).items() if "dropout" in name}
-    values |= dropout | {"dtype": str(dtype), "processes": trainer.args.world_size}
+    values |= dropout_rates(trainer.model.config) | {"dtype": str(dtype), "processes": trainer.args.world_size}
     values |= {"starting weights": trainer.start_digest, "training texts": rows_digest(trainer.known_rows)}
+    for maker in (trainer.make_rows, *trainer.make_rows.datasets.values()):
+        values |= {f"{maker.source}: vectors of the {name}": x.digest for name, x in maker.vectors.items()}
     values |= {
         f"dev set {callback.headline}": blake2b(repr(callback.texts).encode()).hexdigest()
         for callback in trainer.dev_sets
@@ -258,6 +243,8 @@ def weights_digest(model: torch.nn.Module) -> str:
 
 def rows_digest(rows: Any) -> str | None:
     """Return a digest of training rows in their order, of a stream's first rows."""
+    if isinstance(rows, MixedRows):
+        return "+".join(f"{name}:{rows_digest(part)}" for name, part in rows.parts.items())
     rows = getattr(rows, "texts", rows)
     total = blake2b(digest_size=16)
     if isinstance(rows, datasets.Dataset):
@@ -344,6 +331,8 @@ def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> d
     }
     if trainer.is_world_process_zero():
         results["change"] = dev_change([(path.parent, results)])
+        with write_atomically(path.with_name("trainer_state.json")) as temporary:
+            trainer.state.save_to_json(str(temporary))
         write_json(path, results)
         _print_summary(results, bool(trainer.args.load_best_model_at_end), path)
     return results
@@ -365,22 +354,27 @@ def _dev_results(trainer: "SimCSETrainer") -> dict[str, Any]:
         name = selecting
     # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
-    evaluations = [
-        {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
+    # Scores on a dev set that was changed on purpose cannot be compared with those before.
+    begin = max((x["step"] for x in trainer.changes if "dev set " in str([*x["settings"]])), default=0)
+    by_step = {
+        entry["step"]: {k.removeprefix("eval_"): v for k, v in entry.items() if k == "step" or k.startswith("eval_")}
         for entry in state.log_history
-        if f"eval_{name}" in entry
-    ]
+        if f"eval_{name}" in entry and entry["step"] >= begin
+    }
+    evaluations = [*by_step.values()]
     initial, later = evaluations[0], evaluations[1:] or evaluations
-    best = (max if higher_is_better(name) else min)(evaluations, key=lambda entry: entry[name])
-    metrics = {"initial": initial, "best": best, "final": later[-1]}
     # The weights that are saved at the end are the last ones, or those of the best checkpoint.
-    saved_step = state.best_global_step if args.load_best_model_at_end else None
+    best_checkpoint = Path(state.best_model_checkpoint or "").name if args.load_best_model_at_end else None
+    saved = next((entry for entry in later if f"checkpoint-{entry['step']}" == best_checkpoint), later[-1])
+    kept = evaluations if best_checkpoint is None else [initial, saved, later[-1]]  # the others were not saved
+    best = (max if higher_is_better(name) else min)(kept, key=lambda entry: entry[name])
+    metrics = {"initial": initial, "best": best, "final": later[-1]}
     return {
         "dev_set": sources[dev_set],
         "dev_metric": name,
         name: {when: entry[name] for when, entry in metrics.items()},
         **metrics,
-        "saved": next((entry for entry in later if entry["step"] == saved_step), later[-1]),
+        "saved": saved,
     }
 
 
@@ -392,13 +386,10 @@ def describe_change(change: dict[str, Any]) -> str:
 def _warn_of_harm(results: dict[str, Any]) -> None:
     """Warn if the saved weights are worse on the dev set than those that the run began with."""
     name, start, saved = results["dev_metric"], results["initial"], results["saved"]
-    change = (saved[name] - start[name]) * (1 if higher_is_better(name) else -1)
-    if change >= 0:
+    if (saved[name] - start[name]) * (1 if higher_is_better(name) else -1) >= 0:
         return
-    best, described = (
-        results["best"]["step"],
-        "" if not results["change"] else f" ({describe_change(results['change'])})",
-    )
+    best, change = results["best"]["step"], results["change"]
+    described = f" ({describe_change(change)})" if change else ""
     better = f"step {best} was better: save it with load_best_model_at_end"
     logger.warning(
         f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']} and is "

@@ -8,10 +8,11 @@ import yaml
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from ..data.class_rows import is_labelled
 from ..data.nli_pairs import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.settings import SECTION, SETTING_NAMES, max_positions, read_section
+from ..models.settings import SECTION, SETTING_NAMES, dropout_rates, max_positions, read_section
 from ..objectives import OBJECTIVES, objective_class
 from ..objectives.base import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -189,23 +190,28 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
         `dict[str, float]`: Config names with the new rate. Rates of classification heads are left out.
 
     Raises:
-        ValueError: If `rate` is not a probability below 1.
+        ValueError: If `rate` is not a probability below 1, or the config has no rate.
     """
     if rate is None:
         return {}
     if not 0 <= rate < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {rate}")
-    return {
-        name: rate
-        for name, value in config.to_dict().items()
-        if "dropout" in name and "classifier" not in name and isinstance(value, (int, float))
-    }
+    names = dropout_rates(config)
+    refuse(
+        {
+            f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config. Leave it out.": (
+                not names
+            )
+        }
+    )
+    return dict.fromkeys(names, rate)
 
 
 def parse_arguments(
     argv: Sequence[str],
     defaults: dict[str, Any] | None = None,
     sample: dict[str, Any] | None = None,
+    supervised: bool = False,
     **fixed: Any,
 ) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
     """Parse the arguments of a contrastive training run.
@@ -219,6 +225,8 @@ def parse_arguments(
             or `--config FILE`, names a file of argument names and values.
         defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
         sample (`dict[str, Any]`, *optional*): Values for a run without a model and texts.
+        supervised (`bool`, *optional*, defaults to `False`): Whether training texts with class labels choose the
+            objective `class_labels`, if the arguments name none.
         fixed (`Any`): Values that win over the command line.
 
     Returns:
@@ -228,7 +236,10 @@ def parse_arguments(
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
-    is_offline = sample is not None and not any(map(given.get, ("model_name_or_path", "train_file", "dataset_name")))
+    texts = ("model_name_or_path", "train_file", "dataset_name", "datasets")
+    is_offline = sample is not None and not any(map(given.get, texts))
+    if supervised and "objective" not in given and _have_class_labels(given):
+        given["objective"] = "class_labels"
     chosen = ((sample or {}) if is_offline else {}) | given
     start = _start_config(chosen)
     saved = read_section(getattr(start, SECTION, None))
@@ -264,6 +275,12 @@ def parse_arguments(
         }
     )
     return cast(Any, fill(ARGUMENT_CLASSES, values))
+
+
+def _have_class_labels(given: dict[str, Any]) -> bool:
+    """Say whether the training texts that the arguments name have class labels."""
+    source = given.get("train_file") or given.get("dataset_name")
+    return source is not None and is_labelled(source, given.get("dataset_split", "train"), given.get("columns"))
 
 
 def _log_kept(chosen: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import torch
 from transformers.utils import logging
 
 from ..evaluation.metrics import higher_is_better
+from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
-from ..ops.files import digest, read_json_object, write_json
+from ..ops.files import HOLDER, LOCK, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
-from .checkpoints import STAGING, newest_whole_checkpoint
+from .checkpoints import newest_whole_checkpoint
 from .run_record import RESULTS, SEEDS, describe_change, hyperparameter_values, prepare_output_dir
 from .script_arguments import DataArguments, ModelArguments
 from .training_args import SimCSETrainingArguments
@@ -31,7 +32,8 @@ _PLACES = ("overwrite_output_dir", "seeds")
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 #: Files and folders of a run that do not belong to its model.
-_NOT_PUBLISHED = ("checkpoint-*", "runs", STAGING, DEV_SCORES, "README.md", ".eval_results", RESULTS, "evaluation*")
+_NOT_PUBLISHED = ("checkpoint-*", "runs", "README.md", ".eval_results", RESULTS, "evaluation*")
+_NOT_PUBLISHED += (STAGING, DEV_SCORES, LOCK, HOLDER)
 #: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
 _EVALUATIONS = ("initial", "saved", "best", "final")
 _NOT_METRICS = ("step", "runtime", "samples_per_second", "steps_per_second")
@@ -180,7 +182,8 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
     if not path.exists() or read_json_object(path, advice=advice).get("seeds") != summary:
         path.unlink(missing_ok=True)  # It is written last: until then the model is incomplete.
         ignored = shutil.ignore_patterns(*_NOT_PUBLISHED)
-        shutil.copytree(seed_folder(directory, summary["published"]), directory, ignore=ignored, dirs_exist_ok=True)
+        with replace_model(directory) as folder:
+            shutil.copytree(seed_folder(directory, summary["published"]), folder, ignore=ignored, dirs_exist_ok=True)
         write_json(path, results)
     _print_summary(summary, results["change"], directory)
     return results

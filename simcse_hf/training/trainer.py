@@ -1,6 +1,5 @@
 """The Trainer of contrastive models."""
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Sequence, Sized
@@ -13,10 +12,9 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
-    DataCollatorForLanguageModeling,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
@@ -26,27 +24,26 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
 from ..data.stream import StreamedRows
-from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
-from ..models.auto import AutoModelForCL
-from ..models.checkpoint import reload_own_files
+from ..models.adapters import has_adapter, load_trained_weights, save_trained_weights
+from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_own_files, replace_model
+from ..models.gradcache import CachedBatch
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
-from ..models.settings import check_max_length, check_tokenizer
-from ..objectives import Objective, objective_class
-from ..objectives.masked_lm import mask_batch, mask_tokens
+from ..objectives import Objective
+from ..objectives.masked_lm import mask_batch
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import on_first_process
+from ..ops.distributed import hold_together, on_first_process
 from ..ops.errors import refuse
-from ..ops.files import write_json
+from ..ops.files import folder_problem, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
-from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, checkpoint_problem, resolve_checkpoint, staged
+from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .checks import check_dev_sets, check_run
-from .gradcache import CachedBatch
-from .rows import LARGEST_LISTED, PermutedSampler, RowMaker, Rows, make_masked_lm_view
+from .preparation import is_mixture, load_model, make_masked_lm_view, make_masker, prepare_model, set_defaults
+from .rows import RowMaker, Rows
 from .run_record import SETTINGS, compare_settings, describe_run, run_settings, weights_digest
 from .training_args import SimCSETrainingArguments
 
@@ -72,8 +69,9 @@ class SimCSETrainer(Trainer):
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
         args (`SimCSETrainingArguments`, *optional*): The training arguments. The trainer works on a copy.
-        train_dataset (`Dataset` or `list`, *optional*): Texts, with columns named as in `load_text_dataset`, or token
-            ids in one column `input_ids` (see `tokenize_dataset`).
+        train_dataset (`Dataset`, `list` or `dict`, *optional*): Texts, with columns named as in `load_text_dataset`,
+            or token ids in one column `input_ids` (see `tokenize_dataset`); or several such data sets by name, each
+            batch from one of them (see `datasets` and `dataset_shares` of the arguments).
         eval_dataset (`Dataset`, `list` or `dict`, *optional*): Data of the same form, for `eval_loss`; or several by
             name. The dev set of scored pairs is `dev_set`.
         dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs, or their file, for a
@@ -118,25 +116,23 @@ class SimCSETrainer(Trainer):
         if (model is None) == (model_init is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        start = _load(_call(model_init, None) if model is None else model)
+        start = load_model(model, model_init)
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 2. What the caller left open: length, view (the objective's), the first dev set's metric.
-        if args.length_is_default:
-            args.max_seq_length = start.settings.max_seq_length
-        _set_default_view(args, objective_class(start.settings.objective))
+        set_defaults(args, start.settings, train_dataset)
         dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
         if dev_sets and args.best_metric_is_default:
             args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, args.best_direction is not False
         check_dev_sets(dev_sets, args, eval_dataset is not None)
 
         # 3. The model gets the settings of the run, which the rows and the objective read.
-        _prepare_model(start, args, tokenizer)
+        prepare_model(start, args, tokenizer, dev_sets)
         self.make_rows = RowMaker(start, tokenizer, args)
         rows = None if train_dataset is None else self.make_rows.for_training(train_dataset)
         collator = kwargs.pop("data_collator", None) or self.make_rows.collator(start.objective, rows)
         self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
-        self.masker = _masker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
+        self.masker = make_masker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
 
         # 4. The callbacks run in this order: the last ones see what the others request.
         self.loss_tracker = LossTracker()
@@ -159,8 +155,8 @@ class SimCSETrainer(Trainer):
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = _load(_call(self.model_init, trial))
-        _prepare_model(model, self.args, self.make_rows.tokenizer)
+        model = load_model(None, self.model_init, trial)
+        prepare_model(model, self.args, self.make_rows.tokenizer)
         return model
 
     def hyperparameter_search(
@@ -248,7 +244,10 @@ class SimCSETrainer(Trainer):
                 self.train_dataset.load_state(self._resumed)
         if self.args.device.type == "cpu":
             keep_freed_memory()
-        with self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
+        start = self.args.eval_on_start
+        self.args.eval_on_start &= self._resumed is None or bool(self.changes)  # the checkpoint has that of the start
+        held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
+        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
             try:
                 return super().train(self._resumed, *args, **kwargs)
             except FloatingPointError:
@@ -260,6 +259,8 @@ class SimCSETrainer(Trainer):
                     self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
                     self._finish_current_push()
                 raise
+            finally:
+                self.args.eval_on_start = start
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the data loader of training, with a random generator of its own.
@@ -287,10 +288,7 @@ class SimCSETrainer(Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
-        sampler = super()._get_train_sampler(train_dataset)
-        if not isinstance(sampler, RandomSampler) or len(sampler) <= LARGEST_LISTED:
-            return sampler
-        return PermutedSampler(len(sampler), self.make_rows.seed)
+        return self.make_rows.sampler(super()._get_train_sampler(train_dataset), self._train_batch_size)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
         """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
@@ -328,8 +326,16 @@ class SimCSETrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
-        if self.args.gradcache_chunk_size is None:
-            return super().training_step(model, inputs, num_items_in_batch)
+        in_chunks = self.args.gradcache_chunk_size is not None
+        loss = (
+            self._step_in_chunks(model, inputs)
+            if in_chunks
+            else super().training_step(model, inputs, num_items_in_batch)
+        )
+        self.loss_tracker.add_step(loss)
+        return loss
+
+    def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         model.train()
         if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
             cast(Any, self.optimizer).train()
@@ -340,7 +346,7 @@ class SimCSETrainer(Trainer):
             cached = CachedBatch(
                 self.model,
                 self._complete_inputs(inputs, training=True),
-                self.args.gradcache_chunk_size,
+                cast(int, self.args.gradcache_chunk_size),
                 trim=not self.args.pad_to_max_length,
                 autocast=self.accelerator.autocast,
             )
@@ -369,18 +375,23 @@ class SimCSETrainer(Trainer):
         """Log metrics, with the parts of the loss beside the loss."""
         if "loss" in logs:
             logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
+        if "train_runtime" in logs:  # transformers gives those of the last part of a resumed run
+            whole = self.loss_tracker.record()
+            logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / max(1, self.state.global_step)}
         super().log(logs, start_time)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
         super().add_callback(callback)
         check_dev_sets(self.dev_sets, self.args)
+        if isinstance(callback, DevSetCallback):
+            callback.use_prompts(self.model.settings)
         if getattr(self, "eval_dataset", None) is None:
             self.eval_dataset = _no_rows(self.dev_sets, self.args)
 
     def _tokenize_all(self, data: Any) -> Any:
-        if isinstance(data, dict) and not hasattr(data, "column_names"):  # A DatasetDict is a dict, too.
-            return {name: self.make_rows.tokenized(rows) for name, rows in data.items()}
+        if is_mixture(data):
+            return {name: self.make_rows.for_evaluation(name, rows) for name, rows in data.items()}
         return self.make_rows.tokenized(data)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -446,12 +457,20 @@ class SimCSETrainer(Trainer):
                 return prefix.removesuffix(f"_{name}") if position == 0 else None
         return prefix
 
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        directory = output_dir or str(self.args.output_dir)
+        with replace_model(directory, self.args.should_save, self.model.save_adapter) as folder:
+            super()._save(str(folder), state_dict)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        cast(Any, self.state.stateful_callbacks)[LossTracker.RECORD] = self.loss_tracker.record()
         with staged(self, trial) as folder:
             super()._save_checkpoint(model, trial)
             if isinstance(self.train_dataset, StreamedRows) and self.is_world_process_zero():
                 self.train_dataset.save_state(str(folder))
             if self.args.should_save:
+                if has_adapter(self.model):
+                    save_trained_weights(self.model, folder)
                 write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes})
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -468,10 +487,16 @@ class SimCSETrainer(Trainer):
         if hasattr(self.lr_scheduler, "base_lrs"):
             cast(Any, self.lr_scheduler).base_lrs = [x["initial_lr"] for x in own]
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if load_trained_weights(self.model, resume_from_checkpoint):
+            load_objective_state(self.model, Path(resume_from_checkpoint, OBJECTIVE_FILE))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
         best = self.state.best_model_checkpoint
-        problem = on_first_process(lambda: best and checkpoint_problem(best))
+        problem = on_first_process(lambda: best and folder_problem(best))
         refuse(
             {
                 f"the best checkpoint {best} cannot be loaded: {problem}. Nothing was saved as the final model. The "
@@ -479,7 +504,10 @@ class SimCSETrainer(Trainer):
                 "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false.": problem
             }
         )
-        super()._load_best_model()
+        if has_adapter(self.model):
+            self._load_from_checkpoint(str(best))
+        else:
+            super()._load_best_model()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Load the model's own files, after transformers has loaded the other weights of a checkpoint.
@@ -540,54 +568,6 @@ class SimCSETrainer(Trainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
-
-
-def _call(model_init: Callable[..., Any] | None, trial: Any) -> Any:
-    """Call `model_init` with the trial of a search, if it takes one."""
-    assert model_init is not None
-    return model_init(trial) if inspect.signature(model_init).parameters else model_init()
-
-
-def _load(model: Any) -> Any:
-    """Load a model from its directory or hub name, and refuse one without a contrastive objective."""
-    if isinstance(model, (str, os.PathLike)):
-        return AutoModelForCL.from_pretrained(model)
-    if not hasattr(model, "prepare_objective"):
-        raise TypeError(
-            f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
-            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
-        )
-    return model
-
-
-def _set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) -> None:
-    view, rate = objective.view
-    args.view = args.view or view
-    if args.view == view and args.view_rate is None:
-        args.view_rate = rate
-
-
-def _prepare_model(model: Any, args: SimCSETrainingArguments, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the settings of the run into the model, and make its objective."""
-    check_max_length(args.max_seq_length, model.config)
-    check_tokenizer(tokenizer, model, model.name_or_path or "the model")
-    model.update_settings(
-        max_seq_length=args.max_seq_length,
-        fixed_mask=args.view == "fixed_mask",
-        **template_settings(model.settings.templates, tokenizer),
-    )
-    if model.objective is None:
-        model.prepare_objective()
-    if args.neftune_noise_alpha is not None and model.unpadded:
-        logger.info(
-            "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
-        )
-        model.unpadded = False
-
-
-def _masker(tokenizer: PreTrainedTokenizerBase, probability: float) -> partial[Any]:
-    """Return the function that masks token ids for the auxiliary loss."""
-    return partial(mask_tokens, masker=DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability))
 
 
 def _no_rows(dev_sets: Sequence[DevSetCallback], args: SimCSETrainingArguments) -> Dataset | None:

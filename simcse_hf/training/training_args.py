@@ -10,6 +10,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
+from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
@@ -17,6 +18,9 @@ from ..ops.errors import refuse
 from .parser import option
 
 logger = logging.get_logger(__name__)
+
+#: The columns of a row that may have a prompt and a length of their own; `negative` stands for all hard negatives.
+COLUMNS = ("anchor", "positive", "negative")
 
 
 @dataclass
@@ -34,7 +38,20 @@ class SimCSETrainingArguments(TrainingArguments):
     Args:
         max_seq_length (`int`, *optional*):
             Longer texts are truncated to this number of tokens, special tokens included. By default a checkpoint of
-            this package keeps the number that it was trained with; otherwise 32.
+            this package keeps the number that it was trained with; otherwise 32. A table gives columns different
+            numbers: `{"anchor": 32, "positive": 256}`, where the hard negatives have that of `negative` or, without
+            one, of `positive`.
+        prompts (`dict[str, str]`, *optional*):
+            What is put before the texts of a column: `{"anchor": "query: ", "positive": "passage: "}`, and likewise
+            `negative`. The model is saved with the first two as its prompts `query` and `document`, which
+            `encode_query` and `encode_document` use. By default the model's default prompt stands before all texts.
+        datasets (`dict[str, dict]`, *optional*):
+            What is special to a data set of `train_dataset={"name": rows}`, by its name: `objective` and
+            `objective_options`, `prompts`, `max_seq_length`, and `share`, a number. On the command line it is a table
+            in a YAML file, where a data set also names its file, see `--train_file`.
+        dataset_shares (`str`, *optional*, defaults to `"proportional"`):
+            How often a batch comes from each data set: in proportion to its rows, or from all in turn
+            (`"round_robin"`). The numbers `share` in `datasets` take its place.
         pad_to_max_length (`bool`, *optional*, defaults to `False`):
             Pad every batch to `max_seq_length` instead of its longest text.
         view (`str`, *optional*):
@@ -51,8 +68,9 @@ class SimCSETrainingArguments(TrainingArguments):
         mlm_probability (`float`, *optional*, defaults to `0.15`):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
         gradcache_chunk_size (`int`, *optional*):
-            Rows of the batch that are in the encoder at a time. A batch may then have any size, at the price of a
-            second forward pass (see [`CachedBatch`]). By default the whole batch is encoded in one pass.
+            Rows of the batch's longest text that are in the encoder at a time; of shorter texts there are more. A
+            batch may then have any size, at the price of a second forward pass (see [`CachedBatch`]). By default the
+            whole batch is encoded in one pass.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
             Train although both views of a sentence are equal (Table 3, p = 0), which is otherwise refused.
         allow_changes (`bool`, *optional*, defaults to `False`):
@@ -61,6 +79,25 @@ class SimCSETrainingArguments(TrainingArguments):
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
             End the run with an error if the embeddings collapse to a point or to a few directions (see
             [`CollapseWatch`]), which otherwise gives a warning.
+        teacher (`list[str]`, *optional*):
+            Frozen models, or folders of their vectors for the training rows, that `objective="distill"` learns from;
+            see [`RowVectors`]. Several are weighted equally, or as in `["a:0.33", "b:0.67"]`.
+        guide (`list[str]`, *optional*):
+            Frozen models, or folders of vectors, whose similarities say which candidates of the contrastive loss are
+            false negatives; see [`InfoNCE`].
+        batch_neighbors (`int`, *optional*, defaults to `0`):
+            After each row, put up to so many rows into the batch that the teacher (or else the guide) finds the most
+            similar by their first texts. Every row is still drawn once an epoch.
+        lora_r (`int`, *optional*):
+            Freeze the encoder and train a LoRA adapter of this rank with the head. The merged model is saved.
+        lora_alpha (`int`, *optional*):
+            The adapter's updates are scaled by `lora_alpha / lora_r`. Defaults to twice `lora_r`.
+        lora_dropout (`float`, *optional*, defaults to 0.0):
+            Dropout rate inside the adapter.
+        lora_targets (`list[str]`, *optional*):
+            Names of the layers that get an adapter. Defaults to all linear layers of the encoder.
+        save_adapter (`bool`, *optional*, defaults to `False`):
+            Save the adapter of the model in place of the merged model.
         shuffle_buffer (`int`, *optional*, defaults to `10000`):
             Rows of a stream (`--streaming`) that are read and shuffled together. Other training rows are shuffled as
             a whole.
@@ -78,8 +115,25 @@ class SimCSETrainingArguments(TrainingArguments):
     """
 
     max_seq_length: int = option(
-        None, "Longer texts are truncated to so many tokens; default: the checkpoint's, else 32."
-    )  # an integer after __post_init__
+        None,
+        "Longer texts are truncated to so many tokens, by column as anchor=32,positive=256 (a table in YAML); "
+        "default: the checkpoint's, else 32.",
+    )  # an integer or a table after __post_init__
+    prompts: list[str] | None = option(
+        None,
+        "Put texts before those of a column, such as 'anchor=query: ' 'positive=passage: ' (a table in YAML), "
+        "and save them as the model's prompts query and document; default: the model's default prompt before all.",
+    )  # a table after __post_init__
+    datasets: dict | str | None = option(
+        None,
+        "Several data sets, in a YAML file: a table of tables with train_file or dataset_name, columns, objective, "
+        "objective_options, prompts, max_seq_length and share.",
+    )
+    dataset_shares: str = option(
+        SHARES[0],
+        "How often a batch comes from each of several data sets, without numbers share.",
+        choices=SHARES,
+    )
     pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
     view: str | None = option(
         None,
@@ -94,7 +148,7 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
     gradcache_chunk_size: int | None = option(
-        None, "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."
+        None, "Encode the batch in chunks of so many rows of its longest text, for batches of any size (GradCache)."
     )
     allow_zero_dropout: bool = option(
         False, "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."
@@ -103,6 +157,22 @@ class SimCSETrainingArguments(TrainingArguments):
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
     )
     stop_on_collapse: bool = option(False, "End the run if the embeddings collapse to a point or to a few directions.")
+    teacher: list[str] | None = option(
+        None, "Models, or folders of vectors, that --objective distill learns from; with weights as NAME:WEIGHT."
+    )
+    guide: list[str] | None = option(
+        None, "Models, or folders of vectors, by which false negatives are left out of the contrastive loss."
+    )
+    batch_neighbors: int = option(
+        0, "Put so many rows that the teacher or guide finds the most similar beside a row in the batch."
+    )
+    lora_r: int | None = option(None, "Freeze the encoder and train a LoRA adapter of this rank (extra lora).")
+    lora_alpha: int | None = option(None, "Scale of the adapter's updates, times lora_r; default: twice lora_r.")
+    lora_dropout: float = option(0.0, "Dropout rate inside the adapter.")
+    lora_targets: list[str] | None = option(
+        None, "Names of the layers that get an adapter, such as query value; default: all linear layers."
+    )
+    save_adapter: bool = option(False, "Save the adapter instead of the merged model.")
     shuffle_buffer: int = option(10_000, "With --streaming: rows that are read and shuffled together.")
     preprocessing_num_workers: int | None = option(None, "Number of processes that tokenise.")
     remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
@@ -136,7 +206,11 @@ class SimCSETrainingArguments(TrainingArguments):
         has_accelerator_config = self.accelerator_config is not None
         #: Whether nobody has chosen a length: the trainer then takes that of the model.
         self.length_is_default = self.max_seq_length is None
+        #: Whether the view was left open: it is then the objective's, of a data set the one of its own objective.
+        self.view_is_default = self.view is None
         self.max_seq_length = 32 if self.max_seq_length is None else self.max_seq_length
+        if isinstance(self.prompts, list):
+            self.prompts = dict(word.partition("=")[::2] for word in self.prompts)  # type: ignore[assignment]
         is_open, self.best_direction = self.metric_for_best_model is None, self.greater_is_better
         if not is_open and self.greater_is_better is None:
             self.greater_is_better = higher_is_better(str(self.metric_for_best_model))
@@ -162,10 +236,11 @@ class SimCSETrainingArguments(TrainingArguments):
             "a padded batch, and so on the chunks: leave one of the two out": (
                 self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None
             ),
-            f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
-            f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}": (
-                self.max_seq_length < 3
+            f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}": (
+                self.per_device_train_batch_size < 1
             ),
+            f"seed must be at least 0, got {self.seed}": self.seed < 0,
+            f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
             f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive objectives "
             "have no labels: leave it out": self.label_smoothing_factor,
             "fp16 does nothing on a CPU: use bf16, or neither": self.fp16 and self.device.type == "cpu",
@@ -173,7 +248,7 @@ class SimCSETrainingArguments(TrainingArguments):
             f"negatives. Start one process a GPU (accelerate launch --num_processes {self.n_gpu} ...) or show it one "
             "(CUDA_VISIBLE_DEVICES=0).": self.n_gpu > 1,
         }
-        refuse(problems)
+        refuse(problems | self._problems_of_columns() | self._problems_of_lora())
         if self.bf16 and self.device.type == "cpu" and lacks_bfloat16():
             logger.warning_once(
                 "this processor has no bfloat16 instructions: a product of matrices takes "
@@ -184,6 +259,49 @@ class SimCSETrainingArguments(TrainingArguments):
         elif self.dataloader_pin_memory and not has_accelerator_config:
             # Otherwise each batch waits for the previous step.
             cast(AcceleratorConfig, self.accelerator_config).non_blocking = True
+
+    def _problems_of_lora(self) -> dict[str, Any]:
+        return {
+            f"lora_r must be at least 1, got {self.lora_r}": self.lora_r is not None and self.lora_r < 1,
+            f"lora_dropout must be at least 0 and below 1, got {self.lora_dropout}": not 0 <= self.lora_dropout < 1,
+            "lora_alpha, lora_dropout and lora_targets need lora_r: set it, or leave them out": (
+                self.lora_r is None and (self.lora_alpha or self.lora_dropout or self.lora_targets)
+            ),
+        }
+
+    def of_datasets(self) -> dict[str, Self]:
+        """Return the arguments of each data set by its name: copies with its own prompts and length."""
+        twins = {name: self.copy() for name in self.datasets or ()}
+        for name, own in cast(dict, self.datasets or {}).items():
+            twins[name].__dict__.update({key: own[key] for key in ("prompts", "max_seq_length") if key in own})
+            twins[name].datasets = None
+            refuse({f"data set {name!r}: {x}": bad for x, bad in twins[name]._problems_of_columns().items()})
+        return twins
+
+    @staticmethod
+    def by_column(value: Any) -> list[Any]:
+        """Return the value of an anchor, a positive and a negative, which a table may give for each of them."""
+        if not isinstance(value, dict):
+            return [value] * len(COLUMNS)
+        nothing = type(next(iter(value.values()), ""))()
+        positive = value.get("positive", nothing)
+        return [value.get("anchor", nothing), positive, value.get("negative", positive)]
+
+    def _problems_of_columns(self) -> dict[str, Any]:
+        """Return what is wrong with the prompts and the lengths, by the message about it."""
+        tables: list[Any] = [self.prompts, self.max_seq_length]
+        columns = [name for table in tables if isinstance(table, dict) for name in table]
+        return {
+            f"max_seq_length by column needs a number for anchor and one for positive, got {self.max_seq_length}": (
+                isinstance(self.max_seq_length, dict) and {"anchor", "positive"} - self.max_seq_length.keys()
+            ),
+            f"max_seq_length must be at least 3 ([CLS], a token, [SEP]), got {self.max_seq_length}": not all(
+                isinstance(length, int) and length >= 3 for length in self.by_column(self.max_seq_length)
+            ),
+            f"prompts and max_seq_length have values for the columns {', '.join(COLUMNS)}, got {', '.join(columns)}": (
+                set(columns) - set(COLUMNS)
+            ),
+        }
 
     def _set_compile_mode(self, on_gpu: bool) -> None:
         """Choose the mode of `torch_compile` that records CUDA graphs, where nothing else was chosen."""

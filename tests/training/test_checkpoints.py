@@ -10,11 +10,11 @@ import torch
 
 from benchmarks.tiny import fingerprint, make_trainer
 from simcse_hf import AutoModelForCL
+from simcse_hf.models import checkpoint as checkpoint_module
+from simcse_hf.ops import files as files_module
+from simcse_hf.ops.files import MANIFEST, STAGING, folder_problem
 from simcse_hf.training import checkpoints as checkpoints_module
 from simcse_hf.training.checkpoints import (
-    MANIFEST,
-    STAGING,
-    checkpoint_problem,
     checkpoints,
     delete_old_checkpoints,
     newest_whole_checkpoint,
@@ -65,7 +65,7 @@ def test_a_checkpoint_has_a_manifest_of_all_its_other_files(finished):
     listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
     present = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
     assert listed.keys() == present - {MANIFEST} and set(FILES) <= listed.keys()
-    assert checkpoint_problem(checkpoint) is None
+    assert folder_problem(checkpoint) is None
     assert not (finished / STAGING).exists()
 
 
@@ -81,12 +81,12 @@ def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file,
 
 def test_a_damaged_manifest_is_not_mistaken_for_a_missing_one(run):
     (run / "checkpoint-6" / MANIFEST).write_text('{"files": {"optimizer.pt"')
-    assert checkpoint_problem(run / "checkpoint-6") == "manifest.json is damaged"
+    assert folder_problem(run / "checkpoint-6") == "manifest.json is damaged"
 
 
 def test_a_checkpoint_without_manifest_is_passed_over(run):
     (run / "checkpoint-6" / MANIFEST).unlink()
-    assert checkpoint_problem(run / "checkpoint-6") == "manifest.json is missing"
+    assert folder_problem(run / "checkpoint-6") == "manifest.json is missing"
     assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
 
 
@@ -94,7 +94,7 @@ def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(fi
     truncate(run / "checkpoint-6" / "optimizer.pt")
     make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
     assert fingerprint(run) == fingerprint(finished)
-    assert checkpoint_problem(run / "checkpoint-6") is None
+    assert folder_problem(run / "checkpoint-6") is None
 
 
 def test_a_named_checkpoint_that_is_damaged_is_refused(run):
@@ -171,7 +171,7 @@ def test_an_older_checkpoint_is_deleted_only_when_the_new_one_is_whole(tmp_path,
     deleted = []
 
     def delete(directory, limit, keep):
-        deleted.append([checkpoint_problem(path) for path in keep])
+        deleted.append([folder_problem(path) for path in keep])
         delete_old_checkpoints(directory, limit, keep)
 
     monkeypatch.setattr(checkpoints_module, "delete_old_checkpoints", delete)
@@ -183,20 +183,26 @@ def test_an_older_checkpoint_is_deleted_only_when_the_new_one_is_whole(tmp_path,
 # --- a full disk ---
 
 
-@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), RuntimeError("inline_container.cc: pos")])
-def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, failure):
+@pytest.mark.parametrize("what", ["optimizer", "torch", "weights", "manifest"])
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, what):
     trainer = make_trainer(
         "dropout as the view", tmp_path, max_steps=6, save_steps=3, logging_steps=3, save_total_limit=1
     )
-    save = torch.save
+    module, name, failure = {
+        "optimizer": (torch, "save", OSError(28, "No space left on device")),
+        "torch": (torch, "save", RuntimeError("inline_container.cc: pos")),
+        "weights": (checkpoint_module, "save_own_files", RuntimeError("No space left on device (os error 28)")),
+        "manifest": (files_module, "write_json", OSError(28, "No space left on device")),
+    }[what]
+    save = getattr(module, name)
 
-    def full(value, path, *args, **kwargs):
-        if "checkpoint-6" in str(path) and "optimizer" in str(path):
+    def full(*args, **kwargs):
+        if any("checkpoint-6" in str(each) for each in args):
             raise failure
-        save(value, path, *args, **kwargs)
+        return save(*args, **kwargs)
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="the disk is full. Checkpoints saved earlier are untouched"):
+    monkeypatch.setattr(module, name, full)
+    with pytest.raises(OSError, match=r"No space left on device.*earlier are untouched.*checkpoint-6'$"):
         trainer.train()
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["checkpoint-3"]
-    assert checkpoint_problem(tmp_path / "checkpoint-3") is None
+    assert folder_problem(tmp_path / "checkpoint-3") is None

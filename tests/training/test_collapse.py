@@ -1,6 +1,7 @@
 """A collapse of the embeddings is noticed, and can end the run; repeated training rows are counted."""
 
 import logging
+import math
 import random
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from benchmarks.tiny import make_trainer
 from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
+from simcse_hf.training import callbacks
 from simcse_hf.training.callbacks import CollapseError, CollapseWatch, LossTracker
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.checks import count_repeated_rows, warn_of_repeated_rows
@@ -47,6 +49,16 @@ class Collapse(TrainerCallback):
                 head.bias.zero_()
             else:
                 head.bias.fill_(5.0)
+
+
+def test_embeddings_that_begin_as_a_point_and_stay_one_are_reported_after_some_steps(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(callbacks, "STUCK_STEPS", 8)
+    trainer = make_trainer(NAME, tmp_path, (Collapse(0),), max_steps=12, learning_rate=1e-6)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(math.log(trainer.args.train_batch_size), abs=0.01)
+    reports = [record.message for record in caplog.records if "began as a point" in record.message]
+    assert len(reports) == 1 and "have not moved apart at step 8 (batch)" in reports[0]
 
 
 @pytest.mark.parametrize("on_a_line", [False, True])

@@ -7,8 +7,8 @@ from datasets import Dataset
 from torch.utils.data import RandomSampler
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.training import trainer as trainer_module
-from simcse_hf.training.rows import PermutedSampler
+from simcse_hf.data.samplers import PermutedSampler
+from simcse_hf.training import rows as rows_module
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def trainer_of(tmp_path, tokenizer):
 def test_only_runs_above_the_limit_have_a_computed_order(trainer_of, monkeypatch):
     trainer = trainer_of("run")
     assert type(trainer._get_train_sampler()) is RandomSampler
-    monkeypatch.setattr(trainer_module, "LARGEST_LISTED", 40)
+    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 40)
     assert type(trainer._get_train_sampler()) is RandomSampler
-    monkeypatch.setattr(trainer_module, "LARGEST_LISTED", 39)
+    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 39)
     sampler = trainer._get_train_sampler()
     assert type(sampler) is PermutedSampler and list(sampler) == list(PermutedSampler(40, seed=3))
     sampler = trainer_of("other", data_seed=5)._get_train_sampler()
@@ -45,7 +45,7 @@ def test_only_runs_above_the_limit_have_a_computed_order(trainer_of, monkeypatch
 
 
 def test_a_large_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(trainer_of, monkeypatch):
-    monkeypatch.setattr(trainer_module, "LARGEST_LISTED", 10)
+    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 10)
     whole = trainer_of("whole")
     whole.train()
     resumed = trainer_of("whole")

@@ -2,13 +2,20 @@
 
 import json
 import logging
+import os
 import shutil
+import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
+from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training.callbacks import SimilarityEvalCallback
 from simcse_hf.training.checkpoints import checkpoints
+from simcse_hf.training.run_record import write_results
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
@@ -122,3 +129,86 @@ def test_a_smaller_batch_than_asked_for_is_said_and_recorded(tmp_path, caplog):
         trainer.train()
     assert "of the 8 rows asked for" in caplog.text
     assert describe_run(trainer)["arguments"]["per_device_train_batch_size"] <= 4
+
+
+class End(TrainerCallback):
+    """End a run at step 5, between two checkpoints: by an error, or by a signal, after which step 5 is saved."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == 5 and self.how == "killed":
+            raise RuntimeError("killed")
+        if state.global_step == 4 and self.how == "stopped":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+EVALUATED = {"max_steps": 8, "save_steps": 2, "logging_steps": 3, "eval_strategy": "steps", "eval_on_start": True}
+EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
+
+
+def _results(trainer):
+    """What results.json says, without times and places."""
+    results = {k: v for k, v in write_results(trainer).items() if k not in ("train_seconds", "model")}
+    for when in ("initial", "best", "final", "saved"):
+        results[when] = {k: v for k, v in results[when].items() if not k.endswith(("runtime", "_per_second"))}
+    return results
+
+
+@pytest.mark.parametrize("best, how, first", [(True, "killed", 4), (False, "stopped", 5)])
+def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_path, best, how, first):
+    options = EVERY_2 | {"load_best_model_at_end": best}
+    whole = make_trainer(NAME, tmp_path / "whole", **options)
+    whole.train()
+    expected = _results(whole)
+    with pytest.raises((RuntimeError, SystemExit)):
+        make_trainer(NAME, tmp_path / "run", (End(how),), **options).train()
+    assert checkpoints(tmp_path / "run")[0].name == f"checkpoint-{first}"
+    for _ in range(2):  # the second time, nothing is left to do
+        resumed = make_trainer(NAME, tmp_path / "run", **options)
+        resumed.train(resume_from_checkpoint=True)
+        assert _results(resumed) == expected
+
+
+def test_the_seconds_and_the_loss_of_a_run_are_those_of_all_its_parts(tmp_path, monkeypatch):
+    trainer = make_trainer(NAME, tmp_path / "run", **EVERY_2)
+    losses, step = [], type(trainer).__mro__[1].training_step
+    monkeypatch.setattr(type(trainer).__mro__[1], "training_step",
+                        lambda *args: losses.append(step(*args)) or losses[-1])  # fmt: skip
+    trainer.train()
+    results = write_results(trainer)
+    assert results["train_loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
+    state = checkpoints(tmp_path / "run")[0] / "trainer_state.json"
+    before = json.loads(state.read_text())["stateful_callbacks"]["run_so_far"]["seconds"]
+    again = make_trainer(NAME, tmp_path / "run", **EVERY_2)
+    again.train(resume_from_checkpoint=True)
+    assert write_results(again)["train_seconds"] > before > 0
+
+
+@pytest.mark.parametrize("scores, saved, best", [((10, 90, 20, 30, 40), 8, 8), ((10, 20, 50, 90, 40), 4, 4)])
+def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monkeypatch, scores, saved, best):
+    given, evaluate = iter(scores), SimilarityEvalCallback.evaluate
+    monkeypatch.setattr(SimilarityEvalCallback, "evaluate",
+                        lambda *args: evaluate(*args) | {"stsb_spearman": next(given)})  # fmt: skip
+    options = {"eval_steps": 2, "save_steps": 4, "load_best_model_at_end": True, "save_total_limit": None}
+    trainer = make_trainer(NAME, tmp_path / "run", **EVALUATED | options)
+    trainer.train()
+    results = write_results(trainer)
+    assert (results["saved"]["step"], results["best"]["step"]) == (saved, best)
+    weights = load_file(tmp_path / "run" / f"checkpoint-{saved}" / "model.safetensors")
+    assert all(torch.equal(weights[name], x) for name, x in trainer.model.state_dict().items() if name in weights)
+    assert results["change"]["difference"] == scores[saved // 2] - scores[0]
+
+
+def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
+    with pytest.raises(RuntimeError):
+        make_trainer(NAME, tmp_path / "run", (End("killed"),), **EVERY_2).train()
+    trainer = make_trainer(NAME, tmp_path / "run", **EVERY_2 | {"allow_changes": True})
+    pairs = trainer.dev_sets[0].pairs
+    trainer.remove_callback(trainer.dev_sets[0])
+    other = ScoredPairs("stsb", pairs.sentences1[:6], pairs.sentences2[:6], [float(i) for i in range(6)])
+    trainer.add_callback(SimilarityEvalCallback(other))
+    trainer.train(resume_from_checkpoint=True)
+    results = write_results(trainer)
+    assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4

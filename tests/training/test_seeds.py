@@ -17,10 +17,12 @@ from safetensors.torch import load_file
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
+from simcse_hf.ops.files import entries
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.training import run as run_module
-from simcse_hf.training.run import train_sup, train_unsup
-from simcse_hf.training.seeds import release, seed_list, summarise
+from simcse_hf.training.run import UNSUP_DEFAULTS, train_sup, train_unsup
+from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 
 
 def _sentences(count, seed):
@@ -194,7 +196,21 @@ def test_contradictions_are_refused(tmp_path, words, more, message):
     with pytest.raises(ValueError) as raised:
         train_unsup([*words, "--output_dir", str(tmp_path / "out"), *more.split()])
     assert message in str(raised.value)
-    assert not (tmp_path / "out").exists()
+    assert not entries(tmp_path / "out")
+
+
+@pytest.mark.parametrize("changed", ["train_file", "dev_file", "model.safetensors"])
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words, start, changed):
+    def prepare():
+        return prepare_seeds([42], *parse_arguments([*words, "--output_dir", str(tmp_path / "out")], UNSUP_DEFAULTS))
+
+    assert prepare() == prepare() == {42: "new"}
+    files = {"train_file": tmp_path / "texts.txt", "dev_file": tmp_path / "dev.tsv"}
+    file = files.get(changed, start / changed)
+    content = file.read_bytes()
+    file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])  # of the same size
+    with pytest.raises(ValueError, match=f"digest of {changed}: .* there, .* here"):
+        prepare()
 
 
 @pytest.mark.slow
@@ -207,7 +223,7 @@ def test_an_output_directory_with_another_run_or_other_settings_is_refused(tmp_p
     with pytest.raises(ValueError, match="holds an earlier run"):
         train_unsup([*words])
     (tmp_path / "texts.txt").write_text("\n".join(_sentences(40, 0)) + "\n")
-    with pytest.raises(ValueError, match="bytes of train_file"):
+    with pytest.raises(ValueError, match="digest of train_file"):
         train_unsup([*words, "--seeds", "2"])
     train_unsup([*words, "--seeds", "8", "9", "--overwrite_output_dir"])
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-8", "seed-9"]

@@ -16,7 +16,8 @@ from transformers import TrainerCallback
 from benchmarks.kills import start_process
 from benchmarks.tiny import fingerprint, make_trainer
 from simcse_hf.cli.main import exit_status
-from simcse_hf.training.checkpoints import checkpoint_problem, checkpoints
+from simcse_hf.ops.files import folder_problem
+from simcse_hf.training.checkpoints import checkpoints
 
 NAME = "dropout as the view"  # an epoch has 6 steps
 
@@ -58,7 +59,7 @@ def test_a_signal_saves_the_current_step_and_the_exit_status_names_it(tmp_path, 
     else:
         assert exit_status(trainer.train, "train") == status
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-3"]
-    assert checkpoint_problem(tmp_path / "checkpoint-3") is None
+    assert folder_problem(tmp_path / "checkpoint-3") is None
     make_trainer(NAME, tmp_path, max_steps=10, logging_steps=1).train(resume_from_checkpoint=True)
     assert fingerprint(tmp_path) == uninterrupted
 
@@ -149,7 +150,7 @@ def test_if_one_process_is_killed_the_other_ends_within_a_minute_and_the_run_res
     assert ended[1] == -signal.SIGKILL and ended[0] > 0, log
     assert seconds < 60
     assert [path.name for path in checkpoints(tmp_path / "killed")] == ["checkpoint-2"]
-    assert checkpoint_problem(tmp_path / "killed/checkpoint-2") is None
+    assert folder_problem(tmp_path / "killed/checkpoint-2") is None
     ended, log, _ = _run_two_processes(tmp_path / "killed", save_steps=2)
     assert ended == [0, 0], log
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")

@@ -83,7 +83,7 @@ def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, toke
     model = model_of(do_mlm=do_mlm)
     trainer = SimCSETrainer(model, arguments(tmp_path), texts(32), processing_class=tokenizer)
     # The dropout check before the run would add encoder passes.
-    monkeypatch.setattr("simcse_hf.training.checks.check_dropout", lambda trainer: None)
+    monkeypatch.setattr("simcse_hf.training.checks.check_dropout", lambda *_: None)
     seen = []
     model.base_model.register_forward_hook(lambda *_: seen.append(1))
     trainer.train()

@@ -11,6 +11,7 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.training.checks import check_run
 from simcse_hf.training.run import UNSUP_DEFAULTS, load_model
 from simcse_hf.training.run_record import describe_change, write_results
 from simcse_hf.training.script_arguments import parse_arguments
@@ -214,3 +215,48 @@ def test_settings_among_the_options_of_an_objective_are_refused(options):
 def test_a_hint_about_columns_names_a_call_that_exists(tmp_path, tokenizer):
     with pytest.raises(ValueError, match=r"load_text_dataset\(..., columns=\[...\]\)"):
         make(tmp_path, tokenizer, data=texts(8, 2).rename_columns({"sent0": "left", "sent1": "right"}))
+
+
+@pytest.mark.parametrize("changes", [{}, {"view": "delete_words"}], ids=["rows", "views"])
+def test_texts_in_a_script_that_the_model_does_not_know_are_refused(tmp_path, tokenizer, changes):
+    trainer = make(tmp_path, tokenizer, data=["猫 坐 在 垫子 上"] * 16, dev_set=False, **changes)
+    with pytest.raises(ValueError, match="train_dataset: 100% of the tokens are unknown"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    "settings, changes, said",
+    [
+        ({}, {"learning_rate": 0.0}, "learning_rate is 0, so the weights do not change"),
+        ({}, {"warmup_steps": 9}, "warmup_steps = 9 is longer than the run"),
+        ({"mlm_weight": 0.5}, {}, "mlm_weight has no effect without do_mlm"),
+        ({"hard_negative_weight": 1.0}, {}, "hard_negative_weight has no effect on rows without hard negatives"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
+    for words in ((settings, changes), ({}, {})):
+        caplog.clear()
+        check_run(make(tmp_path, tokenizer, model_of(**words[0]), dev_set=False, **words[1]))
+        assert (said in caplog.text) == (words == (settings, changes))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        (
+            {"metric_for_best_model": "stbs_spearman"},
+            "'stbs_spearman' is no metric of the dev sets stsb: .*'stsb_spearman'",
+        ),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_its_name(tmp_path, tokenizer, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, **EVALUATES, **changes)
+
+
+def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys):
+    for hidden in (True, False):
+        make(tmp_path, tokenizer, max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
+        assert ("Encoding" in capsys.readouterr().err) == (not hidden)

@@ -11,7 +11,7 @@ from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainin
 from simcse_hf.data.views import DATASET_VIEWS
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training.rows import RowMaker
-from simcse_hf.training.run import load_training_texts
+from simcse_hf.training.run import SUP_DEFAULTS, load_training_texts
 from simcse_hf.training.script_arguments import parse_arguments
 
 
@@ -28,7 +28,7 @@ def losses(trainer):
 
 
 def test_every_registered_objective_is_tested():
-    assert SETTINGS.keys() == OBJECTIVES.keys()
+    assert SETTINGS.keys() == {*OBJECTIVES, "softmax:0.7+supcon:0.3"}
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
@@ -115,7 +115,7 @@ def test_a_view_of_rows_with_several_sentences_is_refused(tokenizer, tmp_path):
         RowMaker(AutoModelForCL.from_config(tiny_config()), tokenizer, args).for_training(rows)
 
 
-@pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax+supcon"])
+@pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax:0.7+supcon:0.3"])
 def test_missing_relations_are_reported_before_the_first_step(start, tmp_path, tokenizer, objective):
     trainer = trainer_of(start, tmp_path, tokenizer, objective)
     trainer.train_dataset = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
@@ -152,11 +152,30 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path):
     file.write_text("sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\na man,it ran,0\n")
     pairs = texts_of(tmp_path, f"--train_file {file} --objective cosent --max_train_samples 2", supervised=True)
     assert pairs.to_dict() == {"sent0": ["a cat", "a dog"], "sent1": ["the cat", "a bird"], "score": [4.5, 1.0]}
+    file.write_text("sentence1,sentence2,label\na cat,the cat,1\na dog,a bird,0\n")
+    labelled = texts_of(tmp_path, f"--train_file {file} --objective cosent", supervised=True)
+    assert labelled["score"][:] == [1.0, 0.0], "the pairs that do not belong together stay"
     with pytest.raises(ValueError, match="--columns does not apply to pairs with a score: leave it out"):
         texts_of(tmp_path, f"--train_file {file} --objective angle --columns a b", supervised=True)
     file.write_text("sentence1,sentence2,score\na cat,the cat,much\n")
     with pytest.raises(ValueError, match="pairs.csv, line 2: the score 'much' is not a finite number"):
         texts_of(tmp_path, f"--train_file {file} --objective angle", supervised=True)
+
+
+def test_texts_with_class_labels_choose_their_objective(tmp_path):
+    file = tmp_path / "tickets.csv"
+    file.write_text("text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n")
+    line = f"--output_dir {tmp_path / 'out'} --use_cpu --train_file {file}"
+
+    def chosen(words="", supervised=True):
+        return parse_arguments(f"{line} {words}".split(), SUP_DEFAULTS, None, supervised)
+
+    model, _, training = arguments = chosen()
+    assert model.objective == "class_labels" and training.per_device_train_batch_size == 64
+    assert load_training_texts(*arguments, supervised=True)["label"][:] == [0, 0, 1, 1]
+    assert [chosen(*x)[0].objective for x in (("--objective cosent",), ("", False))] == ["cosent", "simcse"]
+    file.write_text("question,answer,label\na cat,an animal,1\n")
+    assert chosen()[0].objective == "simcse"
 
 
 def test_a_prompt_is_put_before_the_texts_and_not_before_the_scores(start, tmp_path, tokenizer):
@@ -166,7 +185,7 @@ def test_a_prompt_is_put_before_the_texts_and_not_before_the_scores(start, tmp_p
     assert rows[1]["input_ids"][0] == tokenizer(f"the {texts}")["input_ids"] and rows[1]["score"] == score
 
 
-@pytest.mark.parametrize("objective", ["supcon", "softmax+supcon"])
+@pytest.mark.parametrize("objective", ["supcon", "softmax:0.7+supcon:0.3"])
 def test_supervised_contrastive_objectives_use_their_papers_settings(tmp_path, objective):
     """The settings are in section 4.2 and Eq. 2 of Liao 2021."""
     model, data, training = parse_arguments(f"--output_dir {tmp_path} --use_cpu --objective {objective}".split())

@@ -1,0 +1,155 @@
+"""Prompts and lengths of columns: what training reads, what is saved, and what both libraries then encode."""
+
+import logging
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from test_trainer import arguments, model_of
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.training.parser import given_arguments
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
+
+PROMPTS = {"anchor": "the old ", "positive": "a red "}
+ROWS = [{"query": "cat sat", "positive": f"{word} ran on the mat in the tree", "negative": "big man"} for word in
+        ("dog", "bird", "woman", "house") * 4]  # fmt: skip
+
+
+def make(tmp_path, tokenizer, rows=ROWS, model=None, **changes):
+    args = arguments(tmp_path, **{"max_steps": 2, **changes})
+    return SimCSETrainer(model or model_of(), args, Dataset.from_list(rows), processing_class=tokenizer)
+
+
+def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer):
+    lengths = {"anchor": 5, "positive": 8}
+    trainer = make(tmp_path, tokenizer, prompts=PROMPTS, max_seq_length=lengths)
+    texts = ["the old cat sat", "a red dog ran on the mat in the tree", "a red big man"]
+    expected = [
+        tokenizer(x, truncation=True, max_length=n)["input_ids"] for x, n in zip(texts, (5, 8, 8), strict=True)
+    ]
+    assert trainer.train_dataset[0]["input_ids"] == expected
+    assert trainer.model.settings.max_seq_length == 8 and trainer.data_collator([trainer.train_dataset[0]])
+
+
+def test_a_negative_may_have_a_prompt_of_its_own_and_a_missing_one_is_empty(tmp_path, tokenizer):
+    rows = make(tmp_path, tokenizer, prompts={"anchor": "the ", "negative": "old "}).train_dataset
+    expected = ["the cat sat", ROWS[0]["positive"], "old big man"]
+    assert rows[0]["input_ids"] == tokenizer(expected)["input_ids"]
+
+
+def test_premises_and_hypotheses_have_their_own_prompts_and_lengths(tmp_path, tokenizer):
+    model = AutoModelForCL.from_config(model_of().config, objective="supcon", pooler_type="avg_no_cls")
+    rows = [{"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}] * 8
+    rows = make(tmp_path, tokenizer, rows, model, prompts=PROMPTS, max_seq_length={"anchor": 6, "positive": 5})
+    expected = [tokenizer(x, truncation=True, max_length=n)["input_ids"] for x, n in
+                (("the old cat sat", 6), ("a red dog ran", 5), ("a red old man sang", 5))]  # fmt: skip
+    assert rows.train_dataset[0]["input_ids"] == expected
+
+
+def test_a_stream_reads_the_same_rows(tmp_path, tokenizer):
+    options = {"prompts": PROMPTS, "max_seq_length": {"anchor": 5, "positive": 8}}
+    rows = make(tmp_path / "a", tokenizer, **options).train_dataset
+    args = arguments(tmp_path / "b", max_steps=2, shuffle_buffer=1, **options)
+    stream = Dataset.from_list(ROWS).to_iterable_dataset()
+    streamed = SimCSETrainer(model_of(), args, stream, processing_class=tokenizer).train_dataset
+    assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
+
+
+def test_the_prompts_are_saved_for_encode_query_and_encode_document_of_both_libraries(tmp_path, tokenizer):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    trainer = make(tmp_path, tokenizer, prompts=PROMPTS)
+    trainer.train()
+    trainer.save_model()
+    folder = trainer.args.output_dir
+    ours, theirs = SimCSE(folder, device="cpu"), sentence_transformers.SentenceTransformer(folder, device="cpu")
+    for role, prompt in (("query", PROMPTS["anchor"]), ("document", PROMPTS["positive"])):
+        expected = ours.encode([f"{prompt}cat sat"]).numpy()
+        for model in (ours, theirs):
+            got = np.asarray(getattr(model, f"encode_{role}")(["cat sat"]))
+            np.testing.assert_allclose(got / np.linalg.norm(got), expected / np.linalg.norm(expected), atol=1e-5)
+    np.testing.assert_allclose(ours.encode(["cat sat"]), ours.encode(["cat sat"], prompt=""))
+
+
+def test_a_text_before_all_columns_becomes_the_default_prompt(tmp_path, tokenizer):
+    settings = make(tmp_path, tokenizer, prompts={"anchor": "the ", "positive": "the "}).model.settings
+    assert settings.default_prompt_name == "query" and settings.prompts == {"query": "the ", "document": "the "}
+
+
+def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_them(
+    tmp_path, tokenizer, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
+    caplog.set_level(logging.INFO)
+    model = model_of()
+    model.update_settings(prompts={"query": "the ", "passage": "a "})
+    trainer = make(tmp_path, tokenizer, model=model)
+    assert trainer.train_dataset[0]["input_ids"][0] == tokenizer("cat sat")["input_ids"]
+    assert "The model has the prompts {'query': 'the ', 'passage': 'a '}, which are kept" in caplog.text
+    trainer.save_model(str(tmp_path / "saved"))
+    assert AutoModelForCL.from_pretrained(tmp_path / "saved").settings.prompts == {"query": "the ", "passage": "a "}
+    model.update_settings(prompts={"query": "the ", "passage": "a "})
+    prompted = make(tmp_path, tokenizer, model=model, prompts={"anchor": "the ", "positive": "a "}).model.settings
+    assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"prompts": PROMPTS, "max_seq_length": {"anchor": 16, "positive": 4}},
+            "column positive: the prompt 'a red '",
+        ),
+        ({"prompts": {"query": "the "}}, "for the columns anchor, positive, negative, got query"),
+        ({"prompts": ["the "]}, "for the columns anchor, positive, negative, got the "),
+        ({"max_seq_length": {"anchor": 16}}, "by column needs a number for anchor and one for positive"),
+        ({"max_seq_length": {"anchor": 16, "positive": 2}}, "max_seq_length must be at least 3"),
+        ({"max_seq_length": {"anchor": 16, "positive": 400}}, "max_seq_length.*400"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(tmp_path, tokenizer, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, **changes)
+
+
+def test_texts_that_fill_the_length_of_their_own_column_are_counted(tmp_path, tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
+    rows = [{"anchor": "a cat sat", "positive": "a dog"}] * 3 + [
+        {"anchor": "a cat", "positive": "a dog ran on the mat"}
+    ]
+    make(tmp_path, tokenizer, rows, per_device_train_batch_size=2, max_seq_length={"anchor": 6, "positive": 7})
+    assert "1 of 4 rows hold a text that fills max_seq_length = 6 or 7 tokens" in caplog.text
+    assert "(rows 4)" in caplog.text
+
+
+def test_the_command_line_and_yaml_name_columns(tmp_path):
+    line = ["--output_dir", str(tmp_path), "--use_cpu", "--max_seq_length", "anchor=32,positive=256"]
+    _, _, args = parse_arguments([*line, "--prompts", "anchor=query: ", "positive=passage: "])
+    assert args.max_seq_length == {"anchor": 32, "positive": 256}
+    assert args.prompts == {"anchor": "query: ", "positive": "passage: "}
+    recipe = tmp_path / "run.yaml"
+    recipe.write_text(
+        'max_seq_length: {anchor: 32, positive: 256}\nprompts: {anchor: "query: ", positive: "passage: "}\n'
+    )
+    values = given_arguments([str(recipe)], ARGUMENT_CLASSES)
+    assert values == {name: getattr(args, name) for name in ("max_seq_length", "prompts")}
+    recipe.write_text("max_seq_length: long\n")
+    with pytest.raises(ValueError, match="max_seq_length is 'long', but must be a whole number"):
+        given_arguments([str(recipe)], ARGUMENT_CLASSES)
+
+
+def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer):
+    task = tmp_path / "reranking.jsonl"
+    task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
+                    '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n')  # fmt: skip
+    args = arguments(tmp_path, prompts=PROMPTS)
+    trainer = SimCSETrainer(
+        model_of(), args, Dataset.from_list(ROWS), processing_class=tokenizer, dev_tasks=[f"reranking={task}"]
+    )
+    assert set(trainer.dev_sets[0].texts) == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
+
+
+def test_training_arguments_keep_what_was_given():
+    args = SimCSETrainingArguments(output_dir="o", use_cpu=True, max_seq_length={"anchor": 8, "positive": 9})
+    assert args.by_column(args.max_seq_length) == [8, 9, 9] and args.by_column(7) == [7, 7, 7]
+    assert args.by_column({"negative": "x"}) == ["", "", "x"]

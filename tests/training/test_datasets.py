@@ -1,0 +1,297 @@
+"""Several data sets in a run: what a batch holds, the shares, other objectives, resuming, and two processes."""
+
+import json
+import os
+import socket
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from process_helpers import start_processes
+from test_trainer import arguments, assert_same_weights, model_of, texts, weights
+from trainer_helpers import sentences
+
+from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf.data.mixture import MixtureSampler
+from simcse_hf.data.samplers import PermutedSampler
+from simcse_hf.publishing import write_card
+from simcse_hf.training.run import train_sup
+
+
+def scored(rows=19, seed=3):
+    pairs = {"sentence1": sentences(rows, seed), "sentence2": sentences(rows, seed + 1)}
+    return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(rows)]})
+
+
+def mixture():
+    return {"plain": texts(26), "pairs": texts(17, 2, seed=1), "sts.b": scored()}
+
+
+TABLES = {"sts.b": {"objective": "cosent", "prompts": {"anchor": "the old "}, "max_seq_length": 6}}
+
+
+def make(tmp_path, tokenizer, data=None, model=None, tables=TABLES, **changes):
+    args = arguments(tmp_path, **{"datasets": tables, "per_device_train_batch_size": 4, **changes})
+    return SimCSETrainer(model or model_of(), args, data or mixture(), processing_class=tokenizer)
+
+
+# --- the order ---
+
+
+def sampler(shares, sizes=(24, 9, 6), block=3, seed=0):
+    parts = {str(size): PermutedSampler(size, seed) for size in sizes}
+    return MixtureSampler(parts, np.cumsum([0, *sizes])[:-1], shares, block, seed)
+
+
+def numbers(order, sizes=(24, 9, 6), block=3):
+    """The data set of each batch, which must be one."""
+    of_row = np.searchsorted(np.cumsum(sizes), list(order), side="right").reshape(-1, block)
+    assert (of_row == of_row[:, :1]).all()
+    return of_row[:, 0].tolist()
+
+
+def test_an_epoch_in_proportion_has_every_row_that_fills_a_batch_once():
+    order = list(sampler("proportional"))
+    assert sorted(order) == list(range(39)) and np.bincount(numbers(order)).tolist() == [8, 3, 2]
+
+
+def test_round_robin_takes_the_data_sets_in_turn_and_starts_small_ones_again():
+    order = list(sampler("round_robin"))
+    assert numbers(order) == [0, 1, 2] * 4
+    assert sorted(order[6::9] + order[7::9] + order[8::9]) == sorted(list(range(33, 39)) * 2), "two passes of six rows"
+
+
+def test_numbers_are_the_shares_of_the_batches_of_an_epoch():
+    assert np.bincount(numbers(sampler([1, 1, 2]))).tolist() == [3, 3, 6]
+    assert np.bincount(numbers(sampler([1000, 1000, 1]))).tolist() == [6, 6, 1], "no data set is left out"
+
+
+def test_epochs_differ_and_two_samplers_with_a_seed_agree():
+    one, other = sampler("proportional"), sampler("proportional")
+    first, second = list(one), list(one)
+    assert first != second and list(other) == first
+    other = sampler("proportional")
+    other.set_epoch(1)
+    assert list(other) == second and len(other) == 39
+
+
+def test_a_data_set_that_fills_no_batch_is_refused():
+    with pytest.raises(ValueError, match="data set '6' has 6 rows, fewer than one batch of 8 over all processes"):
+        sampler("proportional", block=8)
+
+
+# --- a run ---
+
+
+def test_each_batch_is_as_its_data_set_needs_it(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer)
+    seen = {}
+    for batch in trainer.get_train_dataloader():
+        assert len(set(batch["dataset"])) == 1
+        seen.setdefault(int(batch["dataset"][0]), []).append(batch)
+    assert {number: len(batches) for number, batches in seen.items()} == {0: 6, 1: 4, 2: 4}
+    assert seen[0][0]["input_ids"].shape[:2] == (4, 2) and "scores" not in seen[0][0] and "scores" in seen[2][0]
+    assert all(batch["input_ids"].shape[-1] <= 6 for batch in seen[2])
+    first = trainer.train_dataset[26 + 17]
+    prompted = tokenizer(f"the old {sentences(1, 3)[0]}", truncation=True, max_length=6)["input_ids"]
+    assert first["dataset"] == 2 and first["input_ids"][0] == prompted
+
+
+def test_texts_of_a_class_stay_together_in_a_mixture(tmp_path, tokenizer):
+    labelled = Dataset.from_dict({"text": sentences(24, 5), "label": [f"class {i % 6}" for i in range(24)]})
+    tables = {"labelled": {"objective": "class_labels"}}
+    trainer = make(tmp_path, tokenizer, {"plain": texts(8), "labelled": labelled}, tables=tables)
+    batches = [batch for batch in trainer.get_train_dataloader() if batch["dataset"][0] == 1]
+    assert len(batches) == 6
+    for batch in batches:
+        assert min(torch.unique(batch["labels"], return_counts=True)[1]) >= 2
+    trainer.train()
+
+
+def test_each_data_set_trains_its_own_objective_and_its_loss_is_logged(tmp_path, tokenizer):
+    tables = {"sts.b": {"objective": "cosent"}, "pairs": {"objective": "simcse+barlow_twins:0.1",
+              "objective_options": {"projector_dim": 8}}}  # fmt: skip
+    trainer = make(tmp_path, tokenizer, tables=tables, logging_steps=14, num_train_epochs=1, max_steps=-1)
+    projector = trainer.model.objective.of_dataset(1).parts["barlow_twins"].projector[0].weight.clone()
+    trainer.train()
+    logged = next(entry for entry in trainer.state.log_history if "contrastive_loss" in entry)
+    parts = {"plain_loss": 6, "pairs_simcse_loss": 4, "pairs_barlow_twins_loss": 4, "sts.b_loss": 4}
+    assert parts.keys() <= logged.keys()
+    weighted = sum(logged[part] * batches for part, batches in parts.items()) / 14
+    assert weighted == pytest.approx(logged["contrastive_loss"], rel=1e-4), "means over the batches of each data set"
+    assert not torch.equal(projector, trainer.model.objective.of_dataset(1).parts["barlow_twins"].projector[0].weight)
+    settings = trainer.model.settings
+    assert settings.dataset_objectives == {"plain": {}, "pairs": tables["pairs"], "sts.b": tables["sts.b"]}
+
+
+def test_the_objectives_continue_from_a_checkpoint_with_their_weights(tmp_path, tokenizer):
+    tables = {"pairs": {"objective": "barlow_twins", "objective_options": {"projector_dim": 8}}}
+    trainer = make(tmp_path, tokenizer, tables=tables)
+    trainer.train()
+    trainer.save_model()
+    again = make(tmp_path / "again", tokenizer, model=AutoModelForCL.from_pretrained(tmp_path / "run"), tables=tables)
+    assert_same_weights(weights(trainer.model.objective), weights(again.model.objective))
+    alone = AutoModelForCL.from_pretrained(tmp_path / "run")
+    one = SimCSETrainer(alone, arguments(tmp_path / "one"), texts(32), processing_class=tokenizer)
+    assert one.model.settings.dataset_objectives == {} and one.contrastive_objective.name == "simcse"
+
+
+def test_without_an_objective_for_some_the_first_is_that_of_the_model(tmp_path, tokenizer):
+    tables = {"pairs": {"objective": "vicreg", "objective_options": {"projector_dim": 8}}, "sts.b": TABLES["sts.b"]}
+    data = {name: rows for name, rows in mixture().items() if name != "plain"}
+    settings = make(tmp_path, tokenizer, data, tables=tables).model.settings
+    assert settings.objective == "vicreg" and settings.dataset_objectives["pairs"] == {}
+
+
+@pytest.mark.parametrize("shares", ["proportional", "round_robin"])
+@pytest.mark.parametrize("step", [3, 16])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, tokenizer, shares, step):
+    changes = {"max_steps": 20, "save_strategy": "steps", "save_steps": step, "dataset_shares": shares}
+    whole = make(tmp_path / "whole", tokenizer, **changes)
+    whole.train()
+    make(tmp_path / "part", tokenizer, **changes).train()
+    resumed = make(tmp_path / "part", tokenizer, **changes)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "part" / "run" / f"checkpoint-{step}"))
+    assert_same_weights(weights(whole.model), weights(resumed.model))
+
+
+def test_a_resume_with_other_data_sets_is_refused(tmp_path, tokenizer):
+    changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    make(tmp_path, tokenizer, **changes).train()
+    data = mixture() | {"pairs": texts(17, 2, seed=5)}
+    with pytest.raises(ValueError, match="training texts"):
+        make(tmp_path, tokenizer, data, **changes).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="dataset_shares"):
+        make(tmp_path, tokenizer, dataset_shares="round_robin", **changes).train(resume_from_checkpoint=True)
+
+
+def test_gradcache_gives_the_same_weights(tmp_path, tokenizer):
+    model = lambda: model_of(dropout=0.0)  # noqa: E731
+    options = {"allow_zero_dropout": True, "max_steps": 6, "optim": "sgd"}
+    plain = make(tmp_path / "a", tokenizer, model=model(), **options)
+    cached = make(tmp_path / "b", tokenizer, model=model(), gradcache_chunk_size=3, **options)
+    plain.train(), cached.train()
+    for name, weight in weights(plain.model).items():
+        torch.testing.assert_close(weights(cached.model)[name], weight, atol=2e-5, rtol=1e-4)
+
+
+def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
+    args = arguments(tmp_path, datasets=TABLES, per_device_train_batch_size=4)
+    data = mixture()
+    trainer = SimCSETrainer(model_of(), args, data, {"sts.b": scored(8)}, processing_class=tokenizer)
+    assert "eval_sts.b_loss" in trainer.evaluate()
+    with pytest.raises(ValueError, match="names none of the data sets plain, pairs, sts.b, whose objectives differ"):
+        trainer.evaluate(texts(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "message"),
+    [
+        (None, {"tables": {"stsb": {}}}, "datasets has 'stsb', and train_dataset 'plain', 'pairs', 'sts.b'"),
+        ([{"sent0": "a"}], {"tables": {"a": {}}}, "datasets has 'a', and train_dataset is one"),
+        (None, {"tables": {"plain": {"share": 2}}}, "1 of 3 data sets have a share.*all of them one, or none"),
+        (None, {"tables": {name: {"share": 0} for name in mixture()}}, "a share, a number above 0"),
+        (None, {"tables": {"plain": {"train_file": "x"}}}, "train_file is not known; a data set has objective"),
+        (None, {"tables": "nli"}, "datasets must be a table"),
+        (None, {"tables": {"pairs": {"objective_options": {"scale": 2}}}}, "'pairs' has objective_options, but no"),
+        (None, {"tables": {"pairs": {"objective": "contrastive_tension"}}}, "read other numbers of encoders"),
+        (None, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy = 'sequential' is for one data"),
+        (None, {"tables": {"pairs": {"max_seq_length": 2}}}, "data set 'pairs': max_seq_length must be at least 3"),
+        (
+            None,
+            {"tables": {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}}},
+            r"train_dataset\['pairs'\], column positive: the prompt 'the old cat ' takes 5 of the 5 tokens",
+        ),
+    ],
+)
+def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, data, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tokenizer, data and Dataset.from_list(data), **changes)
+
+
+def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_its_name(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"train_dataset\['pairs'\]: there is no column 'score'"):
+        make(tmp_path, tokenizer, tables={"pairs": {"objective": "angle"}})
+    trainer = make(tmp_path, tokenizer, tables={"pairs": {"objective": "is_bert"}}, model=model_of(pooler_type="avg"))
+    with pytest.raises(ValueError, match="data set 'pairs': the training data has rows with 2 sentences"):
+        trainer.train()
+
+
+# --- several processes ---
+
+OBJECTIVES = TABLES | {"pairs": {"objective": "vicreg", "objective_options": {"projector_dim": 8}}}
+
+
+def train_in(folder, tokenizer, batch, **changes):
+    values = {"per_device_train_batch_size": batch, "allow_zero_dropout": True, "max_steps": 8, "optim": "sgd"}
+    trainer = make(folder, tokenizer, model=model_of(dropout=0.0), tables=OBJECTIVES, **values, **changes)
+    order = [int(batch["dataset"][0]) for batch in trainer.get_train_dataloader()]
+    trainer.train()
+    return order, weights(trainer.model)
+
+
+def train_in_process(rank, port, folder, tokenizer):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ["MASTER_PORT"] = str(port)
+    torch.set_num_threads(1)
+    torch.save(train_in(folder / "two", tokenizer, 2, ddp_backend="gloo"), folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_take_the_same_data_sets_and_equal_one(tmp_path, tokenizer):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_processes(train_in_process, (port, tmp_path, tokenizer), 2)
+    one = train_in(tmp_path / "one", tokenizer, 4)
+    for rank in range(2):
+        order, trained = torch.load(tmp_path / f"{rank}.pt")
+        assert order == one[0]
+        for name, weight in one[1].items():
+            torch.testing.assert_close(trained[name], weight, atol=2e-5, rtol=1e-4)
+
+
+# --- the command line ---
+
+
+def test_a_recipe_names_several_data_sets(tmp_path, save_checkpoint):
+    start = save_checkpoint(model_of())
+    files = {name: tmp_path / f"{name}.csv" for name in ("pairs", "sts")}
+    texts(24, 2).rename_columns({"sent0": "a", "sent1": "b"}).to_csv(files["pairs"])
+    scored(16).to_csv(files["sts"])
+    plain = tmp_path / "plain.txt"
+    plain.write_text("\n".join(sentences(24)) + "\n")
+    recipe = tmp_path / "run.yaml"
+    recipe.write_text(
+        f"model_name_or_path: {start}\noutput_dir: {tmp_path / 'out'}\nuse_cpu: true\nmax_steps: 6\n"
+        "per_device_train_batch_size: 4\ndatasets:\n"
+        f"  plain: {{train_file: {plain}, share: 2}}\n"
+        f"  pairs: {{train_file: {files['pairs']}, columns: [a, b], prompts: {{anchor: 'the '}}, share: 1}}\n"
+        f"  sts: {{train_file: {files['sts']}, objective: cosent, share: 1}}\n"
+    )
+    assert train_sup([str(recipe)]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["datasets"] == {"plain": 24, "pairs": 24, "sts": 16} and results["train_rows"] == 64
+    write_card(tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "one of the data sets `plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)." in card
+    assert "64 rows of texts" in card and "CoSENT" in card
+    with pytest.raises(ValueError, match="datasets, sts: .*missing.csv: there is no such file"):
+        recipe.write_text(recipe.read_text().replace("sts.csv", "missing.csv"))
+        train_sup([str(recipe), "--overwrite_output_dir"])
+
+
+def test_a_recipe_with_datasets_and_a_train_file_or_a_wrong_row_is_refused(tmp_path, save_checkpoint):
+    start, recipe, plain = save_checkpoint(model_of()), tmp_path / "run.yaml", tmp_path / "plain.txt"
+    plain.write_text("a cat\na dog\n" * 9)
+    base = f"model_name_or_path: {start}\noutput_dir: {tmp_path / 'out'}\nuse_cpu: true\n"
+    recipe.write_text(f"{base}train_file: {plain}\ndatasets: {{a: {{train_file: {plain}}}}}\n")
+    with pytest.raises(ValueError, match="datasets names the training texts: leave out --train_file"):
+        train_sup([str(recipe)])
+    recipe.write_text(f"{base}datasets: {{a: {{share: 1}}}}\n")
+    with pytest.raises(ValueError, match="data set 'a': name the training texts with either"):
+        train_sup([str(recipe)])
+    recipe.write_text(f"{base}datasets: [a, b]\n")
+    with pytest.raises(ValueError, match="datasets is a (list|table)"):
+        train_sup([str(recipe)])

@@ -1,0 +1,183 @@
+"""Runs with a teacher or a guide: resumed equals uninterrupted, two processes equal one, wrong vectors end."""
+
+import json
+import os
+import socket
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from datasets import Dataset
+from process_helpers import start_processes
+from trainer_helpers import sentences, vectors_of
+from transformers import BertTokenizer
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.training.run import train_sup, train_unsup
+
+SENTENCES = Dataset.from_dict({"sent0": sentences(24)})
+TRIPLETS = Dataset.from_dict({f"sent{i}": sentences(24, seed=i) for i in range(3)})
+DISTILL = {"objective": "distill"}
+#: Model settings, rows, and the arguments of a run with the folder of vectors.
+RUNS = {
+    "teacher and neighbours": (DISTILL, SENTENCES, lambda folder: {"teacher": folder, "batch_neighbors": 2}),
+    "ranks": (
+        {"objective": "simcse+distill:0.5", "objective_options": {"loss": "listmle"}},
+        SENTENCES,
+        lambda folder: {"teacher": [f"{folder}:2", f"{folder}:1"]},
+    ),
+    "guide": ({}, TRIPLETS, lambda folder: {"guide": folder}),
+    "guide and teacher": (
+        {"objective": "simcse+distill"},
+        TRIPLETS,
+        lambda folder: {"guide": folder, "teacher": folder},
+    ),
+}
+
+
+def run(folder, name, output="run", batch=4, data=None, settings=None, dropout=0.1, **changes):
+    own, rows, vectors = RUNS[name]
+    values = {
+        "output_dir": str(folder / output),
+        "per_device_train_batch_size": batch,
+        "max_steps": 9,  # 6 steps are an epoch
+        "max_seq_length": 16,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_steps": 4,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    torch.manual_seed(1)
+    values |= vectors(vectors_of(folder / name.replace(" ", "-"), rows))
+    model = AutoModelForCL.from_config(
+        tiny_config(dropout=dropout, initializer_range=0.2),
+        pooler_type="avg",
+        **(own if settings is None else settings),
+    )
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+    arguments = SimCSETrainingArguments(**values | changes)
+    return SimCSETrainer(model, arguments, rows if data is None else data, processing_class=tokenizer)
+
+
+def assert_same(one, two, **tolerance):
+    one, two = (trainer.model.state_dict() if hasattr(trainer, "model") else trainer for trainer in (one, two))
+    for key, tensor in one.items():
+        if "key.bias" not in key:  # its gradient is zero up to rounding, which Adam amplifies
+            torch.testing.assert_close(tensor, two[key], **tolerance)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
+    whole = run(tmp_path, name)
+    whole.train()
+    resumed = run(tmp_path, name, output="run")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_gradcache_equals_the_whole_batch(name, tmp_path):
+    plain = run(tmp_path, name, output="plain", dropout=0.0, max_steps=3, allow_zero_dropout=True)
+    cached = run(
+        tmp_path, name, output="cached", dropout=0.0, max_steps=3, allow_zero_dropout=True, gradcache_chunk_size=2
+    )
+    plain.train(), cached.train()
+    assert_same(plain, cached, rtol=0, atol=2e-5)
+
+
+def _train_in_process(rank, processes, port, folder):
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    os.environ |= dict(zip(names, map(str, (rank, rank, processes, "127.0.0.1", port)), strict=True))
+    torch.set_num_threads(1)
+    for name in RUNS:
+        options = {"batch": 8 // processes, "dropout": 0.0, "allow_zero_dropout": True, "ddp_backend": "gloo"}
+        trainer = run(folder, name, output=f"{name}-of-{processes}", max_steps=4, save_steps=100, **options)
+        trainer.train()
+        if rank == 0:
+            torch.save(trainer.model.state_dict(), folder / f"{name}-of-{processes}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_give_the_weights_of_one_with_the_whole_batch(tmp_path):
+    for name, (_, rows, _) in RUNS.items():
+        vectors_of(tmp_path / name.replace(" ", "-"), rows)
+    for processes in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        start_processes(_train_in_process, (processes, port, tmp_path), processes)
+    for name in RUNS:
+        one, two = (torch.load(tmp_path / f"{name}-of-{n}.pt") for n in (1, 2))
+        assert_same(one, two, rtol=0, atol=2e-5)
+
+
+def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(tmp_path):
+    guided, plain = run(tmp_path, "guide"), run(tmp_path, "guide", output="plain", guide=None)
+    batch = guided.data_collator([guided.train_dataset[i] for i in (5, 2)])
+    shards = np.concatenate([np.load(path) for path in sorted((tmp_path / "guide").glob("*.npy"))])
+    expected = torch.tensor(shards).view(24, 3, -1)[[5, 2]]
+    torch.testing.assert_close(batch["guide"], torch.nn.functional.normalize(expected, dim=-1))
+    assert "guide" not in plain.data_collator([plain.train_dataset[0]])
+    losses = []
+    for trainer in (guided, plain):
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0][0] < losses[1][0]  # some candidates are left out
+
+
+# --- commands ---
+
+
+def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_path, save_checkpoint):
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+    SENTENCES.to_csv(tmp_path / "texts.csv")
+    words = ["--model", str(start), "--train_file", str(tmp_path / "texts.csv"), "--output_dir", str(tmp_path / "run")]
+    words += ["--objective", "distill", "--max_steps", "2", "--per_device_train_batch_size", "8", "--use_cpu"]
+    with pytest.raises(ValueError, match="objective 'distill' learns from a teacher: name a model, or the folder"):
+        train_unsup([*words, "--report_to", "none"])
+    folder = vectors_of(tmp_path / "teacher", SENTENCES)
+    assert train_unsup([*words, "--report_to", "none", "--teacher", f"{folder}:0.3", f"{folder}:0.7"]) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["arguments"]["teacher"] == [f"{folder}:0.3", f"{folder}:0.7"]
+    TRIPLETS.to_csv(tmp_path / "rows.csv")
+    words = ["--model", str(start), "--train_file", str(tmp_path / "rows.csv"), "--output_dir", str(tmp_path / "sup")]
+    words += ["--max_steps", "2", "--per_device_train_batch_size", "8", "--use_cpu", "--report_to", "none"]
+    with pytest.raises(ValueError, match="teacher holds the vectors of 24 texts.* and not of the 72"):
+        train_sup([*words, "--guide", folder])
+
+
+# --- refusals ---
+
+
+def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(tmp_path):
+    folder = vectors_of(tmp_path / "sentences", SENTENCES)
+    refused = {
+        "objective 'simcse' reads no teacher: leave teacher out": {"settings": {}},
+        "a guide compares candidates with the positive": {"guide": folder, "settings": {}, "teacher": None},
+        "needs all training rows, and a stream has none but the next": {"data": SENTENCES.to_iterable_dataset()},
+        "view crop changes texts": {"view": "crop"},
+        "reads the texts of training rows, and train_dataset has input_ids": {
+            "data": Dataset.from_dict({"input_ids": [[[2, 7, 3]]] * 24})
+        },
+        "batch_neighbors = 2 must be 0 or more, which a teacher or guide finds": {
+            "teacher": None,
+            "batch_neighbors": 2,
+        },
+        "leave out train_sampling_strategy": {"train_sampling_strategy": "sequential"},
+    }
+    for message, changes in refused.items():
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path, "teacher and neighbours", **{"teacher": folder} | changes)
+
+
+def test_a_run_does_not_resume_with_other_vectors(tmp_path):
+    run(tmp_path, "guide").train()
+    other = vectors_of(tmp_path / "other", TRIPLETS, seed=1)
+    checkpoint = str(tmp_path / "run" / "checkpoint-4")
+    with pytest.raises(ValueError, match="vectors of the guide"):
+        run(tmp_path, "guide", guide=other).train(resume_from_checkpoint=checkpoint)
+    moved = str((tmp_path / "guide").rename(tmp_path / "moved"))
+    run(tmp_path, "guide", guide=moved).train(resume_from_checkpoint=checkpoint)

@@ -1,0 +1,350 @@
+"""Runs that train an adapter of peft: what is saved loads everywhere, and a resumed run is an uninterrupted one."""
+
+import json
+import shutil
+import socket
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
+from process_helpers import start_processes
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from trainer_helpers import sentences
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, BertTokenizer, LlamaConfig
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.cli.main import main
+from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.models.adapters import merged_weights
+
+TEXTS = ["the cat sat on the mat .", "a dog ran", "the big red house"]
+WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A saved encoder with its tokenizer."""
+
+    def save(family="bert", pooler="cls"):
+        folder = tmp_path / f"start-{family}"
+        if folder.exists():
+            return folder
+        if family == "llama":
+            sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+            config = LlamaConfig(vocab_size=32, max_position_embeddings=40, **sizes)
+        else:
+            config = tiny_config(family)
+        AutoModelForCL.from_config(config, pooler_type=pooler).save_pretrained(folder)
+        BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+def arguments(folder, **changes):
+    values = {"per_device_train_batch_size": 8, "max_steps": 6, "save_steps": 3, "learning_rate": 1e-2, "lora_r": 4}
+    values |= {"output_dir": str(folder), "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    return SimCSETrainingArguments(**values | changes)
+
+
+def trainer_of(model, folder, **changes):
+    torch.manual_seed(1)
+    if not isinstance(model, torch.nn.Module):
+        model = AutoModelForCL.from_pretrained(model, head="fresh", **changes.pop("settings", {}))
+    texts = sentences(12, seed=9)
+    dev_set = ScoredPairs("stsb", texts[:6], texts[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    rows = {"sent0": sentences(48), "sent1": sentences(48, seed=1)}
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
+    return SimCSETrainer(
+        model, arguments(folder, **changes), rows_of(rows), dev_set=dev_set, processing_class=tokenizer
+    )
+
+
+def rows_of(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def vectors(model):
+    return model.encode(TEXTS, normalize_embeddings=False).numpy()
+
+
+def embeddings_of(trainer):
+    """The embeddings of the model in memory, with its adapter unmerged."""
+    batch = trainer.processing_class(TEXTS, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        return trainer.model.eval().embed(batch["input_ids"], batch["attention_mask"]).numpy()
+
+
+# --- what is saved ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler", "save_adapter"),
+    [
+        *(("bert", "cls", False), ("bert", "cls", True), ("albert", "cls", True), ("distilbert", "cls", True)),
+        *(("distilbert", "cls", False), ("roberta", "avg", True), ("llama", "lasttoken", True)),
+    ],
+)
+def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, save_adapter, start, tmp_path):
+    trainer = trainer_of(start(family, pooler), tmp_path / "run", save_adapter=save_adapter)
+    before = {name: x.clone() for name, x in trainer.model.named_parameters()}
+    trainer.train()
+    trainer.save_model()
+    changed = {name for name, x in trainer.model.named_parameters() if not torch.equal(x, before[name])}
+    head = (
+        {name for name in before if name.startswith(("sentence_head", f"{family}.pooler"))}
+        if pooler == "cls"
+        else set()
+    )
+    assert changed == {name for name in before if "lora_" in name} | head
+    expected = embeddings_of(trainer)
+    assert [(tmp_path / "run" / name).exists() for name in WEIGHTS] == [save_adapter, not save_adapter]
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-6"):
+        np.testing.assert_allclose(vectors(SimCSE(folder, device="cpu")), expected, atol=2e-6)
+        np.testing.assert_allclose(SentenceTransformer(str(folder), device="cpu").encode(TEXTS), expected, atol=2e-6)
+    stock, info = AutoModel.from_pretrained(tmp_path / "run", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    outputs = stock.eval()(**trainer.processing_class(TEXTS[:1], return_tensors="pt", return_token_type_ids=False))
+    states = {"cls": "pooler_output", "avg": "last_hidden_state", "lasttoken": "last_hidden_state"}
+    found = outputs.get(states[pooler])
+    if found is not None:  # DistilBERT has no pooler
+        found = {"cls": lambda x: x, "avg": lambda x: x.mean(1), "lasttoken": lambda x: x[:, -1]}[pooler](found)
+        np.testing.assert_allclose(found.detach().numpy(), expected[:1], atol=2e-6)
+
+
+def test_saving_does_not_change_the_model_that_trains(start, tmp_path):
+    trainer = trainer_of(start(), tmp_path / "run", save_steps=1)
+    trainer.train()
+    without = trainer_of(start(), tmp_path / "other", save_strategy="no")
+    without.train()
+    for x, y in zip(trainer.model.parameters(), without.model.parameters(), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_the_folder_of_an_adapter_is_small_and_its_card_says_what_it_is(start, tmp_path):
+    trainer = trainer_of(start(), tmp_path / "run", save_adapter=True)
+    trainer.train()
+    trainer.save_model()
+    trainer.create_model_card()
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "base_model_relation: adapter" in card
+    names = load_file(tmp_path / "run" / "adapter_model.safetensors").keys()
+    assert all("lora_" in name or ".pooler." in name for name in names)
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "start-bert")
+
+
+def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(sentences(64)))
+    rows = [f"{text},{i % 2}" for i, text in enumerate(dict.fromkeys(sentences(40, 3)))]
+    (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
+    words = ["--model", start(), "--train_file", tmp_path / "texts.txt", "--output_dir", tmp_path / "run"]
+    words += ["--max_steps", 2, "--use_cpu"]
+    words += ["--lora_r", 2, "--lora_targets", "query", "value", "--lora_dropout", 0.1, "--save_adapter"]
+    assert main(["train", "unsup", *map(str, words), "--per_device_train_batch_size", "16"]) == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["arguments"]["lora_r"] == 2
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    assert set(config["target_modules"]) == {"query", "value"}
+    run, output = str(tmp_path / "run"), str(tmp_path / "scores.json")
+    task = f"classification={tmp_path / 'labelled.csv'}"
+    assert main(["evaluate", "--model", run, "--task", task, "--output", output]) == 0
+    words = ["--model", run, "--input", str(tmp_path / "texts.txt"), "--output", str(tmp_path / "vectors")]
+    assert main(["encode", *words]) == 0
+
+
+# --- resuming, several processes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "save_adapter"),
+    [
+        ("bert", {"do_mlm": True}, False),
+        ("distilbert", {"objective": "vicreg", "objective_options": {"projector_dim": 16}}, True),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(family, settings, save_adapter, start, tmp_path):
+    options = {"save_adapter": save_adapter, "eval_strategy": "steps", "eval_steps": 3, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "stsb_spearman", "lora_dropout": 0.1}
+    runs = [trainer_of(start(family), tmp_path / run, settings=settings, **options) for run in ("whole", "half")]
+    runs[0].train()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "half" / "checkpoint-3")
+    resumed = trainer_of(start(family), tmp_path / "half", settings=settings, **options)
+    resumed.train(resume_from_checkpoint=True)
+    for trainer in (runs[0], resumed):
+        trainer.save_model()
+    for folder in ("checkpoint-6", "."):
+        whole, half = (tmp_path / run / folder / WEIGHTS[1 - save_adapter] for run in ("whole", "half"))
+        assert whole.read_bytes() == half.read_bytes()
+    for x, y in zip(runs[0].model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(x, y)
+    best = runs[0].state.best_model_checkpoint
+    np.testing.assert_allclose(vectors(SimCSE(best, device="cpu")), embeddings_of(resumed), atol=2e-6)
+
+
+def test_a_checkpoint_of_another_adapter_is_refused(start, tmp_path):
+    trainer_of(start(), tmp_path / "run").train()
+    for changes in ({"lora_r": 8}, {"lora_r": None}):
+        with pytest.raises(ValueError, match="lora_r: 4 there"):
+            trainer_of(start(), tmp_path / "run", **changes).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="with another adapter than this one's"):
+        trainer_of(start(), tmp_path / "run", lora_r=None, allow_changes=True).train(resume_from_checkpoint=True)
+
+
+def _train_in_process(rank, processes, port, start, directory, batch):
+    import os
+
+    values = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": processes,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    os.environ |= {name: str(value) for name, value in values.items()}
+    torch.set_num_threads(1)
+    changes = {"per_device_train_batch_size": batch, "ddp_backend": "gloo"}
+    changes |= {"optim": "sgd", "learning_rate": 5.0}  # Adam would amplify rounding where a gradient is nearly zero
+    zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    trainer = trainer_of(start, directory / f"of-{processes}", settings=zero, **changes)
+    trainer.train()
+    trainer.save_model()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_equal_one_with_the_whole_batch(start, tmp_path):
+    for processes, batch in ((1, 8), (2, 4)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        start_processes(_train_in_process, (processes, port, start(), tmp_path, batch), processes)
+    one, two = (load_file(tmp_path / f"of-{n}" / "model.safetensors") for n in (1, 2))
+    before = load_file(start() / "model.safetensors")
+    changed = {name: (one[name] - before[name]).abs().max().item() for name in one}
+    assert sum(change > 1e-6 for change in changed.values()) > 10
+    for name, change in changed.items():
+        assert (one[name] - two[name]).abs().max().item() <= 0.05 * change, name
+
+
+# --- models of peft's users ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        *(("get_peft_model", "lora"), ("get_peft_model", "modules_to_save")),
+        *(("add_adapter", "lora"), ("add_adapter", "dora"), ("add_adapter", "ia3")),
+    ],
+)
+def test_a_model_that_peft_prepared_trains_and_is_saved_merged(way, kind, start, tmp_path):
+    targets = {"target_modules": ["query", "dense"], "exclude_modules": ["pooler.dense"]}
+    config = {
+        "lora": lambda: LoraConfig(r=4, **targets),
+        "dora": lambda: LoraConfig(r=4, use_dora=True, **targets),
+        "ia3": lambda: IA3Config(feedforward_modules=[], **targets),
+        "modules_to_save": lambda: LoraConfig(r=4, modules_to_save=["pooler"], **targets),
+    }[kind]()
+    given = AutoModelForCL.from_pretrained(start(pooler="cls" if kind == "modules_to_save" else "avg"))
+    if way == "get_peft_model":
+        given = get_peft_model(given, config)
+    else:
+        given.add_adapter(config)
+    trainer = trainer_of(given, tmp_path / "run", lora_r=None, max_steps=3)
+    trainer.train()
+    trainer.save_model()
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert weights.keys() == load_file(tmp_path / "start-bert" / "model.safetensors").keys()
+    np.testing.assert_allclose(vectors(SimCSE(tmp_path / "run", device="cpu")), embeddings_of(trainer), atol=2e-6)
+    if way == "add_adapter":  # also without a trainer
+        given.save_pretrained(tmp_path / "again")
+        assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "run" / WEIGHTS[1]).read_bytes()
+
+
+def test_merging_adds_the_product_of_the_two_matrices(start):
+    model = AutoModelForCL.from_pretrained(start(pooler="avg")).double()
+    before = model.state_dict()
+    model.base_model.add_adapter(LoraConfig(r=4, lora_alpha=8, target_modules=["query"]))
+    a, b = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 32), (32, 4)))
+    layer = model.bert.encoder.layer[1].attention.self.query
+    layer.lora_A["default"].weight.data, layer.lora_B["default"].weight.data = a, b
+    merged = merged_weights(model, model.state_dict())
+    assert merged.keys() == before.keys()
+    name = "bert.encoder.layer.1.attention.self.query.weight"
+    torch.testing.assert_close(merged[name], before[name] + 2 * b @ a, rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(merged[n], before[n]) for n in before if n != name)
+
+
+@pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForMaskedLM])
+def test_an_adapter_of_another_program_is_loaded_with_its_model(auto_class, start, tmp_path):
+    folder = start()
+    shutil.rmtree(folder / "1_Pooling")
+    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+    stock = auto_class.from_pretrained(folder)
+    adapted = get_peft_model(stock, LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    model = SimCSE(tmp_path / "adapter", pooler_type="avg", device="cpu")
+    encoder = adapted.get_base_model().base_model.eval()
+    batch = model.tokenizer(TEXTS[0], return_tensors="pt")
+    expected = encoder(**batch).last_hidden_state.mean(1)[0]
+    torch.testing.assert_close(model.encode(TEXTS[0], normalize_embeddings=False), expected, atol=2e-6, rtol=0)
+
+
+def test_an_adapter_of_a_decoder_for_generation_is_loaded(start, tmp_path):
+    folder = tmp_path / "generator"
+    config = AutoConfig.from_pretrained(start("llama", "avg"))
+    del config.simcse
+    generator = AutoModelForCausalLM.from_config(config)
+    generator.save_pretrained(folder)
+    BertTokenizer.from_pretrained(tmp_path / "start-llama").save_pretrained(folder)
+    generator.name_or_path = str(folder)
+    adapted = get_peft_model(generator, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    model = SimCSE(tmp_path / "adapter", pooler_type="lasttoken", device="cpu")
+    ids = torch.tensor([model.tokenize(TEXTS[:1])[0]])
+    expected = adapted.get_base_model().model.eval()(ids).last_hidden_state[0, -1]
+    torch.testing.assert_close(model.encode(TEXTS[0], normalize_embeddings=False), expected, atol=2e-6, rtol=0)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_work_is_refused(start, tmp_path):
+    with pytest.raises(ValueError, match="lora_alpha, lora_dropout and lora_targets need lora_r"):
+        arguments(tmp_path, lora_r=None, lora_alpha=8)
+    with pytest.raises(ValueError, match="lora_r must be at least 1"):
+        arguments(tmp_path, lora_r=0)
+    with pytest.raises(ValueError, match="the model has no adapter: set lora_r"):
+        trainer_of(start(), tmp_path / "run", lora_r=None, save_adapter=True)
+    with pytest.raises(ValueError, match="second encoder does not work with an adapter"):
+        trainer_of(start(), tmp_path / "run", settings={"encoders": 2})
+    prompts = get_peft_model(
+        AutoModelForCL.from_pretrained(start()),
+        PromptTuningConfig(num_virtual_tokens=2, task_type="FEATURE_EXTRACTION"),
+    )
+    with pytest.raises(ValueError, match="prompts of peft are not part of the model"):
+        trainer_of(prompts, tmp_path / "run", lora_r=None)
+
+
+def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):
+    trainer_of(start(), tmp_path / "run", save_adapter=True).save_model()
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    other = tiny_config(num_hidden_layers=1)
+    AutoModelForCL.from_config(other).save_pretrained(tmp_path / "other")
+    (tmp_path / "run" / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": str(tmp_path / "other")})
+    )
+    with pytest.raises(ValueError, match="the adapter does not fit its model"):
+        AutoModelForCL.from_pretrained(tmp_path / "run")
+
+
+def test_training_starts_from_an_adapter_folder_but_saves_no_adapter_of_it(start, tmp_path):
+    trainer_of(start(), tmp_path / "run", save_adapter=True).save_model()
+    again = trainer_of(tmp_path / "run", tmp_path / "again")
+    again.train()
+    again.save_model()
+    np.testing.assert_allclose(vectors(SimCSE(tmp_path / "again", device="cpu")), embeddings_of(again), atol=2e-6)
+    with pytest.raises(ValueError, match="is not a whole model that the adapter could be added to again"):
+        trainer_of(tmp_path / "run", tmp_path / "more", save_adapter=True)

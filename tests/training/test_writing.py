@@ -1,0 +1,166 @@
+"""One process at a time writes into an output folder, and what it saves there is one whole model or none."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import tiny_config
+from process_helpers import held_elsewhere
+from transformers import PreTrainedTokenizerBase
+
+from benchmarks.tiny import make_trainer
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.ops import files
+from simcse_hf.ops.files import HOLDER, LOCK, STAGING, hold
+from simcse_hf.training.run import train_unsup
+
+NAME = "dropout as the view"
+
+
+# --- one process in a folder ---
+
+
+def test_a_second_training_is_refused_with_the_process_that_holds_the_folder(tmp_path):
+    trainer = make_trainer(NAME, tmp_path, max_steps=1, save_strategy="no")
+    message = rf"{tmp_path}: process {{}} on .* is writing there. Wait until it has ended, or name another folder"
+    with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=message.format(child)):
+        trainer.train()
+
+
+def test_a_command_that_would_overwrite_a_run_in_progress_leaves_its_files(tmp_path):
+    checkpoint = tmp_path / "checkpoint-1"
+    checkpoint.mkdir()
+    words = f"--output_dir {tmp_path} --overwrite_output_dir --use_cpu --max_steps 1"
+    for seeds in ("", "--seeds 2"):
+        with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=f"process {child} on"):
+            train_unsup(f"{words} {seeds}".split())
+    assert checkpoint.is_dir()
+
+
+def test_the_folder_of_a_killed_process_is_free_at_once(tmp_path):
+    with held_elsewhere(tmp_path):
+        assert (tmp_path / HOLDER).exists()
+    with hold(tmp_path), hold(tmp_path):
+        assert (tmp_path / HOLDER).read_text().startswith(f"process {os.getpid()} on ")
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
+    """They are forked while it holds the folder, and may outlive it by seconds."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        try:
+            with hold(tmp_path):
+                if not os.fork():
+                    signal.alarm(20)
+                    signal.pause()
+                os.write(writer, b"held")
+                signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(reader, 4) == b"held"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with hold(tmp_path):
+        pass
+
+
+# --- a whole model or none ---
+
+
+@pytest.fixture
+def earlier(tmp_path, tokenizer):
+    """A folder with a model in several files of weights."""
+    folder = tmp_path / "run"
+    torch.manual_seed(5)
+    model = AutoModelForCL.from_config(tiny_config(), pooler_type="cls")
+    model.save_pretrained(folder, max_shard_size="10KB")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def bytes_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+
+
+def safetensors_full(self, *args, **kwargs):
+    raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("what", ["tokenizer", "weights", "config"])
+def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, what):
+    before = bytes_of(earlier)
+    trainer = make_trainer(NAME, earlier, max_steps=1, save_strategy="no")
+    target = {
+        "tokenizer": (PreTrainedTokenizerBase, "save_pretrained", full_disk),
+        "weights": (torch.nn.Module, "state_dict", safetensors_full),
+        "config": (type(trainer.model.config), "save_pretrained", full_disk),
+    }[what]
+    monkeypatch.setattr(*target)
+    with pytest.raises(OSError, match=rf"No space left on device.*{earlier.name}"):
+        trainer.save_model()
+    after = bytes_of(earlier)
+    after.pop(LOCK, None)
+    assert after == before
+
+
+def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeypatch):
+    """After each file that takes its place, in turn."""
+    trainer = make_trainer(NAME, earlier.with_name("new"), max_steps=1, save_strategy="no")
+    put, most = files.put_in_place, 0
+
+    def put_some(temporary, path):
+        nonlocal left
+        left -= path.parent == folder
+        if left < 0:
+            raise KeyboardInterrupt
+        put(temporary, path)
+
+    monkeypatch.setattr(files, "put_in_place", put_some)
+    while True:
+        folder, left = earlier.with_name(f"copy{most}"), most
+        shutil.copytree(earlier, folder)
+        try:
+            trainer.save_model(str(folder))
+            break
+        except KeyboardInterrupt:
+            with pytest.raises((ValueError, OSError)):
+                SimCSE(folder, device="cpu")
+            most += 1
+    assert most >= 5
+    assert not (folder / STAGING).exists()
+    saved = SimCSE(folder, device="cpu").model.state_dict()
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in trainer.model.state_dict().items())
+    assert not list(folder.glob("model-*")), "no weights of the earlier model"
+
+
+def test_the_published_model_of_several_seeds_is_whole_or_the_earlier_one(earlier, tmp_path, monkeypatch):
+    from simcse_hf.training import seeds
+
+    seed = earlier / "seed-1"
+    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(seed)
+    run = {"dev_metric": None, "train_seconds": 1.0, "initial": {}, "saved": {}, "best": {}, "final": {}}
+    files.write_json(seed / "results.json", run)
+    names = ("config.json", "model-00001-of-00010.safetensors")
+    before = [(earlier / name).read_bytes() for name in names]
+    copy = shutil.copy2
+
+    def full(source, target, **options):
+        if Path(source).name == "model.safetensors":
+            full_disk()
+        return copy(source, target, **options)
+
+    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, full, False, False))
+    with pytest.raises((OSError, shutil.Error)):
+        seeds.publish_best(earlier, [1])
+    assert [(earlier / name).read_bytes() for name in names] == before
+    monkeypatch.undo()
+    seeds.publish_best(earlier, [1])
+    assert SimCSE(earlier, device="cpu").pooler_type == "avg"
