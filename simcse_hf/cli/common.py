@@ -19,7 +19,10 @@ from ..ops.suggestions import did_you_mean
 if TYPE_CHECKING:
     from ..inference.simcse import SimCSE
 
-POOLER_TYPES = tuple("cls cls_before_pooler avg avg_no_cls avg_top2 avg_first_last avg_embeddings_last max".split())
+POOLER_TYPES = (
+    *("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last", "max"),
+    "lasttoken",
+)
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -109,6 +112,7 @@ def add_model_options(
     default: str | None = None,
     help: str = MODEL_HELP,
     postprocess: bool = True,
+    long_texts: bool = True,
 ) -> None:
     """Add the options that say which model to load and how.
 
@@ -119,6 +123,7 @@ def add_model_options(
         default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
         help (`str`, *optional*, defaults to `MODEL_HELP`): What the argument may name.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
+        long_texts (`bool`, *optional*, defaults to `True`): Whether to add `--long_texts`.
     """
     group = parser.add_argument_group("model")
     if model is not None:
@@ -133,6 +138,12 @@ def add_model_options(
     group.add_argument(
         "--max_length", type=positive_int, help="number of tokens to which a text is cut; default: the model's"
     )
+    if long_texts:
+        group.add_argument(
+            "--long_texts",
+            choices=("cut", "mean"),
+            help="a text of more tokens is cut, or split into windows whose embeddings are averaged; default: cut",
+        )
     group.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the model's weights; default: fp32")
     group.add_argument("--device", help="such as cpu or cuda:0; default: a GPU if there is one")
     if postprocess:
@@ -264,11 +275,13 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
         "device": device,
         "postprocess": not getattr(arguments, "no_postprocess", False),
+        "long_texts": getattr(arguments, "long_texts", None) or "cut",
     }
     try:
         return SimCSE(name, **{**options, **settings})
     except (OSError, HFValidationError) as error:
-        raise ValueError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
+        reason = "there is no such folder" if "Repo id must" in str(error) else _first_line(error)
+        raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
 
 
 def set_prompt(model: "SimCSE", role: str, arguments: argparse.Namespace) -> None:
@@ -307,13 +320,10 @@ def check_device(name: str | None) -> str | None:
 
 
 def _silence_libraries() -> None:
-    import datasets
     from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging
 
-    disable_progress_bars()
-    datasets.disable_progress_bars()
-    logging.disable_progress_bar()
+    disable_progress_bars()  # which TQDM_DISABLE does not reach
     logging.set_verbosity_warning()
 
 

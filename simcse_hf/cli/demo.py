@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
-from .search import add_search_options, open_index
+from .search import add_search_options, find_threshold, open_index
 
 if TYPE_CHECKING:
     from ..search import SentenceIndex
@@ -69,7 +69,7 @@ def demo_main(argv: list[str]) -> int:
     from starlette.middleware import Middleware
 
     index = open_index(arguments.index, arguments)
-    page = build_demo(index, top_k=arguments.top_k, threshold=arguments.threshold)
+    page = build_demo(index, top_k=arguments.top_k, threshold=find_threshold(index, arguments))
     guard = Middleware(DemoGuard, host=arguments.host, allowed=arguments.allowed_hosts)
     address = {"server_name": arguments.host, "server_port": arguments.port}
     alone = {"share": False, "ssr_mode": False, "run_history": False, "footer_links": [], "max_file_size": MAX_BODY}

@@ -33,6 +33,12 @@ def _parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     add_text_options(parser)
     add_prompt_options(parser)
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="NAME",
+        help="encode the texts of these columns row by row, as a --teacher or --guide of training reads them",
+    )
     group = parser.add_argument_group("embeddings")
     group.add_argument("--no_normalize", action="store_true", help="do not scale embeddings to unit length")
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
@@ -70,29 +76,32 @@ def encode_main(argv: list[str]) -> int:
     from accelerate import PartialState
 
     from ..inference.shards import encode_file, read_manifest, remove_run
+    from ..ops.distributed import hold_together
 
     state = PartialState()
     ranges = None if arguments.ranges is None else _read_ranges(arguments.ranges)
     model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
-    if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
-        remove_run(arguments.output)
-    paths = encode_file(
-        model,
-        arguments.input,
-        arguments.output,
-        column=arguments.column,
-        prompt=arguments.prompt,
-        prompt_name=arguments.prompt_name,
-        normalize_embeddings=not arguments.no_normalize,
-        truncate_dim=arguments.truncate_dim,
-        precision=arguments.precision,
-        ranges=ranges,
-        shard_size=arguments.shard_size,
-        file_format=arguments.format,
-        token_budget=arguments.token_budget,
-        resume=arguments.resume,
-        show_progress_bar=not arguments.quiet,
-    )
+    with hold_together(arguments.output):
+        if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
+            remove_run(arguments.output)
+        paths = encode_file(
+            model,
+            arguments.input,
+            arguments.output,
+            column=arguments.column,
+            columns=arguments.columns,
+            prompt=arguments.prompt,
+            prompt_name=arguments.prompt_name,
+            normalize_embeddings=not arguments.no_normalize,
+            truncate_dim=arguments.truncate_dim,
+            precision=arguments.precision,
+            ranges=ranges,
+            shard_size=arguments.shard_size,
+            file_format=arguments.format,
+            token_budget=arguments.token_budget,
+            resume=arguments.resume,
+            show_progress_bar=not arguments.quiet,
+        )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]
         document = {"output": arguments.output, "texts": rows, "shards": [path.name for path in paths]}

@@ -54,12 +54,58 @@ def _evaluate_parser() -> argparse.ArgumentParser:
     )
     add_model_options(parser)
     _add_protocol_options(parser)
+    parser.add_argument(
+        "--threshold",
+        type=_goal,
+        metavar="GOAL",
+        help="choose the cosine from which the pairs of --task pairs=FILE are similar: f1, or e.g. precision=0.95",
+    )
+    parser.add_argument("--save_threshold", action="store_true", help="write it into config.json and card of --model")
     parser.add_argument("--geometry", action="store_true", help="add alignment, uniformity and spectrum on STS-B")
     parser.add_argument("--mteb", nargs="+", default=[], metavar="TASK", help="MTEB data sets or categories, or `all`")
     parser.add_argument("--verbose", action="store_true", help="list every subset and split")
     add_output_options(parser, "JSON file of the results, which `compare` and `card` read", required=False)
     add_general_options(parser)
     return parser
+
+
+def _goal(text: str) -> str | float:
+    """Read a goal of `--threshold`: `"f1"`, or the least precision."""
+    name, _, value = text.partition("=")
+    try:
+        if text == "f1" or (name == "precision" and 0 < float(value) <= 1):
+            return text if text == "f1" else float(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be f1, or precision=P with P above 0 and at most 1, got {text!r}")
+
+
+def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.threshold is not None and [kind for kind, _ in arguments.task].count("pairs") != 1:
+        parser.error("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
+    if not arguments.save_threshold:
+        return
+    if arguments.threshold is None:
+        parser.error("--save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+    folder = Path(arguments.model).expanduser()
+    if not (folder / "config.json").is_file():
+        parser.error(f"--save_threshold writes into the model's folder, but {arguments.model} is none")
+    if (folder / "manifest.json").exists():
+        parser.error(f"{arguments.model} is a checkpoint of a run, whose files must stay: name the saved model")
+
+
+def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
+    """Write a threshold into the config.json of a local model, and into its card if this package wrote one."""
+    from ..inference.saved_threshold import probe_cosines
+    from ..models.settings import THRESHOLD
+    from ..ops.files import read_json_object, write_json
+    from ..publishing.card import CARD, is_written_by_hand, write_card
+
+    folder = Path(model.name_or_path).expanduser()
+    config = read_json_object(folder / "config.json")
+    write_json(folder / "config.json", config | {THRESHOLD: threshold | {"probe": probe_cosines(model)}})
+    if (folder / CARD).exists() and not is_written_by_hand(folder / CARD):
+        write_card(folder)
 
 
 def _compare_parser() -> argparse.ArgumentParser:
@@ -92,6 +138,7 @@ def evaluate_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if not (_names_data(arguments) or arguments.mteb):
         parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
+    _check_threshold(parser, arguments)
     check_output_file(parser, arguments)
 
     from accelerate import PartialState
@@ -118,15 +165,25 @@ def evaluate_main(argv: list[str]) -> int:
         "revision": getattr(model, "revision", None),
         "pooler": getattr(model, "pooler_type", None),
         "max_length": getattr(model, "max_length", None),
+        "long_texts": getattr(model, "long_texts", None),
         "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
         "results": evaluation.results,
     }
     table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
+    if arguments.threshold is not None:
+        from ..evaluation.threshold import choose_threshold, describe_threshold
+
+        precision = None if arguments.threshold == "f1" else arguments.threshold
+        result = evaluation.results["pairs"]
+        document["threshold"] = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, result["source"])
+        table += f"\n\nthreshold: {describe_threshold(document['threshold'])}"
     report(arguments, document, table)
     if arguments.output:
         write_results(arguments.output, document, evaluation.scores)
+    if arguments.save_threshold:
+        _save_threshold(model, document["threshold"])
     return 0
 
 

@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv  # before or after the command's name
     argv = [word for word in argv if word != "--traceback"]
+    if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
+        os.environ["TQDM_DISABLE"] = "1"
     command = _parser().parse_args(argv[:1]).command
     module, function, _ = COMMANDS[command]
 

@@ -21,7 +21,7 @@ def _export_parser() -> argparse.ArgumentParser:
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
     parser.add_argument("--to", required=True, choices=EXPORTS, help="what shall read the model")
-    add_model_options(parser, model=None)
+    add_model_options(parser, model=None, long_texts=False)
     add_output_options(parser, "folder to write")
     add_general_options(parser)
     return parser

@@ -30,6 +30,7 @@ BACKEND_HELP = (
     "what searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a description for faiss's "
     "index_factory such as IVF4096,SQ8, which may all miss some; default: exact"
 )
+SAVED = "saved"  # of --threshold
 _FIXED = ("backend", "parameters", "truncate_dim", "prompt", "prompt_name", "keep")
 
 
@@ -110,7 +111,9 @@ def _read_vectors(arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
     problem = None
     if settings["precision"] != "float32":
         problem = f"{settings['precision']} codes; an index is made of float32 vectors"
-    elif digest(Path(arguments.input).expanduser()) != source["blake2b"]:
+    elif "columns" in settings:
+        problem = f"the vectors of several columns ({', '.join(settings['columns'])})"
+    elif digest(Path(arguments.input).expanduser()) != source.get("blake2b"):
         problem = f"the vectors of another file ({source['file']}) than --input {arguments.input}"
     elif arguments.column not in (None, settings["column"]):
         problem = f"the vectors of column {settings['column']!r}, not {arguments.column!r}"
@@ -151,7 +154,36 @@ def _condition(text: str) -> tuple[str, str]:
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     """Add `--top_k` and `--threshold`."""
     parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
-    parser.add_argument("--threshold", type=cosine, help="hide sentences with a lower cosine; default: hide none")
+    parser.add_argument(
+        "--threshold",
+        type=lambda text: text if text == SAVED else cosine(text),
+        help="hide sentences with a lower cosine, a number or `saved` in the model; default: hide none",
+    )
+
+
+def find_threshold(index: "SentenceIndex", arguments: argparse.Namespace) -> float | None:
+    """Return the number that `--threshold` stands for.
+
+    Args:
+        index (`SentenceIndex`): The index that is searched.
+        arguments (`argparse.Namespace`): The options of `add_search_options`.
+
+    Returns:
+        `float`, *optional*: The lowest cosine; `None` to hide nothing.
+
+    Raises:
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
+    """
+    if arguments.threshold != SAVED:
+        return arguments.threshold
+    prompts = [name for name in ("query", "document") if index.model.prompts[name]]
+    if prompts or index.truncate_dim is not None:
+        why = f"the prompt {prompts[0]!r}" if prompts else f"{index.truncate_dim} dimensions only"
+        raise ValueError(
+            f"--threshold saved was chosen for pairs of texts, but this index is searched with {why}, which gives "
+            "other cosines. Give a number."
+        )
+    return index.model.threshold
 
 
 def search_main(argv: list[str]) -> int:
@@ -170,12 +202,14 @@ def search_main(argv: list[str]) -> int:
         parser.error("--filter names a column twice: give each column one value")
     index = open_index(arguments.index, arguments, parameters=arguments.parameters)
     set_prompt(index.model, "query", arguments)
+    threshold = find_threshold(index, arguments)
     for query in arguments.queries or (line.rstrip("\n") for line in sys.stdin if line.strip()):
         best = cast("list[Match]", index.search(query, top_k=arguments.top_k, filters=filters))
-        matches = [match for match in best if arguments.threshold is None or match.score >= arguments.threshold]
-        lines = [f"  {match.score:.4f}  {match.sentence}\n" for match in matches]
+        matches = [match for match in best if threshold is None or match.score >= threshold]
+        # Escape sequences of a text would reach the terminal.
+        lines = [f"  {m.score:.4f}  {''.join(c if c.isprintable() else ' ' for c in m.sentence)}\n" for m in matches]
         if best and not matches:
-            lines = [f"  no sentence reaches {arguments.threshold}; the best one has {best[0].score:.4f}\n"]
+            lines = [f"  no sentence reaches {threshold}; the best one has {best[0].score:.4f}\n"]
         results = [{**match._asdict(), "row": match.row, "columns": match.columns} for match in matches]
         document = {"query": query, "results": results, "best_score": best[0].score if best else None}
         report(arguments, document, f"{query}\n{''.join(lines)}")
@@ -199,6 +233,7 @@ def open_index(folder: str, arguments: argparse.Namespace, parameters: str | Non
     settings = {
         "pooler_type": arguments.pooler_type or saved["pooler"],
         "max_length": arguments.max_length or saved["max_length"],
+        "long_texts": arguments.long_texts or saved.get("long_texts", "cut"),  # not in an index of 0.3
     }
     if arguments.model is None and saved["revision"] is not None:
         settings["revision"] = saved["revision"]

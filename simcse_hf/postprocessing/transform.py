@@ -94,6 +94,7 @@ class Fit:
         settings (`dict`): Arguments of the method.
         log_likelihood (`list[float]`, *optional*): For a flow, the mean log-likelihood of the sentences in nats per
             dimension, before training and after each epoch.
+        probe (`list[float]`, *optional*): The embedding of a sentence by the model, by which other weights are known.
     """
 
     pooler: str
@@ -103,6 +104,7 @@ class Fit:
     sentences: int
     settings: dict[str, Any]
     log_likelihood: list[float] | None = None
+    probe: list[float] | None = None
 
 
 def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit: Fit) -> None:

@@ -3,13 +3,11 @@
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,25 +18,25 @@ from transformers.utils import logging
 
 from ..data.read import list_texts, stream_rows
 from ..ops.errors import NotFiniteError, check_finite, refuse
-from ..ops.files import digest, read_json_object, write_atomically, write_json
+from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 
 logger = logging.get_logger(__name__)
 
 _WINDOW = 10_000  # sentences that are encoded together
-_PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
+PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
-_SAME = 0.999
+SAME = 0.999
 _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
 
-_DESCRIPTION, _ROWS, _LOCK = "index.json", "rows.parquet", ".lock"
+_DESCRIPTION, _ROWS = "index.json", "rows.parquet"
 #: A save writes a new data folder, so the old one is whole until the description names the new one.
 _DATA = re.compile(r"data-[0-9a-f]{16}")
-#: A folder that holds only these may be written to: an interrupted save leaves some of them.
-_OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial|\.lock")
+#: What a save may remove: an interrupted one leaves some of them.
+_OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial")
 _ENTRIES: dict[str, Any] = {
     **dict.fromkeys(("model", "backend", "data"), str),
     **dict.fromkeys(("revision", "pooler", "document_prompt"), (str, type(None))),
@@ -153,7 +151,7 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        dim = len(_encode_documents(model, [_PROBE], truncate_dim)[0])
+        dim = len(_encode_documents(model, [PROBE], truncate_dim)[0])
         chosen = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
         if parameters is not None:
             chosen.set_parameters(parameters)
@@ -174,12 +172,13 @@ class SentenceIndex:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         if isinstance(sentences, (str, os.PathLike)):
             texts = (row for _, row in stream_rows(sentences, column, self.kept))
+            total = sum(1 for _ in stream_rows(sentences, column)) if show_progress_bar else None
         else:
             columns = ", ".join(self.kept)
             refuse({f"the index keeps the columns {columns}, so sentences come from a file.": self.kept})
-            texts = ([text] for text in list_texts(sentences))
+            texts, total = ([text] for text in list_texts(sentences)), len(sentences)
         windows = self._encode(texts) if vectors is None else self._pair(texts, vectors)
-        with tqdm(desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
+        with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for window, embeddings in windows:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
                 cells = [pa.array(cells, pa.large_string()) for cells in zip(*window, strict=True)]
@@ -213,7 +212,7 @@ class SentenceIndex:
                 f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and "
                 "with its prompt for documents if it has one."
             )
-            refuse({problem: not cosine >= _SAME})
+            refuse({problem: not cosine >= SAME})
             count += len(part)
             yield window, part
         refuse({f"there are more sentences than the {count} vectors": next(texts, None) is not None})
@@ -316,8 +315,7 @@ class SentenceIndex:
         target = Path(folder).expanduser().resolve()
         data = f"data-{secrets.token_hex(8)}"
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(target / _LOCK, timeout=0):
+            with hold(target):
                 saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
                 has_changed = self._saved is not None and self._saved[0] == target and self._saved[1] != saved
                 refuse({f"{folder}: another process has changed this index since it was loaded: reload.": has_changed})
@@ -328,10 +326,8 @@ class SentenceIndex:
                     digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
                 write_json(target / _DESCRIPTION, {**self._describe(), "data": data, "digests": digests})
                 for path in target.iterdir():  # the data that was replaced, and what killed processes have left
-                    if path.name != data and _OWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                        shutil.rmtree(path, ignore_errors=True)
-        except filelock.Timeout:
-            raise ValueError(f"{folder}: another process is saving this index. Run the command again.") from None
+                    if path.name != data and _OWN.fullmatch(path.name):
+                        remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
             raise ValueError(f"cannot write the index to {folder}, which is as it was: {error}. Make room.") from error
         self._saved = target, data
@@ -344,11 +340,12 @@ class SentenceIndex:
             "revision": getattr(self.model, "revision", None),
             "pooler": getattr(self.model, "pooler_type", None),
             "max_length": getattr(self.model, "max_length", None),
+            "long_texts": getattr(self.model, "long_texts", "cut"),
             "document_prompt": getattr(self.model, "prompts", {}).get("document"),
             "backend": self.backend,
             "truncate_dim": self.truncate_dim,
             "count": len(self),
-            "probe": _encode_documents(self.model, [_PROBE], self.truncate_dim)[0].tolist(),
+            "probe": _encode_documents(self.model, [PROBE], self.truncate_dim)[0].tolist(),
         }
 
     @classmethod
@@ -426,20 +423,18 @@ def check_target(folder: str | os.PathLike) -> None:
     try:
         if path.is_dir() and (path / _DESCRIPTION).exists():
             describe(path)
-        elif foreign := [each.name for each in path.iterdir() if not _OWN.fullmatch(each.name)]:
+        elif foreign := [each.name for each in entries(path) if not _DATA.fullmatch(each.name)]:
             raise ValueError(f"{foreign[0]} is there.")
-    except FileNotFoundError:
-        return
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
 
 
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     """Refuse a model that does not give the embeddings of a saved index."""
-    probe = _encode_documents(model, [_PROBE], described["truncate_dim"])[0]
+    probe = _encode_documents(model, [PROBE], described["truncate_dim"])[0]
     saved = np.array(described["probe"], dtype=np.float32)
     cosine = probe @ saved if len(probe) == len(saved) else float("nan")
-    if not cosine >= _SAME:  # also where it is NaN
+    if not cosine >= SAME:  # also where it is NaN
         name, pooler = getattr(model, "name_or_path", None), getattr(model, "pooler_type", None)
         raise ValueError(
             f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; {name!r} "

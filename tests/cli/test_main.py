@@ -79,6 +79,7 @@ def test_a_mistyped_model_gives_a_one_line_error(command, tmp_path, capsys):
         assert main([command, *_model_commands(tmp_path)[command], model]) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert line.startswith(f"simcse-hf {command}: error: no model could be loaded from {model!r}: ")
+        assert line.endswith("there is no such folder") == (model != "bert-base-uncsed")
         assert not (tmp_path / "output").exists()
 
 
@@ -175,3 +176,16 @@ def test_a_hub_out_of_reach_is_one_line(error, capsys):
     assert exit_status(fail, "simcse-hf evaluate") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("simcse-hf evaluate: error: no route; check") and "HF_HUB_OFFLINE" in line
+
+
+def test_quiet_hides_the_bars_of_every_library():
+    program = (
+        "import sys; from simcse_hf.cli.main import main\n"
+        "try: main(['search', *sys.argv[1:]])\n"
+        "except SystemExit: pass\n"
+        "from tqdm.auto import tqdm\n"
+        "list(tqdm(range(3)))"
+    )
+    for words, shows in (([], True), (["--quiet"], False)):
+        ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+        assert ("3/3" in ended.stderr) == shows, ended.stderr

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -279,3 +280,14 @@ def test_a_damaged_transform_is_not_ignored(fit):
     (directory / "postprocessing/model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
         SimCSE(directory, device="cpu")
+
+
+def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, tmp_path, save_checkpoint):
+    folder = fit("whitening")
+    assert np.isfinite(SimCSE(folder, device="cpu", dtype=torch.bfloat16).encode(TEXTS).numpy()).all()
+    torch.manual_seed(5)
+    other = save_checkpoint(perturb(BertForMaskedLM(tiny_config())), "other")
+    shutil.copytree(folder / "postprocessing", other / "postprocessing")
+    with pytest.raises(ValueError, match=r"other/postprocessing were fitted on the embeddings of other weights"):
+        SimCSE(other, device="cpu")
+    assert SimCSE(other, device="cpu", postprocess=False).postprocessing is None
