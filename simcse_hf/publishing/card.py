@@ -13,11 +13,12 @@ from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yam
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from ..evaluation.threshold import describe_threshold
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
-from ..models.settings import SECTION, ContrastiveSettings, max_positions
-from ..ops.files import write_atomically
-from ..ops.loading import load_pretrained
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..ops.files import write_text
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from .card_results import (
@@ -118,8 +119,10 @@ def write_card(
         language=languages or previous.get("language"),
         license=license or previous.get("license"),
         datasets=list(datasets or ()) or previous.get("datasets"),
-        base_model=hub_id(run.get("base_model") or adaptation.get("model")) or previous.get("base_model"),
+        base_model=hub_id(run.get("base_model") or adaptation.get("chosen", {}).get("model"))
+        or previous.get("base_model"),
         model_name=name if scores else None,
+        base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
         **_library(settings.objective, in_sentence_transformers, tags or ()),
     )
@@ -143,8 +146,7 @@ def write_card(
         sentence_transformers=in_sentence_transformers,
         **context,
     )
-    with write_atomically(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    write_text(path, content)
     _write_eval_results(directory / EVAL_RESULTS, [x for each in measured for x in eval_result_entries(each.document)])
     return path
 
@@ -235,6 +237,7 @@ def model_context(
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "citation": citation,
+        "threshold": describe_threshold(threshold) if (threshold := getattr(config, THRESHOLD, None)) else None,
     }
 
 
@@ -253,12 +256,11 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     path = Path(directory, CARD)
     if not is_written_by_hand(path):
         text = path.read_text(encoding="utf-8")
-        with write_atomically(path) as temporary:
-            temporary.write_text(text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'), encoding="utf-8")
+        write_text(path, text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'))
 
 
 def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:
-    if not (directory / "config.json").exists():
+    if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
@@ -296,7 +298,8 @@ def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[s
 
 def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]) -> dict[str, Any]:
     """Return the front matter of every card. The hub shows how to load a model by its library."""
-    card_tags = TAGS if objective == "simcse" else [*(tag for tag in TAGS if tag != "simcse"), objective]
+    names = [term.partition(":")[0] for term in objective.split("+")]  # those of a sum
+    card_tags = [tag for tag in TAGS if tag != "simcse" or tag in names] + [name for name in names if name != "simcse"]
     front_matter = {**FRONT_MATTER, "tags": [*card_tags, *(tag for tag in tags if tag not in card_tags)]}
     if not in_sentence_transformers:
         front_matter["library_name"] = "transformers"
@@ -315,7 +318,7 @@ def _is_sentence_transformers_model(directory: Path) -> bool:
 
 def _weight_names(directory: Path) -> list[str]:
     names: list[str] = []
-    for path in directory.glob("model*.safetensors"):
+    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
         with safe_open(path, "pt") as weights:
             names += weights.keys()
     return names
@@ -340,4 +343,4 @@ def _write_eval_results(path: Path, entries: list) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
+    write_text(path, yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False))

@@ -497,19 +497,14 @@ def read_adaptation(directory: Path) -> dict[str, Any]:
     Raises:
         ValueError: If the file is not valid JSON.
     """
-    paths = [path for path in [directory / ADAPTATION] if path.is_file()]
-    for path in without_outdated(paths, directory):
-        return read_json_object(path, advice="Remove it, or adapt the model again.")
-    return {}
+    found = without_outdated([path for path in [directory / ADAPTATION] if path.is_file()], directory)
+    return read_json_object(found[0], advice="Remove it, or adapt the model again.") if found else {}
 
 
 def adaptation_seeds(adaptation: dict[str, Any]) -> dict[str, Any]:
-    """Return the seeds of an adaptation under the names that `results.json` has for those of a training run."""
-    if not adaptation or not adaptation["chosen"]["stages"]:
-        return {}
-    seeds, published = adaptation["seeds"], adaptation["chosen"]["seed"]
-    runs = [{"seed": seed} for seed in seeds]
-    return {"seeds": {"runs": runs, "published": published, "chosen_by": "dev"}} if len(seeds) > 1 else runs[0]
+    """Return the seed of an adaptation under the name that `results.json` has for that of a training run."""
+    seed = adaptation.get("chosen", {}).get("seed")
+    return {} if seed is None else {"seed": seed}
 
 
 def adaptation_tables(adaptation: dict[str, Any]) -> list[Table]:
@@ -523,23 +518,20 @@ def adaptation_tables(adaptation: dict[str, Any]) -> list[Table]:
     """
     if not adaptation:
         return []
-    seeds = len(adaptation["seeds"])
     protocol = (
-        f"Before and after the adaptation, on a part of each task that the search did not see "
-        f"({f'after: the mean of {seeds} seeds; ' if seeds > 1 else ''}brackets: "
-        f"{adaptation['confidence']:.0%} interval of a paired bootstrap). The model was chosen by the first task."
+        f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it (means "
+        f"of {len(adaptation['seeds']) or 1} run(s); brackets: {adaptation['confidence']:.0%} interval of both)."
     )
-    if adaptation["weak_evidence"]:
-        protocol += (
-            " **Weak evidence:** the tasks were drawn from the training corpus itself and say little about other uses."
-        )
     rows = []
-    for task in adaptation["tasks"]:
-        name = f"{task['task']}: {task['description']}" if task["description"] else task["task"]
-        low, high = task["interval"]
-        difference = f"{task['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
-        rows.append([name, task["metric"], f"{task['before']:.2f}", f"{task['after']:.2f}", difference])
-    return [Table("Adaptation", protocol, ["task", "metric", "before", "after", "difference"], rows)]
+    for each in adaptation["comparisons"]:
+        low, high = each["interval"]
+        figures = (
+            f"{each['before']:.2f}",
+            f"{each['after']:.2f}",
+            f"{each['difference']:+.2f} [{low:+.2f}, {high:+.2f}]",
+        )
+        rows.append([each["task"], each["metric"], each["against"], *figures])
+    return [Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)]
 
 
 def adaptation_text(adaptation: dict[str, Any]) -> str:
@@ -554,21 +546,19 @@ def adaptation_text(adaptation: dict[str, Any]) -> str:
     if not adaptation:
         return ""
     chosen, corpus = adaptation["chosen"], adaptation["corpus"]
-    tried = len({trial["name"] for trial in adaptation["plan"]}) - 1  # without the start model
     text = (
-        f"`simcse-hf adapt` adapted `{adaptation['model']}` to {corpus['texts']:,} unlabelled texts of "
-        f"`{corpus['path']}`, in a search over {tried} candidates with a budget of "
-        f"{adaptation['budget_seconds'] / 60:g} minutes. "
+        f"`simcse-hf adapt` compared {len(adaptation['arms'])} arms for the domain of `{corpus['path']}` "
+        f"({corpus['texts']:,} texts), starting from `{chosen['model']}`, and chose `{chosen['name']}`. "
     )
-    if not chosen["stages"]:
-        return (
-            text + f"The encoder was not trained: what changed is the pooler or post-processing ({chosen['variant']})."
-        )
     stages = [
-        f"{steps} steps of `{stage['method']}` at learning rate {stage['learning_rate']:g}"
-        for stage, steps in zip(chosen["stages"], chosen["steps"], strict=True)
+        f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}` at learning rate "
+        f"{stage['learning_rate']:g}"
+        for stage in chosen["stages"]
     ]
-    text += f"The chosen training is {', then '.join(stages)}"
-    if len(adaptation["seeds"]) > 1:
-        text += f"; of {len(adaptation['seeds'])} seeds, this model is seed {chosen['seed']}, the best one on dev"
-    return text + "."
+    if not stages:
+        return text + "The encoder was not trained: what changed is the pooler or post-processing."
+    text += f"Its training is {', then '.join(stages)}"
+    seeds = len(adaptation["seeds"])
+    return text + (
+        f"; of {seeds} seeds, this model is seed {chosen['seed']}, the best one on dev." if seeds > 1 else "."
+    )

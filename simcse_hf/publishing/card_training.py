@@ -1,6 +1,5 @@
 """Describe the training of a model and the papers to cite, as values for the template of the card."""
 
-import inspect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
 from ..models.settings import ContrastiveSettings
-from ..objectives import OBJECTIVES
+from ..objectives import find_objective
 
 _ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)
 
@@ -104,6 +103,7 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
         "run": run,
         "view": view,
         "objective": _objective_context(settings),
+        "dataset_objectives": settings.dataset_objectives,
         "base_model": public_name(run.get("base_model")),
         "sources": list(datasets or ()) or ([texts] if texts else []),
         "num_encoders": num_encoders(settings),
@@ -119,7 +119,7 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
 
 def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     """Collect the name, summary, link and options of the objective."""
-    objective = OBJECTIVES.get(settings.objective)
+    objective = find_objective(settings.objective)
     papers = objective.papers if objective else ()
     defaults, options = option_defaults(settings.objective), public_options(settings)
     scoring: dict[str, Any] = {}
@@ -160,8 +160,11 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
     Returns:
         `list[str]`: Names in [`PAPERS`], the objective's own paper first.
     """
-    objective = OBJECTIVES.get(settings.objective)
+    objective = find_objective(settings.objective)
     papers = list(objective.papers) if objective else []
+    for own in settings.dataset_objectives.values():
+        other = find_objective(own.get("objective", settings.objective))
+        papers += other.papers if other else ()
     view = (run.get("view") or {}).get("name")
     positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders(settings) == 2)
     if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
@@ -179,7 +182,7 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
 
 def num_encoders(settings: ContrastiveSettings) -> int:
     """Return how many independent encoders took part in training."""
-    objective = OBJECTIVES.get(settings.objective)
+    objective = find_objective(settings.objective)
     return max(settings.encoders, objective.encoders if objective else 1)
 
 
@@ -188,16 +191,14 @@ def option_defaults(objective: str) -> dict[str, Any] | None:
 
     The model's settings that the objective reads, such as the temperature, are among the options.
     """
-    if objective not in OBJECTIVES:
-        return None
-    parameters = inspect.signature(OBJECTIVES[objective]).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
+    found = find_objective(objective)
+    return None if found is None else found.options()
 
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
     return {
-        name: public_name(value) if name == "generator" else value
+        name: public_name(value) if name.rpartition(".")[2] == "generator" else value
         for name, value in settings.objective_options.items()
     }
 
@@ -208,7 +209,8 @@ def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     defaults = ContrastiveSettings.resolve(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
     options = settings.pop("objective_options")
     known_options = option_defaults(settings["objective"])
-    unread = ["mask_token_id", "template_edges"]  # both follow from the templates
+    # Two follow from the templates, and the card names the objectives of data sets elsewhere.
+    unread = ["mask_token_id", "template_edges", "dataset_objectives"]
     if known_options is not None:
         unread += [name for name in _OBJECTIVE_SETTINGS if name not in known_options]
     if not settings["do_mlm"]:

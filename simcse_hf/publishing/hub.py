@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..inference.simcse import SimCSE
 from ..ops.errors import refuse
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from . import CARD, name_repository, write_card
 from .secrets import file_holds_secret
 
@@ -18,7 +19,7 @@ logger = logging.get_logger(__name__)
 
 # huggingface_hub's HTTP library differs between its versions, so its error class is taken from the hub's own error.
 _CONNECTION_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError)
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|seed-\d+|runs|__pycache__|[._][^/]*)(/|$)"
@@ -53,7 +54,7 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     paths = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     paths = [path for path in paths if _PUSHED_ALTHOUGH_HIDDEN.search(path) or not _NOT_PUSHED.search(path)]
     required = {
-        "a config (config.json)": ("config.json",),
+        "a config (config.json)": ("config.json", ADAPTER_CONFIG),
         "weights (model.safetensors)": WEIGHTS,
         "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..evaluation.report import read_results
 from ..ops.errors import require_extra
-from ..ops.files import read_json_object, write_json
+from ..ops.files import read_json_object, write_atomically, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,12 +106,13 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict[str, 
         ValueError: If a source is neither a run nor a result file.
     """
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
-    runs, results, scores = {}, {}, {}
+    runs, results, scores, models = {}, {}, {}, []
     for name, source in sources.items():
         if Path(source).is_dir():
             runs[name] = read_run(source)
         else:
             read, arrays = read_results(str(source))
+            models.append(read.get("model", ""))
             results[name], scores[name] = read["results"], arrays
     geometry = {name: each["geometry"] for name, each in results.items() if "geometry" in each}
     paths = {name: path for name, run in runs.items() if (path := run.geometry())}
@@ -128,16 +129,29 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict[str, 
         "singular_values": draw_singular_values,
         "training_curves": draw_training_curves,
     }
-    document: dict[str, Any] = {name: found for name, found in numbers.items() if found}
-    document["omitted"] = {name: _NEEDS[name] for name, found in numbers.items() if not found}
+    omitted = {name: _NEEDS[name] for name, found in numbers.items() if not found}
+    if len(paths) == 1 and len(next(iter(paths.values()))) == 1:
+        numbers["alignment_uniformity"], omitted["alignment_uniformity"] = {}, _alone(models)
+    document: dict[str, Any] = {name: found for name, found in numbers.items() if found} | {"omitted": omitted}
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for name, found in numbers.items():
             if found:
-                draw[name](found).savefig(folder / f"{name}.png", dpi=120, facecolor="white")
+                with write_atomically(folder / f"{name}.png") as temporary:
+                    draw[name](found).savefig(temporary, dpi=120, facecolor="white", format="png")
     write_json(folder / "analysis.json", document)
     return document
+
+
+def _alone(models: Sequence[str]) -> str:
+    """Say what one point needs beside it: the model that the training began with, which its results.json names."""
+    record = Path(*models, _RESULTS)
+    start = read_json_object(record).get("base_model") if record.is_file() else None
+    return (
+        f"one model is one point. Evaluate {start or 'another model, such as the one it was trained from,'} with "
+        "--geometry, too, and name both result files"
+    )
 
 
 _NEEDS = {

@@ -169,6 +169,28 @@ def test_the_front_matter_contains_the_figures(directory):
     assert found["MR"].metric_type == "accuracy"
 
 
+def test_a_full_disk_leaves_the_earlier_card_and_figures_as_they_were(directory, monkeypatch):
+    (directory / "evaluation.json").write_text(json.dumps(evaluation(directory)))
+    path = write_card(directory, language="de", license="mit")
+    before = path.read_bytes(), (directory / EVAL_RESULTS).read_bytes()
+    write = Path.write_text
+
+    for name in (CARD, EVAL_RESULTS.name):
+
+        def cut(self, text, *args, name=name, **kwargs):
+            full = name in self.name
+            write(self, text[:40] if full else text, *args, **kwargs)
+            if full:
+                raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", cut)
+            with pytest.raises(OSError, match=f"No space left on device.*{name}"):
+                write_card(directory)
+        assert (path.read_bytes(), (directory / EVAL_RESULTS).read_bytes()) == before
+    assert "license: mit" in write_card(directory).read_text()
+
+
 def test_the_hub_client_can_read_eval_results(directory):
     written(directory / "evaluation.json", evaluation(directory))
     write_card(directory)

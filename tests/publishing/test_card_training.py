@@ -1,6 +1,5 @@
 """What a card says about training: exactly the objective, rows, views and additions that were used."""
 
-import inspect
 import re
 
 import pytest
@@ -11,7 +10,7 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEWS
-from simcse_hf.objectives import OBJECTIVES, Objective, register
+from simcse_hf.objectives import OBJECTIVES, Objective, objective_class, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import PAPERS, bibtex_of
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
@@ -27,7 +26,7 @@ NLI = {"texts": [[text, *TEXTS[:2]] for text in TEXTS], "relations": [[0, 2]] * 
 
 
 def rows_for(objective, tokenizer):
-    kind = OBJECTIVES[objective].rows
+    kind = objective_class(objective).rows
     if kind == "spans":
         return SpanDataset([[" ".join(WORDS)] * 4 for _ in range(8)], tokenizer, 12)
     if kind == "scored_pairs":
@@ -83,8 +82,8 @@ OBJECTIVE_CARDS = {
                 "`softmax`: ", {"sbert", "liao"}),
     "supcon": ({"similarity": "dot", "temperature": 1.0}, link("supcon", "liao"),
                "(with `temperature` 1, `similarity` dot).", {"liao"}),
-    "softmax+supcon": ({"objective_options": {"supcon_weight": 0.5}}, "on premises with labelled hypotheses.",
-                       "`supcon_weight` 0.5).", {"liao", "sbert"}),
+    "softmax:0.7+supcon:0.3": ({"objective_options": {"softmax.layers": 1}}, "on premises with labelled hypotheses.",
+                       "`softmax.layers` 1).", {"liao", "sbert"}),
     "barlow_twins": ({"objective_options": {"projector_dim": 16}}, link("barlow_twins", "barlow_twins"),
                      "(with `projector_dim` 16).", {"barlow_twins", "non_contrastive", "simcse"}),
     "vicreg": ({"objective_options": {"projector_dim": 16, "invariance_weight": 25.0}}, f"from {DROPOUT}.",
@@ -111,10 +110,9 @@ OBJECTIVE_CARDS = {
 
 
 def test_every_objective_and_every_view_has_a_description_and_papers():
-    assert OBJECTIVE_CARDS.keys() <= OBJECTIVES.keys()
     for name in OBJECTIVE_CARDS:
-        assert OBJECTIVES[name].summary and OBJECTIVES[name].papers, name
-        assert set(OBJECTIVES[name].papers) <= PAPERS.keys()
+        assert objective_class(name).summary and objective_class(name).papers, name
+        assert set(objective_class(name).papers) <= PAPERS.keys()
     assert DESCRIBED_VIEWS.keys() == set(VIEWS)
     assert {paper for _, paper in DESCRIBED_VIEWS.values()} <= PAPERS.keys()
 
@@ -128,13 +126,14 @@ def test_the_card_describes_the_objective_of_the_run(objective, card_of, save_ch
         settings = {"objective_options": {"generator": str(start)}}
     card = card_of({"objective": objective, **settings}, name_or_path=start)
     assert summary in card and training in card
-    assert f"The objective is `{objective}`: {OBJECTIVES[objective].summary}" in card
+    assert f"The objective is `{objective}`: {objective_class(objective).summary}" in card
     assert cited(card) == papers and str(tmp_path) not in card
-    assert objective in card_of.tags and ("simcse" in card_of.tags) is (objective == "simcse")
-    options = inspect.signature(OBJECTIVES[objective]).parameters
+    names = {term.partition(":")[0] for term in objective.split("+")}
+    assert names <= set(card_of.tags) and ("simcse" in card_of.tags) is (objective == "simcse")
+    options = objective_class(objective).options()
     for name in ("temperature", "similarity"):
         assert (f"`{name}`" in card) is (name in options), "listed only where the objective reads it"
-    if OBJECTIVES[objective].rows != "texts" or objective == "promptbert":
+    if objective_class(objective).rows != "texts" or objective == "promptbert":
         assert "on pairs of sentences" not in card and "an anchor and a positive" not in card and DROPOUT not in card
     assert not {"mask_token_id", "template_edges", "objective_options"} & table(card).keys()
 

@@ -59,6 +59,21 @@ def test_a_picture_without_numbers_is_named_with_the_reason(tmp_path):
     assert list(document["training_curves"]) == ["loss"] and not (tmp_path / "out" / "singular_values.png").exists()
 
 
+def test_a_single_point_is_not_drawn_and_the_start_model_is_named(tmp_path):
+    model = write_model(tmp_path / "model.json")
+    document = json.loads(model.read_text())
+    for trained, named in (({}, "another model"), ({"base_model": "org/start"}, "org/start")):
+        (tmp_path / "trained").mkdir(exist_ok=True)
+        (tmp_path / "trained" / "results.json").write_text(json.dumps(trained))
+        model.write_text(json.dumps(document | {"model": str(tmp_path / "trained")}))
+        drawn = plots.analyze({"model": model}, tmp_path / "out")
+        assert f"one model is one point. Evaluate {named}" in drawn["omitted"]["alignment_uniformity"]
+        assert "alignment_uniformity" not in drawn and "singular_values" in drawn
+    assert not (tmp_path / "out" / "alignment_uniformity.png").exists()
+    other = write_model(tmp_path / "other.json")
+    assert "alignment_uniformity" in plots.analyze({"a": model, "b": other}, tmp_path / "two")
+
+
 def test_a_density_integrates_to_one_and_lies_at_its_cosines(tmp_path):
     bands = plots.analyze({"m": write_model(tmp_path / "m.json")}, tmp_path / "out")["cosine_densities"]["m"]
     assert [band["gold"] for band in bands] == [[low, low + 1] for low in range(5)]
