@@ -1,0 +1,130 @@
+"""Let a text model write a positive and a hard negative for every sentence of a file (SynCSE, arXiv:2305.15077).
+
+python examples/synthesize_triplets.py sentences.txt triplets.csv --model llama3 --base_url http://localhost:11434/v1
+python examples/synthesize_triplets.py sentences.txt triplets.csv --model ./my-model --local --guide ./my-embeddings
+
+With --base_url the model runs on a server that speaks the OpenAI protocol (with the key in OPENAI_API_KEY, if it needs
+one), with --local in this process, and else at an inference provider of the hub. Answers are appended to
+triplets.csv.answers.jsonl, where the command continues when it is started again, and at the end filtered.
+"""
+
+import argparse
+import csv
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from simcse_hf import SimCSE
+
+# One is drawn for each sentence, so that not all answers differ from their sentence in the same way.
+PROMPTS = {
+    "positive": (
+        "Say the same in other words.",
+        "Write a sentence that is certainly true if this one is true.",
+        "Describe the same in another order.",
+    ),
+    "negative": (
+        "Write a sentence on the same subject that cannot be true if this one is true.",
+        "Contradict this sentence, using many of its words.",
+        "Describe a similar situation in which something else happens.",
+    ),
+}
+REFUSAL = re.compile(r"i'?m sorry|sorry,|i (can'?t|cannot|am unable|won'?t)\b|as an? (ai|language) ", re.IGNORECASE)
+MOST_TOKENS, TEMPERATURE, SEED, WORKERS = 64, 0.7, 42, 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sentences", type=Path, help="file with one sentence on a line")
+    parser.add_argument("output", type=Path, help="csv file to write, with the columns sent0, sent1 and hard_neg")
+    parser.add_argument("--model", required=True, help="name of the text model; with --local also a folder")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--base_url", help="server that speaks the OpenAI protocol, such as http://localhost:8000/v1")
+    place.add_argument("--local", action="store_true", help="run the model in this process, with transformers")
+    parser.add_argument("--guide", help="embedding model; negatives that it finds closer than positives are dropped")
+    arguments = parser.parse_args()
+
+    lines = arguments.sentences.read_text(encoding="utf-8").split("\n")
+    sentences, path = list(filter(None, map(str.strip, lines))), Path(f"{arguments.output}.answers.jsonl")
+    earlier = path.read_text(encoding="utf-8") if path.exists() else ""
+    earlier = earlier[: earlier.rfind("\n") + 1]  # a killed run may have left a part of a line
+    answers = [json.loads(line) for line in earlier.split("\n")[:-1]]
+    if [answer["sentence"] for answer in answers] != sentences[: len(answers)]:
+        raise SystemExit(f"{path} holds answers for other sentences: name another output, or delete it.")
+    if len(answers) < len(sentences):
+        path.write_text(earlier, encoding="utf-8")
+        ask = text_model(arguments.model, arguments.base_url, arguments.local)
+
+        def generate(number: int) -> dict[str, str]:
+            draw, row = random.Random(f"{SEED} {number}"), {"sentence": sentences[number]}
+            for part, prompts in PROMPTS.items():
+                row[part] = ask(f"{draw.choice(prompts)} Answer with one sentence only.\n\n{row['sentence']}") or ""
+            return row
+
+        workers = 1 if arguments.local else WORKERS
+        with path.open("a", encoding="utf-8") as file, ThreadPoolExecutor(workers) as pool:
+            while left := range(len(sentences))[len(answers) :][:workers]:
+                for row in pool.map(generate, left):
+                    print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+                    answers.append(row)
+    triplets, dropped = choose(answers, arguments.guide)
+    with arguments.output.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["sent0", "sent1", "hard_neg"], *triplets])
+    reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
+    print(f"{arguments.output}: {len(triplets)} triplets of {len(sentences)} sentences; dropped: {reasons or 'none'}")
+
+
+def text_model(name: str, base_url: str | None, local: bool) -> Callable[[str], str]:
+    """Return the function that answers a prompt."""
+    if local:
+        from transformers import pipeline
+
+        model = pipeline("text-generation", name, dtype="auto")
+        options = {"max_new_tokens": MOST_TOKENS, "do_sample": True, "temperature": TEMPERATURE}
+        has_chat = model.tokenizer.chat_template is not None
+        wrap = (lambda prompt: [{"role": "user", "content": prompt}]) if has_chat else "{}\n".format
+        return lambda prompt: model(wrap(prompt), return_full_text=False, **options)[0]["generated_text"]
+    from huggingface_hub import InferenceClient
+
+    # A server without a key of its own must not get the token of the hub.
+    own = {"base_url": base_url, "api_key": os.environ.get("OPENAI_API_KEY", "none")} if base_url else {}
+    chat = partial(InferenceClient(timeout=600, **own).chat_completion, model=name, max_tokens=MOST_TOKENS)
+    return lambda prompt: (
+        chat([{"role": "user", "content": prompt}], temperature=TEMPERATURE).choices[0].message.content
+    )
+
+
+def choose(answers: list[dict[str, str]], guide: str | None) -> tuple[list[list[str]], Counter[str]]:
+    """Return the triplets that are fit for training, and how many were dropped for which reason."""
+    triplets, dropped, seen = [], Counter(), set()
+    for row in answers:
+        texts = [part.strip().partition("\n")[0].strip("\"' ") for part in row.values()]
+        words = [" ".join(re.findall(r"\w+", text.casefold())) for text in texts]
+        reasons = {
+            "empty": not all(words),
+            "refusals": any(map(REFUSAL.match, texts[1:])),
+            "questions back": not texts[0].endswith("?") and any(text.endswith("?") for text in texts[1:]),
+            "copies": len(set(words)) < len(words),
+            "duplicates": seen & {*words},
+        }
+        found = [reason for reason, holds in reasons.items() if holds]
+        dropped.update(found[:1])
+        triplets += [] if found else [texts]
+        seen.update([] if found else words)
+    if guide is not None and triplets:
+        model = SimCSE(guide)
+        sentences, positives, negatives = (model.encode(list(column)) for column in zip(*triplets, strict=True))
+        keeps = ((sentences * positives).sum(1) >= (sentences * negatives).sum(1)).tolist()
+        dropped["negatives closer than the positive"] += keeps.count(False)
+        triplets = [triplet for triplet, keep in zip(triplets, keeps, strict=True) if keep]
+    return triplets, +dropped
+
+
+if __name__ == "__main__":
+    main()
