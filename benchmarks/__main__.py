@@ -19,10 +19,15 @@ BENCHMARKS = {
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
+    "distill": "a small encoder learns from all-MiniLM-L6-v2 without labels",
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
+    "learning_rates": "which learning rate suits which batch size",
+    "class_labels": "a classifier on few labels, before and after training on the same labels",
+    "adapt_verdicts": "how often adapt says gain where arms differ by chance",
     "postprocessing": "what whitening and flow do to the STS figures",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
+    "interval_coverage": "how often the intervals hold the true value, by simulation",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
 }
 

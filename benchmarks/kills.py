@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from simcse_hf.training.checkpoints import STAGING, checkpoints
+from simcse_hf.ops.files import STAGING
+from simcse_hf.training.checkpoints import checkpoints
 
 from .harness import Report, machine, markdown, prepare_forked_process
 from .tiny import CONFIGURATIONS, fingerprint, make_trainer

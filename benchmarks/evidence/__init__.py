@@ -9,8 +9,7 @@ The parts are:
 - `grid`: a search for settings with which unsupervised SimCSE lifts a small masked-LM encoder.
 - `starts`: unsupervised SimCSE and its controls from better starting encoders.
 - `negatives`: hard negatives on NLI pairs.
-- `domains`: every method on the text of two domains.
-- `verdicts`: what `simcse-hf adapt` decides on them.
+- `domains`: the arms of `simcse-hf adapt` on two domains.
 
 Each run is written to the output file when it ends, and runs that the file already holds are not repeated, so a killed
 command goes on where it stopped when it is started again. Parts that run at the same time need different output files
@@ -22,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..harness import Report, add_data_option
-from . import domains, grid, negatives, starts, verdicts
+from . import domains, grid, negatives, starts
 from .workbench import Workbench
 
 PARTS: dict[str, ModuleType] = {
@@ -30,7 +29,6 @@ PARTS: dict[str, ModuleType] = {
     "starts": starts,
     "negatives": negatives,
     "domains": domains,
-    "verdicts": verdicts,
 }
 
 
@@ -40,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--only", nargs="+", metavar="RUN", help="run only what has one of these words in its name")
     parser.add_argument("--bf16", action="store_true", help="train and encode in bf16 autocast")
-    parser.add_argument("--budget", type=float, default=20.0, help="minutes of each adaptation, for the part verdicts")
     parser.add_argument("--work_dir", type=Path, default=Path("outputs/evidence"), help="folder of checkpoints")
 
 

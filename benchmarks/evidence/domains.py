@@ -1,233 +1,202 @@
-"""Does training on the text of a domain help? Every method with the same steps, and what `simcse-hf adapt` decides.
+"""Does the text of a domain help before labelled training? The arms of `simcse-hf adapt` with the same steps.
 
-The domains are the queries of Banking77 (classification and clustering of the test part by intent) and tweets about
-news (pairs of the test part of the Twitter URL corpus, judged as paraphrases or not). Training reads the texts of the
-training part, without labels. The interval of each gain comes from a paired bootstrap over the rows of the task, with
-the metric averaged over the seeds.
+The domains are the queries of Banking77 (classification of the test part by intent) and tweets about news (pairs of
+the test part of the Twitter URL corpus, judged as paraphrases or not). The methods read the texts of the training
+part, without labels. The labels are general ones (NLI triplets, then the training part of STS-B) or ten of each intent
+of Banking77. A method's run on the text is made once for each seed, and both kinds of labels continue from it. The
+control is labels alone, with as many steps in all as the other arms, and once with as many steps on the labels. The
+intervals are those of `adapt`: rows of the task and seeds are drawn.
 """
 
 import argparse
-import json
+import csv
 import pickle
+import random
 import shutil
-import time
-import zlib
-from collections.abc import Callable, Iterable
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 
 from simcse_hf.data.read import open_table
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
-from simcse_hf.models.modeling import ContrastiveModel
-from simcse_hf.postprocessing import VectorTransform, fit_whitening
+from simcse_hf.inference.simcse import SimCSE
+from simcse_hf.ops.files import write_atomically
+from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, train_stage
 
 from ..harness import Report, markdown
-from .training import Spec, continue_masked_lm, run_missing, train
-from .workbench import MINILM, WHITENING_SENTENCES, Workbench, load_for_inference, twitter_rows
+from .training import run_missing
+from .workbench import MINILM, Workbench, twitter_rows
 
-Encode = Callable[[list[str]], Any]
-STARTS = (MINILM, "minilm-remasked-6x384")
-METRICS = {"classification": "accuracy", "clustering": "v_measure", "pairs": "average_precision"}
-DOMAINS = {"banking77": ("classification", "clustering"), "twitter_url": ("pairs",)}
-EVERY_PAIR = 3  # of the 9,324 pairs of the Twitter URL corpus, a third is evaluated
-STEPS, BATCH = 60, 32
-POOLER = "avg"
-PEER = "TSDAE of sentence-transformers"
-WHITENED_DIM = 256  # as in the paper of whitening; the 384 dimensions of these embeddings vary in 381 directions
-#: The objective of each method and its learning rate. `mlm` and `peer` are trained by other code.
-METHODS: dict[str, dict[str, Any]] = {
-    "masked-LM": {"method": "mlm", "rate": 5e-5},
-    "TSDAE": {"objective": "tsdae", "rate": 3e-5},
-    PEER: {"method": "peer", "rate": 3e-5},
-    "SimCSE": {"objective": "simcse", "rate": 1e-5},
-    "ESimCSE": {"objective": "esimcse", "rate": 1e-5},
-    "Contrastive Tension": {"objective": "contrastive_tension", "rate": 1e-5},
-}
-
-
-def specs(start: str, domain: str) -> dict[str, Spec]:
-    """Return the runs of a start and a domain: no training, whitening, and every method."""
-    common = {"start": start, "domain": domain, "text": domain}
-    runs: dict[str, Spec] = {
-        "start": common | {"method": "none", "number_of_seeds": 1},
-        "whitening": common | {"method": "whitening", "number_of_seeds": 1},
-    }
-    for name, settings in METHODS.items():
-        arguments = {"learning_rate": settings["rate"], "per_device_train_batch_size": BATCH, "max_steps": STEPS}
-        model = {"pooler_type": POOLER, "objective": settings.get("objective", "simcse")}
-        method = settings.get("method", "objective")
-        runs[name] = common | {"method": method, "settings": model, "arguments": arguments}
-    return {f"{domain}, {start}: {name}": spec for name, spec in runs.items()}
+PRETRAINED = "minilm-remasked-6x384"
+KINDS = {"banking77": "classification", "twitter_url": "pairs"}
+GENERAL, OWN = "NLI and STS-B", "10 of each intent"
+FEWER = f"{CONTROL}, as many steps on labels as after text"
+EVERY_ROW = {"banking77": 2, "twitter_url": 6}  # of 3,083 queries and 9,324 pairs, every so many are evaluated
+STEPS, BATCH, MAX_LENGTH = 400, 4, 32
+#: Domain, labels and arms, the most important ones first.
+PLAN = (
+    ("banking77", GENERAL, (CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels", FEWER)),
+    ("banking77", OWN, (LABELS, CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels")),
+    ("twitter_url", GENERAL, (CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels")),
+    ("banking77", GENERAL, ("simcse", LABELS)),
+    ("twitter_url", GENERAL, ("simcse", LABELS)),
+)
 
 
 def run(options: argparse.Namespace, bench: Workbench, report: Report) -> None:
-    for domain, kinds in DOMAINS.items():
-        tasks = write_tasks(bench, domain, kinds)
-        for start in STARTS:
-            chosen = {
-                name: spec
-                for name, spec in specs(start, domain).items()
-                if not options.only or any(word in name for word in options.only)
+    report.save(steps=STEPS, batch_size=BATCH, max_length=MAX_LENGTH, bf16=bench.bf16)
+    specs: dict[str, dict[str, Any]] = {}
+    for domain, kind, model in ((d, k, m) for d, k in KINDS.items() for m in (MINILM, PRETRAINED)):
+        specs[f"{domain}: {model}"] = {"domain": domain, "kind": kind, "model": model, "number_of_seeds": 1}
+    for domain, labels, names in PLAN:
+        for name in names:
+            specs[f"{domain}, {labels}: {name}"] = {
+                "domain": domain,
+                "kind": KINDS[domain],
+                "labels": labels,
+                "arm": name,
             }
+    chosen = {n: s for n, s in specs.items() if not options.only or any(word in n for word in options.only)}
+    run_missing(report, chosen, options.seeds, partial(evaluate, bench))
+    add_intervals(bench, report)
+    if not options.only or "adapt" in options.only:
+        report.save(adapt=verdict(bench))
 
-            def run_once(spec: Spec, seed: int, tasks: list[UserTask] = tasks) -> dict[str, Any]:
-                return evaluate(bench, spec, seed, tasks)
 
-            run_missing(report, chosen, options.seeds, run_once)
-            add_intervals(bench, report, chosen, tasks)
+def verdict(bench: Workbench) -> dict[str, Any]:
+    """Run `simcse-hf adapt` itself with ten labels of each intent, on which the task fits its classifier too."""
+    (labels,), folder = label_files(bench)[OWN], bench.work_dir / "few-labels"
+    rows = [cells for _, cells in open_table(bench.data / "banking77/test.csv").rows(["text", "category"])]
+    folder.mkdir(exist_ok=True)
+    Dataset.from_dict({"text": [r[0] for r in rows], "label": [r[1] for r in rows]}).to_csv(
+        folder / "test.csv", index=False
+    )
+    shutil.copy(labels, folder / "train.csv")
+    settings = AdaptationSettings(
+        corpus=str(bench.data / "banking77/train.csv"),
+        column="text",
+        model=str(bench.encoder(MINILM)),
+        output=str(bench.work_dir / "adapted"),
+        tasks=(("classification", str(folder)),),
+        labels=(str(labels),),
+        arms=(LABELS,),
+        budget=600.0,
+    )
+    return {name: value for name, value in adapt(settings).items() if name != "arguments"}
 
 
-def write_tasks(bench: Workbench, domain: str, kinds: tuple[str, ...]) -> list[UserTask]:
-    """Write the test part of a domain in the layout of a user's own task, and read it."""
-    folder, table = bench.data / domain, bench.work_dir / f"{domain}.csv"
-    table.parent.mkdir(parents=True, exist_ok=True)
-    if domain == "banking77":
-        rows = [row for _, row in open_table(folder / "test.csv").rows(["text", "category"])]
-        Dataset.from_dict({"text": [r[0] for r in rows], "label": [r[1] for r in rows]}).to_csv(table, index=False)
+def evaluate(bench: Workbench, spec: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train an arm, unless the spec is an untrained model, and evaluate the task of the domain."""
+    if "model" in spec:
+        model = SimCSE(bench.encoder(spec["model"]), pooler_type="avg")
     else:
-        labels, first, second = zip(*twitter_rows(folder / "test.tsv.gz")[::EVERY_PAIR], strict=True)
-        columns = {"sentence1": first, "sentence2": second, "label": labels}
-        Dataset.from_dict({name: list(values) for name, values in columns.items()}).to_csv(table, index=False)
-    return [read_task(kind, table) for kind in kinds]
-
-
-def evaluate(bench: Workbench, spec: Spec, seed: int, tasks: list[UserTask]) -> dict[str, Any]:
-    """Train by one method, if there is one, and evaluate the tasks of the domain."""
-    started = time.perf_counter()
-    encode = TRAINERS[spec["method"]](bench, spec, seed)
-    seconds = round(time.perf_counter() - started)
-    results = {task.kind: task.evaluate(encode) for task in tasks}
+        model = SimCSE(train(bench, spec, seed))
+    result = task_of(bench, spec["domain"]).evaluate(partial(model.encode, normalize_embeddings=None))
     path = scores_file(bench, spec, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(results))
-    return {"metrics": {kind: result.metrics for kind, result in results.items()}, "train_seconds": seconds}
+    path.write_bytes(pickle.dumps(result))
+    return {"metrics": result.metrics}
 
 
-def scores_file(bench: Workbench, spec: Spec, seed: int) -> Path:
+def train(bench: Workbench, spec: dict[str, Any], seed: int) -> Path:
+    """Train the stages of an arm; each is kept, because several arms and both domains continue from the same ones."""
+    text = bench.work_dir / f"{spec['domain']}-text.jsonl"
+    if not text.is_file():
+        bench.texts(spec["domain"]).to_json(text)
+    starts, files = (str(bench.encoder(MINILM)), str(bench.encoder(PRETRAINED))), label_files(bench)[spec["labels"]]
+    steps = STEPS - round(TEXT_SHARE * STEPS) if spec["arm"] == FEWER else STEPS
+    arms = make_arms(starts[0], "avg", None, starts[1], text, files, steps)
+    arm = next(arm for arm in arms if arm.name == spec["arm"].partition(",")[0])
+    model, name = arm.model, MINILM if arm.model == starts[0] else PRETRAINED
+    for stage in arm.stages:
+        name += f"_{stage.method}-{stage.file.name.partition('.')[0]}-{stage.steps}"
+        folder = bench.work_dir / "models" / f"{name}-{seed}"
+        if not folder.is_dir():
+            with write_atomically(folder) as temporary:
+                sizes = {"batch_size": BATCH, "max_length": MAX_LENGTH, "bf16": bench.bf16}
+                train_stage(stage, model, seed, temporary, pooler=arm.pooler, **sizes)
+        model = str(folder)
+    return Path(model)
+
+
+def label_files(bench: Workbench) -> dict[str, dict[Path, str]]:
+    """Return the files of both kinds of labels, each with its objective."""
+    own = bench.work_dir / "banking77-labels.csv"
+    if not own.is_file():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        intents = defaultdict(list)
+        with open(bench.data / "banking77/train.csv", encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                intents[row["category"]].append(row["text"])
+        drawn = [(text, intent) for intent, texts in intents.items() for text in random.Random(0).sample(texts, 10)]
+        Dataset.from_dict({"text": [d[0] for d in drawn], "label": [d[1] for d in drawn]}).to_csv(own, index=False)
+    sts = bench.data / "senteval/downstream/STS/STSBenchmark/sts-train.csv"
+    return {
+        GENERAL: {bench.data / "nli/nli_triplets.csv.gz": "simcse", sts: "cosent"},
+        OWN: {own: "class_labels"},
+    }
+
+
+def task_of(bench: Workbench, domain: str) -> UserTask:
+    """Write the test part of a domain in the layout of a user's own task, and read it."""
+    table = bench.work_dir / f"{domain}.csv"
+    if domain == "banking77":
+        with open(bench.data / domain / "test.csv", encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))[:: EVERY_ROW[domain]]
+        columns = {"text": [row["text"] for row in rows], "label": [row["category"] for row in rows]}
+    else:
+        labels, first, second = zip(
+            *twitter_rows(bench.data / domain / "test.tsv.gz")[:: EVERY_ROW[domain]], strict=True
+        )
+        columns = {"sentence1": list(first), "sentence2": list(second), "label": list(labels)}
+    table.parent.mkdir(parents=True, exist_ok=True)
+    Dataset.from_dict(columns).to_csv(table, index=False)
+    return read_task(KINDS[domain], table)
+
+
+def scores_file(bench: Workbench, spec: dict[str, Any], seed: int) -> Path:
     """Return the file that keeps what the bootstrap resamples."""
-    settings = json.dumps(spec, sort_keys=True)
-    return bench.work_dir / "scores" / f"{zlib.crc32(settings.encode()):08x}-{seed}.pickle"
+    name = "-".join(str(spec[key]) for key in ("domain", "labels", "arm", "model") if key in spec)
+    return bench.work_dir / "scores" / f"{name.replace(' ', '-')}-{seed}.pickle"
 
 
-# --- methods: each trains, or does not, and returns a function that encodes -----------------------------------------
-
-
-def no_training(bench: Workbench, spec: Spec, seed: int) -> Encode:
-    """Encode with the start, whitened if the method says so."""
-    model = load_for_inference(bench.encoder(spec["start"]), POOLER)
-    whitening = None
-    if spec["method"] == "whitening":
-        sentences = bench.rows(spec["text"], WHITENING_SENTENCES)["sent0"]
-        embeddings = bench.encode(model, sentences, bench.tokenizer(spec["start"]))
-        whitening = fit_whitening([embeddings], dim=WHITENED_DIM)
-    return encoder_of(bench, spec, model, whitening)
-
-
-def train_objective(bench: Workbench, spec: Spec, seed: int) -> Encode:
-    model, _ = train(bench, spec, seed, evaluate=False)
-    return encoder_of(bench, spec, model)
-
-
-def train_masked_lm(bench: Workbench, spec: Spec, seed: int) -> Encode:
-    name = f"masked-lm-{spec['domain']}-{seed}"
-    settings = {"seed": seed, "text": spec["text"], "warmup_steps": 0, "weight_decay": 0.0}
-    continue_masked_lm(bench, spec["start"], name, **settings, **spec["arguments"])
-    model = load_for_inference(bench.work_dir / name, POOLER)
-    shutil.rmtree(bench.work_dir / name)
-    return encoder_of(bench, spec, model)
-
-
-def train_peer(bench: Workbench, spec: Spec, seed: int) -> Encode:
-    """Train by sentence-transformers' TSDAE, on the rows and for the steps of ours."""
-    from .peers import train_peer_tsdae  # sentence-transformers takes seconds to import
-
-    steps, batch, rate = (spec["arguments"][name] for name in ("max_steps", *BATCH_AND_RATE))
-    texts = bench.rows(spec["text"], steps * batch)["sent0"]
-    model = train_peer_tsdae(
-        bench.encoder(spec["start"]), texts, steps=steps, batch=batch, rate=rate, seed=seed, bf16=bench.bf16
-    )
-    return partial(model.encode, show_progress_bar=False)
-
-
-BATCH_AND_RATE = ("per_device_train_batch_size", "learning_rate")
-TRAINERS: dict[str, Callable[[Workbench, Spec, int], Encode]] = {
-    "none": no_training,
-    "whitening": no_training,
-    "objective": train_objective,
-    "mlm": train_masked_lm,
-    "peer": train_peer,
-}
-
-
-def encoder_of(
-    bench: Workbench, spec: Spec, model: ContrastiveModel, transform: VectorTransform | None = None
-) -> Encode:
-    """Return a function that encodes texts, and applies a whitening if there is one."""
-    tokenizer = bench.tokenizer(spec["start"])
-
-    def encode(texts: list[str]) -> np.ndarray:
-        embeddings = bench.encode(model, texts, tokenizer)
-        return (embeddings if transform is None else transform.transform(embeddings)).numpy()
-
-    return encode
-
-
-# --- intervals and the table ----------------------------------------------------------------------------------------
-
-
-def add_intervals(bench: Workbench, report: Report, names: Iterable[str], tasks: list[UserTask]) -> None:
-    """Write the gain of each run over its start, with its 95% interval, for every task.
-
-    The interval needs the scores of every seed. A run that gets a further seed in another `work_dir` than its first
-    ones therefore has no gain.
-    """
+def add_intervals(bench: Workbench, report: Report) -> None:
+    """Write the difference of each arm to its control and to the start, with 95% intervals."""
     runs = report.results["runs"]
-
-    def scores_of(name: str) -> list[Path]:
-        return [scores_file(bench, runs[name]["settings"], int(seed)) for seed in runs[name]["seeds"]]
-
-    def read(paths: list[Path]) -> list[dict[str, TaskResult]]:
-        return [pickle.loads(path.read_bytes()) for path in paths]
-
-    for name in names:
-        start = f"{name.rpartition(': ')[0]}: start"
-        after_paths, before_paths = scores_of(name), scores_of(start) if start in runs else []
-        if name == start or not any(path.exists() for path in after_paths):
-            continue
-        if not before_paths or not all(path.exists() for path in before_paths + after_paths):
-            runs[name].pop("gain", None)
-            print(f"{name}: no interval, because {bench.work_dir} lacks scores of it or of its start", flush=True)
-            continue
-        before, after = read(before_paths), read(after_paths)
-        runs[name]["gain"] = {
-            task.kind: [
-                round(value, 2)
-                for value in paired_interval(task, [r[task.kind] for r in before], [r[task.kind] for r in after])
-            ]
-            for task in tasks
-        }
+    for domain, labels, names in PLAN:
+        task = task_of(bench, domain)
+        for name in names:
+            others = {f"{domain}: {MINILM}", f"{domain}: {PRETRAINED}"} | {f"{domain}, {labels}: {CONTROL}"}
+            entry = runs.get(key := f"{domain}, {labels}: {name}", {"seeds": {}})
+            found = {other: read_scores(bench, runs, other) for other in sorted(others - {key})}
+            after = read_scores(bench, runs, key)
+            entry["start"] = MINILM if name in (LABELS, "simcse") else PRETRAINED
+            entry["differences"] = {
+                other: [round(value, 2) for value in paired_interval(task, before, after)]
+                for other, before in found.items()
+                if before and after
+            }
     report.save()
 
 
+def read_scores(bench: Workbench, runs: dict[str, Any], name: str) -> list[TaskResult]:
+    """Read what the bootstrap resamples, for every seed of a run."""
+    run = runs.get(name, {"seeds": {}})
+    return [pickle.loads(scores_file(bench, run["settings"], int(seed)).read_bytes()) for seed in run["seeds"]]
+
+
 def table(results: dict) -> str:
-    """Format the headline metric of each task and its gain, as [low, high]."""
-    tables = []
-    for domain, kinds in DOMAINS.items():
-        rows = []
-        for name, run in results["runs"].items():
-            if run["settings"]["domain"] == domain and run["seeds"]:
-                cells = []
-                for kind in kinds:
-                    metrics = [result["metrics"][kind][METRICS[kind]] for result in run["seeds"].values()]
-                    gain = run.get("gain", {}).get(kind)
-                    cells += [spread(metrics), "" if gain is None else "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gain)]
-                rows.append([name.removeprefix(f"{domain}, "), *cells, len(run["seeds"])])
-        header = [cell for kind in kinds for cell in (f"{kind}, {METRICS[kind]}", "gain")]
-        if rows:
-            tables.append(f"{domain}\n\n" + markdown([domain, *header, "seeds"], rows))
-    return "\n\n".join(tables)
+    """Format the scores of each arm over its seeds, and its differences to the starts and to labels alone."""
+    rows = []
+    for name, run in results["runs"].items():
+        metric = "accuracy" if run["settings"]["kind"] == "classification" else "average_precision"
+        cells = ["{:+.2f} [{:+.2f}, {:+.2f}] over {}".format(*d, o) for o, d in run.get("differences", {}).items()]
+        scores = [result["metrics"][metric] for result in run["seeds"].values()]
+        if scores:
+            rows.append([name, spread(scores), len(scores), "; ".join(cells)])
+    return markdown(["domain, labels: arm", "score", "seeds", "differences"], rows)

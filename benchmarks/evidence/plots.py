@@ -1,11 +1,10 @@
 """Draw a picture of the results of a part of the evidence.
 
-    python -m benchmarks.evidence.plots benchmarks/results/evidence_grid.json --output docs/evidence_grid.png
     python -m benchmarks.evidence.plots benchmarks/results/evidence_starts.json --output docs/evidence_starts.png
     python -m benchmarks.evidence.plots benchmarks/results/evidence_domains.json --output docs/evidence_domains.png
 
-For `grid` it is a heat map of the dev scores of every run; for `starts`, the dev scores, alignment and uniformity by
-step, each run with all its seeds; for `domains`, the gain of every method with its interval.
+For `starts` it is the dev scores, alignment and uniformity by step, each run with all its seeds; for `domains`, what
+every arm changes with its interval.
 """
 
 import argparse
@@ -15,53 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
-from simcse_hf.publishing.plots import STYLE, legend_below, new_figure, series_style
+from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, legend_below, new_figure, series_style
 
-from .domains import DOMAINS, METRICS
-from .grid import BATCHES, LEARNING_RATES, POOLERS, STEPS, TEMPERATURES
+from .domains import CONTROL
 
 #: Steps that are named on the axis, which would be too narrow for all of them.
 NAMED_STEPS = (0, 10, 25, 60, 200, 500)
-
-
-def draw_grid(results: dict) -> Figure:
-    """Draw the change of the dev score for every run of the grid, after 10 and 25 steps."""
-    steps = (10, STEPS)
-    columns = [(rate, step) for rate in LEARNING_RATES for step in steps]
-    figure = new_figure(10, 6.2)
-    axes = figure.subplots(len(POOLERS), 1)
-    for axis, pooler in zip(axes, POOLERS, strict=True):
-        rows = [(batch, temperature) for batch in BATCHES for temperature in TEMPERATURES]
-        cells: list[list[float | None]] = [[None] * len(columns) for _ in rows]
-        for run in results["runs"].values():
-            settings = run["settings"]
-            if settings["pooler"] != pooler or settings["stage"] != "grid" or not run["seeds"]:
-                continue
-            arguments = settings["arguments"]
-            curve = next(iter(run["seeds"].values()))["curve"]
-            row = rows.index((arguments["per_device_train_batch_size"], settings["settings"]["temperature"]))
-            for point in curve:
-                if point["step"] in steps:
-                    column = columns.index((arguments["learning_rate"], point["step"]))
-                    cells[row][column] = point["dev"] - curve[0]["dev"]
-        labels = [f"batch {batch}, τ {temperature:g}" for batch, temperature in rows]
-        heads = [f"{rate:g}\n{step} steps" for rate, step in columns]
-        mesh = axis.imshow(np.array(cells, dtype=float), cmap="RdBu", vmin=-8, vmax=8, aspect="auto")
-        axis.grid(visible=False)
-        axis.set_xticks(range(len(heads)), heads)
-        axis.set_yticks(range(len(labels)), labels)
-        for row, column in np.ndindex(len(labels), len(heads)):
-            value = cells[row][column]
-            if value is not None:
-                color = "white" if abs(value) > 5 else "black"
-                axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=8, color=color)
-        axis.set_title(f"{pooler}: start {curve[0]['dev']:.1f}")
-    figure.colorbar(mesh, ax=axes, label="change of STS-B dev, Spearman × 100")
-    figure.supxlabel("learning rate and steps (one seed)")
-    return figure
 
 
 def draw_starts(results: dict) -> Figure:
@@ -91,42 +51,30 @@ def draw_starts(results: dict) -> Figure:
 
 
 def draw_domains(results: dict) -> Figure:
-    """Draw the gain of every method over its start, with its 95% interval, for each task."""
-    panels = [(domain, kind) for domain, kinds in DOMAINS.items() for kind in kinds]
-    gains: dict[str, dict[tuple[str, str], dict[str, list[float]]]] = {}  # by start, panel and method
-    for run_name, run in results["runs"].items():
-        method = run_name.rpartition(": ")[2]
-        for kind, gain in run.get("gain", {}).items():
-            if method != "start":
-                of_start = gains.setdefault(run["settings"]["start"], {})
-                of_start.setdefault((run["settings"]["domain"], kind), {})[method] = gain
-    methods = list(
-        dict.fromkeys(method for of_start in gains.values() for each in of_start.values() for method in each)
-    )
-    figure = new_figure(12, 4.6)
-    axes = figure.subplots(1, len(panels), sharey=True)
-    for number, (start, of_start) in enumerate(gains.items()):
-        color, shift = series_style(number)["color"], 0.16 * (2 * number - len(gains) + 1)
-        for axis, panel in zip(axes, panels, strict=True):
-            values = of_start.get(panel, {})
-            rows = [methods.index(method) + shift for method in values]
-            middle = [gain for gain, _, _ in values.values()]
-            reach = [
-                [gain - low for gain, low, _ in values.values()],
-                [high - gain for gain, _, high in values.values()],
-            ]
-            axis.errorbar(middle, rows, xerr=reach, fmt="o", color=color, label=start)
-    for axis, (domain, kind) in zip(axes, panels, strict=True):
+    """Draw what each arm changes against its start and against labels alone, with 95% intervals, for each domain."""
+    bars: dict[str, list[tuple[str, list[float], int]]] = {}
+    for name, run in results["runs"].items():
+        panel, _, arm = name.partition(": ")
+        for other, figures in run.get("differences", {}).items():
+            is_control = other.endswith(CONTROL)
+            if is_control or other.endswith(run["start"]):
+                label = f"{arm} over {'labels alone' if is_control else other.partition(': ')[2]}"
+                bars.setdefault(panel, []).append((label, figures, int(is_control)))
+    figure = new_figure(10, 0.9 + 0.27 * sum(map(len, bars.values())))
+    axes = figure.subplots(len(bars), 1, squeeze=False, gridspec_kw={"height_ratios": list(map(len, bars.values()))})
+    for axis, (panel, rows) in zip(axes[:, 0], bars.items(), strict=True):
+        for row, (_, (middle, low, high), kind) in enumerate(rows):
+            reach = [[middle - low], [high - middle]]
+            axis.errorbar([middle], [row], xerr=reach, fmt=MARKERS[kind], color=COLOURS[kind])
+        axis.set_yticks(range(len(rows)), [label for label, *_ in rows])
+        axis.invert_yaxis()
         axis.axvline(0, color="black", linewidth=0.8)
-        axis.set_title(f"{domain}: {kind}")
-        axis.set_xlabel(f"gain in {METRICS[kind].replace('_', ' ')}, points")
-    axes[0].set_yticks(range(len(methods)), methods)
-    axes[0].invert_yaxis()
-    legend_below(figure, axes[0])
+        axis.set_title(panel)
+    figure.supxlabel("difference of the task's score, points (bars: 95% intervals over rows and seeds)")
     return figure
 
 
-DRAWINGS: dict[str, Callable[[dict], Figure]] = {"grid": draw_grid, "starts": draw_starts, "domains": draw_domains}
+DRAWINGS: dict[str, Callable[[dict], Figure]] = {"starts": draw_starts, "domains": draw_domains}
 
 
 def main() -> None:
