@@ -62,7 +62,7 @@ def score_regressor(
 
     Returns:
         `tuple[dict, dict]`: The results of dev and test (`pairs`; `spearman` and `pearson` times 100; `mse` for test),
-        and the arrays `predicted` and `gold` of shape `(n,)` of both.
+        and the arrays `predicted`, `gold` and `group` of shape `(n,)` of both.
 
     Raises:
         ValueError: If a split is missing, or if the predictions or gold scores of a split are constant.
@@ -74,19 +74,22 @@ def score_regressor(
             "file, or evaluate without the regressor."
         )
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    x, gold = {}, {}
+    x, gold, order = {}, {}, {}
     for split, pairs in splits.items():
         # SentEval sorts the pairs by length, and so its batches depend on this order.
         key = [(len(a.split()), len(b.split()), score) for a, b, score in _rows(pairs)]
-        order = sorted(range(len(pairs)), key=key.__getitem__)
+        order[split] = sorted(range(len(pairs)), key=key.__getitem__)
         features = pair_features(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
-        x[split] = torch.as_tensor(features[order], dtype=torch.float32, device=device)
-        gold[split] = np.asarray(pairs.scores)[order]
+        x[split] = torch.as_tensor(features[order[split]], dtype=torch.float32, device=device)
+        gold[split] = np.asarray(pairs.scores)[order[split]]
     model = _fit(task, x["train"], gold["train"], x["dev"], gold["dev"], seed)
     predicted = {split: _predict(model, x[split]) for split in ("dev", "test")}
     result = {split: correlations(predicted[split], gold[split], f"{task} {split}") for split in predicted}
     result["test"]["mse"] = float(np.mean((predicted["test"] - gold["test"]) ** 2))
-    return result, {split: {"predicted": predicted[split], "gold": gold[split]} for split in predicted}
+    return result, {
+        split: {"predicted": predicted[split], "gold": gold[split], "group": splits[split].groups[order[split]]}
+        for split in predicted
+    }
 
 
 def _rows(pairs: ScoredPairs) -> Iterator[tuple[str, str, float]]:

@@ -97,7 +97,7 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
         `dict[str, Any]`: The document that is written to `TABLE.json` in the folder of results.
 
     Raises:
-        ValueError: If the table names an unknown row, recipe or setting.
+        ValueError: If the table names an unknown row, recipe or setting, or none of its runs could be made.
     """
     store = RunStore(options.sources, options.keep_models)
     planned = plan(table, options)
@@ -125,6 +125,8 @@ def reproduce(table: Table, options: Options, command: Sequence[str] = ()) -> di
         pending = left
     document = summarise(table, store, options, planned, failures, command)
     write_document(document, options)
+    if failures and not any(store.has(run, groups) for run, groups in wanted):
+        raise ValueError(f"{table.name}: none of {len(wanted)} runs could be made: {next(iter(failures.values()))}")
     return document
 
 

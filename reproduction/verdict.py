@@ -74,9 +74,8 @@ class Verdict:
 def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) -> tuple[float, float, float, int]:
     """Compare two cells, with an interval that says what other seeds and other test examples could have shown.
 
-    Each resample draws the seeds that both cells have, with replacement and together, because runs of the same seed
-    see the same rows in the same order (see [`mean_over_drawn_seeds`]); and it draws the test examples, which are the
-    same for all runs.
+    Each resample draws the test examples, which are the same for all runs. The seeds that both cells have are compared
+    one by one, because runs of the same seed see the same rows in the same order (see [`mean_over_drawn_seeds`]).
 
     Args:
         first (`Sample`): A cell.
@@ -94,7 +93,7 @@ def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) ->
     if len(seeds) == 1:
         return value, -np.inf, np.inf, 1
     by_seed = np.stack([first.resampled[seed] - second.resampled[seed] for seed in seeds])
-    figures = mean_over_drawn_seeds(by_seed, np.random.default_rng(0))
+    figures = mean_over_drawn_seeds(by_seed, np.random.default_rng(0), confidence)
     return value, *interval(figures, confidence), len(seeds)
 
 

@@ -38,6 +38,13 @@ def test_the_command_lists_the_22_tables(tmp_path, capsys):
         load_table("simcse/99")
 
 
+def test_a_table_of_which_nothing_could_be_run_is_an_error(tmp_path):
+    words = ["simcse/3", "--data_dir", str(tmp_path / "absent"), "--output", str(tmp_path / "out"), "--seeds", "1"]
+    with pytest.raises(ValueError, match="simcse/3: none of 8 runs could be made: missing: .* put this file at"):
+        main(words)
+    assert (tmp_path / "out" / "simcse-3.json").exists()
+
+
 @pytest.mark.parametrize("name", table_names())
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_table_has_a_plan(name, scale, tmp_path, capsys):
