@@ -17,7 +17,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .PHONY: quickstart test test-all test-versions coverage types suite quality docs clean
 
 quickstart: $(PACKAGE)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
-	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no examples/run_unsup.py
+	HF_HUB_OFFLINE=1 $(BIN)/simcse-hf train unsup
 
 test: $(INSTALLED)  ## lint, format, types and the test suite
 	$(BIN)/ruff check $(CODE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from conftest import VOCABULARY, WORDS, tiny_config
-from transformers import BertForMaskedLM, BertModel, BertTokenizer
+from transformers import BertForMaskedLM, BertModel, BertTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from simcse_hf.cli.main import main
 from simcse_hf.evaluation.sts import STS_SUBSETS
@@ -80,18 +80,24 @@ def make_workspace(folder):
     write_table(folder / "duplicates.csv", ["question1", "question2", "is_duplicate"], duplicates)
     write_table(folder / "captions.csv", ["picture", "caption"], [(i % 12, text) for i, text in enumerate(first)])
     write_table(folder / "paraphrases.tsv", None, [(second[i], third[i], i / 64) for i in range(64)], delimiter="\t")
+    (folder / "test-sentences.txt").write_text(third[0] + "\n")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
     write_table(folder / "tickets.csv", ["text", "label"], labelled)
     write_retrieval(folder / "faq", first, second)
     write_senteval(folder / SENTEVAL / "STS", scored)
+    training = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    (folder / "several.yaml").write_text(training.split("```yaml\n")[1].partition("```")[0])
     (folder / "data").mkdir()  # where the recipes look
     for name, source in RECIPE_FILES.items():
         os.symlink(f"../{source}", folder / "data" / name)
     (folder / "examples").symlink_to(ROOT / "examples")
     save_encoder(folder / "bert-base-uncased", BertForMaskedLM)
     save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
+    decoder = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    decoder |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128}
+    save_encoder(folder / "Qwen/Qwen3-0.6B", lambda _: Qwen3ForCausalLM(Qwen3Config(**decoder)))
     run_command(TRAIN + " --output_dir outputs/my-unsup")
     os.symlink("my-unsup", folder / "outputs/my-model")
     for name in ("MODEL", "M"):

@@ -1,7 +1,10 @@
 """The commands and programs in README.md and docs/ run as they are written."""
 
 import re
+import runpy
+import shlex
 import shutil
+import sys
 
 import pytest
 from docs_workspace import ROOT, commands, make_workspace, run_command, simcse_arguments
@@ -20,6 +23,7 @@ NOT_RUN = {
     "OMP_NUM_THREADS=1 python -m benchmarks": "takes minutes",
     "python model_cards/generate.py": "writes into the repository",
     "accelerate launch --config_file": "starts several processes; tests/training/test_accelerate_configs.py",
+    "python examples/finetune_classifier.py": "tests/project/test_examples.py",
     "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
     "simcse-hf demo": "serves until it is interrupted; tests/cli/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
@@ -68,7 +72,10 @@ def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_
         if language == "python" and document != "docs/methods.md":  # tests/project/test_docs.py runs that one
             exec(compile(block, document, "exec"), names)
         for command in commands(block) if language == "bash" else []:
-            if skip_reason(command) is None:
+            if command.startswith("python examples/build_pairs.py"):
+                monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
+                runpy.run_path(sys.argv[0], run_name="__main__")
+            elif skip_reason(command) is None:
                 arguments = simcse_arguments(command)
                 assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
                 run_command(" ".join([command.split(" #")[0], *SHORT.get(arguments[0], [])]))

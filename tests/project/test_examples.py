@@ -2,6 +2,8 @@
 
 import json
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,6 +114,16 @@ def test_without_a_dev_set_the_last_weights_are_saved(files, start, run_here):
     assert json.loads((files / "out" / "results.json").read_text())["best"] is None
 
 
+def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
+    rows = [f"{text},{'animal' if 'cat' in text else 'other'}\n" for text in _sentences(24)]
+    (files / "labelled.csv").write_text("text,label\n" + "".join(rows))
+    tables = [str(files / "labelled.csv")] * 2
+    example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
+    assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
+    with pytest.raises(SystemExit, match="triplets.csv: name the columns text and label"):
+        example["finetune"](str(start), str(files / "triplets.csv"), tables[1])
+
+
 @pytest.mark.parametrize("script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])
 def test_the_python_of_an_example_trains(files, start, script, texts):
     example = runpy.run_path(str(ROOT / "examples" / script))
@@ -133,3 +145,27 @@ def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more,
     monkeypatch.chdir(files)
     status, ran = run_here(*_command(script, files, start, *more))
     assert status == 2 and message in ran.err and "Traceback" not in ran.err
+
+
+def _make(path, *words):
+    program = shutil.which("make")
+    if program is None:
+        pytest.skip("needs make")
+    return subprocess.run([program, *words], cwd=ROOT, env={"PATH": str(path)}, capture_output=True, text=True)
+
+
+def test_the_first_command_is_one_whose_errors_are_one_line(tmp_path):
+    """A launcher of processes would print a traceback of its own below the error."""
+    recipe = _make(tmp_path, "--dry-run", "--assume-old=.venv/.package", "quickstart", "PYTHON=x")
+    assert recipe.stdout.strip().splitlines()[-1] == "HF_HUB_OFFLINE=1 .venv/bin/simcse-hf train unsup"
+
+
+@pytest.mark.parametrize("name, found", [("python3.14", True), ("python3", True), ("python", True), ("pypy", False)])
+def test_make_finds_any_recent_python_by_any_name(tmp_path, name, found):
+    (tmp_path / name).symlink_to(sys.executable)
+    (tmp_path / "python3.11").write_text("#!/bin/sh\nexit 1\n")  # too old, or broken
+    (tmp_path / "python3.11").chmod(0o755)
+    made = _make(tmp_path, "--eval", "found: ; $(info [$(PYTHON)])", "found")
+    assert f"[{name if found else ''}]" in made.stdout
+    needed = _make(tmp_path, "--dry-run", "--always-make", ".venv/.package").stdout
+    assert ("Python 3.11 or later is needed" in needed) != found

@@ -169,7 +169,7 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
     array = np.array([payload], dtype=object)
     description = tmp_path / "index" / "index.json"
     for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "manifest.json"]:
-        if not path.is_file() or path.name == ".lock":
+        if not path.is_file() or path.name == "_run.lock":
             continue
         kept, described = path.read_bytes(), description.read_bytes()
         for damage in (lambda path: path.write_bytes(pickle.dumps(payload)), lambda path: save(path, array)):
