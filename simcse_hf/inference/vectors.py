@@ -130,7 +130,7 @@ class RowVectors:
                 np.save(stream, np.concatenate(parts))
 
         on_first_process(search)
-        return np.load(path, mmap_mode="r")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _cache() -> Path:

@@ -92,7 +92,7 @@ class SimCSETrainingArguments(TrainingArguments):
             Freeze the encoder and train a LoRA adapter of this rank with the head. The merged model is saved.
         lora_alpha (`int`, *optional*):
             The adapter's updates are scaled by `lora_alpha / lora_r`. Defaults to twice `lora_r`.
-        lora_dropout (`float`, *optional*, defaults to 0.0):
+        lora_dropout (`float`, *optional*, defaults to `0.0`):
             Dropout rate inside the adapter.
         lora_targets (`list[str]`, *optional*):
             Names of the layers that get an adapter. Defaults to all linear layers of the encoder.

@@ -87,6 +87,7 @@ def automodel_vectors(directory, pooler):
                 "cls_before_pooler": lambda output=output: output.last_hidden_state[0, 0],
                 "avg": lambda layers=layers: layers[-1].mean(0),
                 "max": lambda layers=layers: layers[-1].amax(0),
+                "lasttoken": lambda layers=layers: layers[-1][-1],
                 "avg_no_cls": lambda layers=layers: layers[-1][1:].mean(0),
                 "avg_top2": lambda layers=layers: (layers[-1].mean(0) + layers[-2].mean(0)) / 2,
                 "avg_first_last": lambda layers=layers: (layers[1].mean(0) + layers[-1].mean(0)) / 2,
