@@ -151,12 +151,16 @@ def _condition(text: str) -> tuple[str, str]:
     return column, value
 
 
+def _threshold(text: str) -> float | str:
+    return text if text == SAVED else cosine(text)
+
+
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     """Add `--top_k` and `--threshold`."""
     parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
     parser.add_argument(
         "--threshold",
-        type=lambda text: text if text == SAVED else cosine(text),
+        type=_threshold,
         help="hide sentences with a lower cosine, a number or `saved` in the model; default: hide none",
     )
 

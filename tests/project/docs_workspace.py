@@ -83,6 +83,8 @@ def make_workspace(folder):
     (folder / "test-sentences.txt").write_text(third[0] + "\n")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
     write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
+    similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
+    write_table(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
     write_table(folder / "tickets.csv", ["text", "label"], labelled)
     write_retrieval(folder / "faq", first, second)

@@ -181,7 +181,7 @@ def dev_set(noise, seed):
 
 def test_the_scores_of_the_first_the_best_and_the_last_evaluation_are_kept(tmp_path):
     for step, best in ((0, None), (10, None), (20, 10), (30, 10), (40, 30)):
-        state = SimpleNamespace(global_step=step, best_global_step=best)
+        state = SimpleNamespace(global_step=step, best_global_step=best, best_model_checkpoint=None)
         keep_dev_scores([dev_set(1.0, step)], state, str(tmp_path))
     assert {path.stem for path in (tmp_path / "_dev_scores").iterdir()} == {"step-0", "step-30", "step-40"}
 
@@ -191,7 +191,7 @@ def test_the_change_by_training_has_an_interval_over_the_pairs_and_the_seeds(tmp
     for seed, noise in ((1, 0.8), (2, 0.9), (3, 1.0)):
         folder = tmp_path / f"seed-{seed}"
         for step, spread in ((0, 2.0), (5, noise)):
-            state = SimpleNamespace(global_step=step, best_global_step=5)
+            state = SimpleNamespace(global_step=step, best_global_step=5, best_model_checkpoint=None)
             keep_dev_scores([dev_set(spread, 10 * seed + step)], state, str(folder))
         initial, saved = {"step": 0, "stsb_spearman": 50.0}, {"step": 5, "stsb_spearman": 60.0 + seed}
         runs.append((folder, {"initial": initial, "saved": saved, "dev_metric": "stsb_spearman"}))
