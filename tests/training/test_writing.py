@@ -55,9 +55,8 @@ def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):
         try:
             with hold(tmp_path):
                 if not os.fork():
+                    os.write(writer, b"held")  # here, because filelock lets go of the lock as the worker starts
                     signal.alarm(20)
-                    signal.pause()
-                os.write(writer, b"held")
                 signal.pause()
         finally:
             os._exit(1)
