@@ -29,6 +29,7 @@ from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model
 from ..models.settings import SECTION, check_max_length
+from ..models.vocabulary import extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
@@ -83,6 +84,10 @@ class PretrainingArguments:
     tokenizer_name: str | None = option(None, "Tokenizer of a new encoder.")
     train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences.")
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
+    extend_tokenizer: int | None = option(
+        None,
+        "Add so many of the sentences' most frequent words that the tokenizer of --model splits, as whole tokens.",
+    )
     cased: bool = option(False, "Train a tokenizer that keeps capitals and accents.")
     hidden_size: int = option(256, "Width of a new encoder.")
     num_hidden_layers: int = option(4, "Number of layers of a new encoder.")
@@ -229,6 +234,11 @@ def make_tokenizer(
         raise ValueError(
             "an encoder that continues training keeps its tokenizer: drop --train_tokenizer and --tokenizer_name"
         )
+    if options.extend_tokenizer and not options.model_name_or_path:
+        raise ValueError(
+            "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
+            "--model, or raise --vocab_size of a tokenizer that is trained"
+        )
     if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
     if checkpoint is not None or not options.train_tokenizer:
@@ -303,8 +313,14 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     texts, held_out = read_sentences(options)
     resume = args.resume_from_checkpoint
     checkpoint = resolve_checkpoint(resume, str(args.output_dir)) if resume else None
-    tokenizer = make_tokenizer(options, args, texts, checkpoint)
+    # Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
+    tokenizer = make_tokenizer(options, args, texts, None if options.extend_tokenizer else checkpoint)
     model = make_model(options, tokenizer)
+    vocabulary: dict[str, Any] = {"vocabulary": len(tokenizer)}
+    if options.extend_tokenizer:
+        vocabulary["words_before"] = measure_words(tokenizer, held_out)
+        vocabulary["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
+        vocabulary |= {"vocabulary": len(tokenizer), "words_after": measure_words(tokenizer, held_out)}
     check_max_length(options.max_seq_length, model.config)
     rows, held_out_rows = (tokenize(part, tokenizer, options.max_seq_length) for part in (texts, held_out))
     check_known(rows["input_ids"], tokenizer, str(options.train_file))
@@ -319,7 +335,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
         "perplexity": {"before": math.exp(before), "after": math.exp(after)},
         "steps": trainer.state.global_step,
         "train_seconds": outcome.metrics["train_runtime"],
-        "vocabulary": len(tokenizer),
+        **vocabulary,
         "parameters": model.num_parameters(),
     }
     if trainer.is_world_process_zero():
@@ -328,11 +344,22 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         write_json(directory / RESULTS, results)
-        print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
-        print(f"  before   {before:6.3f}   ({math.exp(before):.1f})")
-        print(f"  after    {after:6.3f}   ({math.exp(after):.1f})")
+        _print_results(results)
         print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")
     return results
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    if "added_words" in results:
+        print(f"\nAdded {results['added_words']} words. The words of the held-out sentences, before and after:")
+        for name, digits in (("pieces_per_word", ".3f"), ("unknown_share", ".2%")):
+            print(
+                f"  {name:<16}"
+                + "".join(f"{results[words][name]:>9{digits}}" for words in ("words_before", "words_after"))
+            )
+    print(f"\nMasked-LM loss of {results['held_out_sentences']} held-out sentences (perplexity of masked tokens)")
+    for when in ("before", "after"):
+        print(f"  {when:<9}{results['masked_lm_loss'][when]:6.3f}   ({results['perplexity'][when]:.1f})")
 
 
 def train_mlm(argv: Sequence[str] | None = None) -> int:

@@ -53,8 +53,9 @@ def test_an_option_has_one_meaning_in_every_command(option):
         name: (action.help, action.default, action.type, type(action), action.choices and tuple(action.choices))
         for name, parser in _parsers().items()
         for action in parser._actions
-        if option in action.option_strings and (option != "--column" or action.nargs is None)
-        # `evaluate --threshold` takes the goal for which a threshold is chosen; `search` and `demo` take the threshold.
+        if option in action.option_strings
+        and (option != "--column" or action.nargs is None)
+        # `evaluate --threshold` takes the goal for which a threshold is chosen; the others take the threshold.
         and (option, name) != ("--threshold", "evaluate")
     }
     assert declared and len(set(declared.values())) == 1, declared

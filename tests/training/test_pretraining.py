@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -160,3 +161,36 @@ def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_
         runpy.run_path(script, run_name="__main__")
     error = capsys.readouterr().err
     assert ended.value.code == 2 and "absent.txt" in error and "Traceback" not in error
+
+
+# --- words of a domain ---
+
+
+def test_words_of_the_domain_are_added_measured_and_resumed(tmp_path, tokenizer):
+    texts = tmp_path / "texts.txt"
+    words = ["tachycardia", "the", "cat", "sat", "bradycardia", "dog"]
+    texts.write_text("\n".join(" ".join(words[(i + j) % 6] for j in range(3 + i % 4)) for i in range(120)))
+    BertForMaskedLM(tiny_config()).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+
+    def run(name, *more):
+        given = (
+            f"--train_file {texts} --model {tmp_path}/encoder --output_dir {tmp_path}/{name} --use_cpu --save_steps 2"
+        )
+        steps = "--max_steps 4 --max_seq_length 16 --per_device_train_batch_size 8 --report_to none"
+        return pretrain(*parse(*f"{given} --extend_tokenizer 5 {steps}".split(), *more))
+
+    whole = run("whole")
+    assert whole["added_words"] == 2 and whole["vocabulary"] == len(tokenizer) + 2
+    assert whole["words_after"] == {"pieces_per_word": 1, "unknown_share": 0}
+    assert whole["words_before"]["pieces_per_word"] > 1 or whole["words_before"]["unknown_share"] > 0
+    shutil.copytree(tmp_path / "whole/checkpoint-2", tmp_path / "resumed/checkpoint-2")
+    resumed = run("resumed", "--resume_from_checkpoint", tmp_path / "resumed/checkpoint-2")
+    drop = {"train_seconds", "masked_lm_loss", "perplexity"}
+    assert {k: v for k, v in whole.items() if k not in drop} == {k: v for k, v in resumed.items() if k not in drop}
+    assert whole["masked_lm_loss"]["after"] == resumed["masked_lm_loss"]["after"]
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "whole")) == whole["vocabulary"]
+    with pytest.raises(
+        ValueError, match="--extend_tokenizer adds words to the tokenizer of an encoder that continues"
+    ):
+        pretrain(*parse("--train_file", texts, "--extend_tokenizer", 5, "--output_dir", tmp_path / "new"))

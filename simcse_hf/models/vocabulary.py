@@ -1,0 +1,95 @@
+"""Add the words of a domain to a tokenizer and to the embeddings of an encoder."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from tokenizers import AddedToken
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenize import to_token_ids
+from ..ops.errors import refuse
+
+_WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
+#: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
+_LEAST_COUNT = 5
+
+
+def count_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
+    """Count the words of texts as the tokenizer normalises them, such as in lower case.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        texts (`Iterable[str]`): The texts.
+
+    Returns:
+        `Counter[str]`: How often each word occurs. Numbers and punctuation are no words.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    normalizer = backend and backend.normalizer
+    return Counter(w for text in texts for w in _WORD.findall(normalizer.normalize_str(text) if normalizer else text))
+
+
+def extend_vocabulary(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], number: int
+) -> int:
+    """Add the most frequent words that a tokenizer splits or does not know, as whole tokens.
+
+    The embedding of a new token, also in the output layer, is the mean of those of the pieces that it replaces. It
+    matches whole words only: if `cough` is new, `coughing` keeps its pieces. Words that occur fewer than five times
+    are not added.
+
+    Args:
+        model (`PreTrainedModel`): A masked-LM model, which is changed.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer, which is changed.
+        texts (`Iterable[str]`): Texts of the domain.
+        number (`int`): The largest number of words to add.
+
+    Returns:
+        `int`: The number of words that were added.
+
+    Raises:
+        ValueError: If the tokenizer is written in Python, or no word is frequent enough and split.
+    """
+    slow = f"{type(tokenizer).__name__} is written in Python: words can be added to fast tokenizers only."
+    refuse({slow: not tokenizer.is_fast})
+    counts = count_words(tokenizer, texts)
+    words = sorted((w for w, n in counts.items() if n >= _LEAST_COUNT), key=lambda w: (-counts[w], w))
+    pieces = zip(words, _pieces(tokenizer, words), strict=True)
+    split = [(w, ids) for w, ids in pieces if len(ids) > 1 or tokenizer.unk_token_id in ids][:number]
+    none = f"the tokenizer knows every word that occurs {_LEAST_COUNT} times or more: leave --extend_tokenizer out."
+    refuse({none: not split})
+    # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
+    tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word, _ in split])
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:  # some encoders have rows to spare
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    tables = [table for layer in layers for table in (layer.weight, getattr(layer, "bias", None)) if table is not None]
+    with torch.no_grad():
+        for table in tables:
+            for word, ids in split:
+                table[tokenizer.convert_tokens_to_ids(word)] = table[ids].mean(0)
+    return len(split)
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[list[int]]:
+    return to_token_ids(tokenizer, [f" {word}" for word in words], add_special_tokens=False) if words else []
+
+
+def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> dict[str, float]:
+    """Measure how a tokenizer reads the words of texts.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        texts (`Iterable[str]`): The texts.
+
+    Returns:
+        `dict[str, float]`: `pieces_per_word`, the mean over all words, and `unknown_share`, the share of the pieces
+        that are unknown.
+    """
+    counts = count_words(tokenizer, texts)
+    rows = list(zip(counts.values(), _pieces(tokenizer, list(counts)), strict=True))
+    pieces = sum(number * len(ids) for number, ids in rows)
+    unknown = sum(number * ids.count(tokenizer.unk_token_id) for number, ids in rows)
+    return {"pieces_per_word": pieces / max(1, counts.total()), "unknown_share": unknown / max(1, pieces)}
