@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import fields
 from logging import WARNING
+from typing import Any
 
 from .common import (
     MODEL_HELP,
@@ -80,7 +81,7 @@ def adapt_main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
-    given = {field.name: getattr(arguments, field.name, None) for field in fields(AdaptationSettings)}
+    given: dict[str, Any] = {field.name: getattr(arguments, field.name, None) for field in fields(AdaptationSettings)}
     given |= {"tasks": tuple(arguments.task), "labels": tuple(arguments.labels), "arms": tuple(arguments.arms)}
     levels = {"simcse_hf.evaluation.user_tasks": WARNING}
     with messages_of("simcse_hf.training.adaptation", arguments.quiet, levels):

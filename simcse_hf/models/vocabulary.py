@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from tokenizers import AddedToken
@@ -62,10 +63,10 @@ def extend_vocabulary(
     refuse({none: not split})
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
     tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word, _ in split])
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:  # some encoders have rows to spare
+    if len(tokenizer) > len(cast(torch.Tensor, model.get_input_embeddings().weight)):  # some have rows to spare
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     layers = model.get_input_embeddings(), model.get_output_embeddings()
-    tables = [table for layer in layers for table in (layer.weight, getattr(layer, "bias", None)) if table is not None]
+    tables = [table for layer in layers for table in layer.parameters(recurse=False)]
     with torch.no_grad():
         for table in tables:
             for word, ids in split:

@@ -1,6 +1,5 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -95,7 +94,6 @@ def first_tokens(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Te
     return hidden.gather(1, column[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
-@functools.cache
 def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
     """Return whether an encoder is a decoder such as Llama, in which a token sees only those before it."""
     return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING

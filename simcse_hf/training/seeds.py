@@ -32,7 +32,7 @@ _PLACES = ("overwrite_output_dir", "seeds")
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 #: Files and folders of a run that do not belong to its model.
-_NOT_PUBLISHED = ("checkpoint-*", "runs", "README.md", ".eval_results", RESULTS, "evaluation*")
+_NOT_PUBLISHED: tuple[str, ...] = ("checkpoint-*", "runs", "README.md", ".eval_results", RESULTS, "evaluation*")
 _NOT_PUBLISHED += (STAGING, DEV_SCORES, LOCK, HOLDER)
 #: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
 _EVALUATIONS = ("initial", "saved", "best", "final")

@@ -153,7 +153,7 @@ class _Adaptation:
         lengths = sorted(map(len, self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])))
         most = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = min(most, max(32, lengths[int(0.95 * (len(lengths) - 1))]))  # that of 95% of the texts
-        self.options = {"batch_size": settings.batch_size, "max_length": length, "bf16": settings.bf16}
+        self.options: dict[str, Any] = {"batch_size": settings.batch_size, "max_length": length, "bf16": settings.bf16}
         self.present_dev = evaluate(self.present, [tasks.dev[self.first]])[0]
         self.scoring_seconds = time.monotonic() - began
 
