@@ -558,7 +558,5 @@ def adaptation_text(adaptation: dict[str, Any]) -> str:
     if not stages:
         return text + "The encoder was not trained: what changed is the pooler or post-processing."
     text += f"Its training is {', then '.join(stages)}"
-    seeds = len(adaptation["seeds"])
-    return text + (
-        f"; of {seeds} seeds, this model is seed {chosen['seed']}, the best one on dev." if seeds > 1 else "."
-    )
+    runs = len(adaptation["seeds"])
+    return f"{text}; this model is the first of the {runs} run(s) of the verdict, seed {chosen['seed']}."

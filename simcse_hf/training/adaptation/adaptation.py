@@ -60,6 +60,7 @@ class AdaptationSettings:
         column (`str`, *optional*): Column of texts, if the corpus has several.
         pooler_type (`str`, *optional*): Pooler of the present model, in place of its own.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
+        extend_tokenizer (`int`, *optional*): Frequent words of the text that the masked-LM stage makes whole tokens.
     """
 
     corpus: str
@@ -76,6 +77,7 @@ class AdaptationSettings:
     column: str | None = None
     pooler_type: str | None = None
     bf16: bool = False
+    extend_tokenizer: int | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return what has to be the same when an adaptation continues, under the names of the command's options."""
@@ -153,7 +155,8 @@ class _Adaptation:
         lengths = sorted(map(len, self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])))
         most = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = min(most, max(32, lengths[int(0.95 * (len(lengths) - 1))]))  # that of 95% of the texts
-        self.options: dict[str, Any] = {"batch_size": settings.batch_size, "max_length": length, "bf16": settings.bf16}
+        own = {name: getattr(settings, name) for name in ("batch_size", "bf16", "extend_tokenizer")}
+        self.options: dict[str, Any] = {"max_length": length, **own}
         self.present_dev = evaluate(self.present, [tasks.dev[self.first]])[0]
         self.scoring_seconds = time.monotonic() - began
 

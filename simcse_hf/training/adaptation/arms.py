@@ -147,6 +147,7 @@ def train_stage(
     max_length: int,
     bf16: bool,
     pooler: str | None,
+    extend_tokenizer: int | None = None,
 ) -> None:
     """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
 
@@ -159,6 +160,7 @@ def train_stage(
         max_length (`int`): Tokens to which a text is cut.
         bf16 (`bool`): Whether to train in bfloat16.
         pooler (`str`, *optional*): The pooler to train with; by default the model's own.
+        extend_tokenizer (`int`, *optional*): Frequent words that masked-LM makes whole tokens first.
     """
     words: dict[str, Any] = {
         "model_name_or_path": model,
@@ -173,7 +175,7 @@ def train_stage(
         "use_cpu": not torch.cuda.is_available(),
     }
     if stage.method == MASKED_LM:
-        words["held_out"] = _HELD_OUT
+        words |= {"held_out": _HELD_OUT} | ({"extend_tokenizer": extend_tokenizer} if extend_tokenizer else {})
     else:
         words |= {"objective": stage.objective, "eval_strategy": "no"}
         words |= {} if pooler is None else {"pooler_type": pooler}

@@ -105,7 +105,7 @@ def draw(result: dict[str, Any], output: Path) -> None:
     judged = [each for each in result["comparisons"] if each["task"] == result["task"]]
     bars += [(f"held out: {result['chosen']['name']} over {each['against']}", each, 1) for each in judged]
     try:
-        figure = new_figure(8, 1.2 + 0.28 * len(bars))
+        figure = new_figure(8, 1.0 + 0.28 * len(bars))
     except ImportError:
         return
     axes = figure.subplots()
@@ -115,7 +115,7 @@ def draw(result: dict[str, Any], output: Path) -> None:
     axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars], fontsize=8)
     axes.invert_yaxis()
-    what = f"change of {result['task']} ({result['metric']} × 100)"
-    axes.set_xlabel(f"{what}; on dev from the present model, one run of each arm; bars: 95% intervals")
+    key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
+    figure.supxlabel(f"change of {result['task']} ({result['metric']} × 100)\n{key}", fontsize=8)
     with write_atomically(output / PICTURE) as temporary:
         figure.savefig(temporary, dpi=120, format="png")
