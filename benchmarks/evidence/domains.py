@@ -134,8 +134,8 @@ def train(bench: Workbench, spec: dict[str, Any], seed: int) -> Path:
         folder = bench.work_dir / "models" / f"{name}-{seed}"
         if not folder.is_dir():
             with write_atomically(folder) as temporary:
-                sizes = {"batch_size": BATCH, "max_length": MAX_LENGTH, "bf16": bench.bf16}
-                train_stage(stage, model, seed, temporary, pooler=arm.pooler, **sizes)
+                sizes = {"per_device_train_batch_size": BATCH, "max_seq_length": MAX_LENGTH, "bf16": bench.bf16}
+                train_stage(stage, model, seed, temporary, options=sizes, pooler=arm.pooler)
         model = str(folder)
     return Path(model)
 

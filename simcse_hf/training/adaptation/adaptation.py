@@ -155,8 +155,8 @@ class _Adaptation:
         lengths = sorted(map(len, self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])))
         most = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = min(most, max(32, lengths[int(0.95 * (len(lengths) - 1))]))  # that of 95% of the texts
-        own = {name: getattr(settings, name) for name in ("batch_size", "bf16", "extend_tokenizer")}
-        self.options: dict[str, Any] = {"max_length": length, **own}
+        self.options = {"per_device_train_batch_size": settings.batch_size, "max_seq_length": length}
+        self.options |= {name: getattr(settings, name) for name in ("bf16", "extend_tokenizer")}
         self.present_dev = evaluate(self.present, [tasks.dev[self.first]])[0]
         self.scoring_seconds = time.monotonic() - began
 
@@ -207,7 +207,7 @@ class _Adaptation:
         for stage in arm.stages:
             began, few = time.monotonic(), replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                train_stage(few, arm.model, FIRST_SEED, Path(folder), pooler=arm.pooler, **self.options)
+                train_stage(few, arm.model, FIRST_SEED, Path(folder), options=self.options, pooler=arm.pooler)
                 seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total

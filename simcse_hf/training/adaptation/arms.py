@@ -5,6 +5,7 @@ import io
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,30 +125,21 @@ def train_arm(arm: Arm, seed: int, output: Path, options: Mapping[str, Any]) -> 
         arm (`Arm`): The arm.
         seed (`int`): Seed of the order of rows, dropout and masks.
         output (`Path`): Folder for the model.
-        options (`Mapping[str, Any]`): The further arguments of [`train_stage`], but the pooler.
+        options (`Mapping[str, Any]`): Those of [`train_stage`].
     """
     folders = [output.with_name(f"{output.name}.stage{number}") for number in range(1, len(arm.stages))] + [output]
     model = arm.model
     for stage, folder in zip(arm.stages, folders, strict=True):
         if not folder.is_dir():  # an interrupted arm continues with its next stage
             with write_atomically(folder) as temporary:
-                train_stage(stage, model, seed, temporary, pooler=arm.pooler, **options)
+                train_stage(stage, model, seed, temporary, options=options, pooler=arm.pooler)
         model = str(folder)
     for folder in folders[:-1]:
         shutil.rmtree(folder)
 
 
 def train_stage(
-    stage: Stage,
-    model: str,
-    seed: int,
-    output: Path,
-    *,
-    batch_size: int,
-    max_length: int,
-    bf16: bool,
-    pooler: str | None,
-    extend_tokenizer: int | None = None,
+    stage: Stage, model: str, seed: int, output: Path, *, options: Mapping[str, Any], pooler: str | None
 ) -> None:
     """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
 
@@ -156,11 +148,9 @@ def train_stage(
         model (`str`): Folder or hub name of the model to start from.
         seed (`int`): Seed of the order of rows, dropout and masks.
         output (`Path`): Folder for the model.
-        batch_size (`int`): Rows in a step.
-        max_length (`int`): Tokens to which a text is cut.
-        bf16 (`bool`): Whether to train in bfloat16.
+        options (`Mapping[str, Any]`): Further options of these commands, such as `max_seq_length`; `extend_tokenizer`
+            is for masked-LM only. One that is `None` keeps its default.
         pooler (`str`, *optional*): The pooler to train with; by default the model's own.
-        extend_tokenizer (`int`, *optional*): Frequent words that masked-LM makes whole tokens first.
     """
     words: dict[str, Any] = {
         "model_name_or_path": model,
@@ -168,18 +158,16 @@ def train_stage(
         "output_dir": output,
         "max_steps": stage.steps,
         "learning_rate": stage.learning_rate,
-        "per_device_train_batch_size": batch_size,
-        "max_seq_length": max_length,
         "seed": seed,
-        "bf16": bf16,
         "use_cpu": not torch.cuda.is_available(),
+        **options,
     }
     if stage.method == MASKED_LM:
-        words |= {"held_out": _HELD_OUT} | ({"extend_tokenizer": extend_tokenizer} if extend_tokenizer else {})
+        words["held_out"] = _HELD_OUT
     else:
-        words |= {"objective": stage.objective, "eval_strategy": "no"}
-        words |= {} if pooler is None else {"pooler_type": pooler}
-    argv = _QUIET + [word for name, value in words.items() for word in (f"--{name}", str(value))]
+        words |= {"objective": stage.objective, "eval_strategy": "no", "pooler_type": pooler, "extend_tokenizer": None}
+    given = [(f"--{name}", str(value)) for name, value in words.items() if value is not None]
+    argv = [*_QUIET, *chain.from_iterable(given)]
     with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the result of the adaptation
         if stage.method == MASKED_LM:
             pretrain(*parse_pretraining_arguments(argv))
