@@ -23,6 +23,7 @@ BENCHMARKS = {
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
     "learning_rates": "which learning rate suits which batch size",
+    "long_texts": "retrieval of long documents, cut and as averaged windows",
     "class_labels": "a classifier on few labels, before and after training on the same labels",
     "adapt_verdicts": "how often adapt says gain where arms differ by chance",
     "postprocessing": "what whitening and flow do to the STS figures",
