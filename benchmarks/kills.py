@@ -2,10 +2,11 @@
 
     python -m benchmarks kills --kills 200 --output benchmarks/results/kills.json
 
-Each of 12 configurations of a tiny model is trained once without interruption. Then runs are killed by SIGKILL and
+Each of 16 configurations of a tiny model is trained once without interruption. Then runs are killed by SIGKILL and
 resumed with `resume_from_checkpoint=True`, up to four times each, until they end. Every second kill waits until a
 checkpoint is being written. At the end the weights, the optimizer, the schedule, the random state and the log history
 must have the bits of the uninterrupted run. The processes are forked from this one, which saves the time of imports.
+Results of other configurations that the output file already holds are kept.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # the imported modules need no collection in the processes
     names = options.configurations
-    results = []
+    results = [row for row in report.results.get("configurations", []) if row["configuration"] not in names]
     for position, name in enumerate(names):
         quota = options.kills // len(names) + (position < options.kills % len(names))
         with tempfile.TemporaryDirectory(prefix="simcse-kills-") as folder:

@@ -1,10 +1,12 @@
-"""Tiny training runs of 12 configurations, with steps of milliseconds, for the benchmarks of reliability."""
+"""Tiny training runs of 16 configurations, with steps of milliseconds, for the benchmarks of reliability."""
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
@@ -12,6 +14,7 @@ from transformers import AutoConfig, BertTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.inference.shards import write_vectors
 from simcse_hf.ops.files import MANIFEST
 
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old".split()
@@ -41,7 +44,22 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         {"optim": "adafactor", "save_strategy": "epoch", "logging_strategy": "epoch"},
         2,
     ),
+    "LoRA": ({}, {"lora_r": 2, "lora_dropout": 0.1}, 2),
+    "two data sets": (
+        {},
+        {
+            "datasets": {
+                "a": {"share": 1},
+                "b": {"share": 2, "objective": "vicreg", "objective_options": {"projector_dim": 32}},
+            }
+        },
+        2,
+    ),
+    "teacher and neighbours": ({"objective": "distill", "pooler_type": "avg"}, {"batch_neighbors": 2}, 1),
+    "guide": ({}, {}, 3),
 }
+#: The argument that names vectors of the texts, random ones, which are written before the first run.
+VECTORS = {"teacher and neighbours": "teacher", "guide": "guide"}
 
 
 def make_trainer(
@@ -77,11 +95,14 @@ def make_trainer(
         "report_to": "none",
     }
     dev_set = ScoredPairs("stsb", sentences(8, 7), sentences(8, 8), [float(i % 5) for i in range(8)])
-    rows = 48 * arguments.get("gradient_accumulation_steps", 1)
+    size = 48 * arguments.get("gradient_accumulation_steps", 1)
+    rows = Dataset.from_dict({f"sent{i}": sentences(size, i) for i in range(columns)})
+    if name in VECTORS:
+        values[VECTORS[name]] = str(_vectors_of(rows, folder.parent / "vectors"))
     return SimCSETrainer(
         model,
         SimCSETrainingArguments(**(values | arguments | changes)),
-        Dataset.from_dict({f"sent{i}": sentences(rows, i) for i in range(columns)}),
+        dict.fromkeys(arguments["datasets"], rows) if "datasets" in arguments else rows,
         dev_set=dev_set if "eval_strategy" in arguments | changes else None,
         processing_class=tokenizer,
         callbacks=[*callbacks],
@@ -95,6 +116,14 @@ def _config(model_type: str) -> Any:
     sizes = dict(zip(names, (32, 2, 2, 48), strict=True))
     common = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 32, "initializer_range": 0.2}
     return AutoConfig.for_model(model_type, **sizes, **common)
+
+
+def _vectors_of(rows: Dataset, folder: Path) -> Path:
+    """Write random vectors of the texts of rows, unless an earlier run has finished that."""
+    if not (folder / MANIFEST).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        write_vectors(folder, rows, np.random.default_rng(0).normal(size=(*rows.shape, 8)), "random")
+    return folder
 
 
 def sentences(rows: int, seed: int) -> list[str]:
