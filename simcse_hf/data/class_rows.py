@@ -1,16 +1,15 @@
 """Rows with several positives: texts with class labels, and anchors with a list of positives."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from datasets import Dataset
 from transformers.utils import logging
 
 from ..ops.errors import refuse
 from .columns import LABEL, RowCleaner, class_columns, is_resolved, mark_resolved
-from .read import Table, find_paths, load_from_hub, open_table, table_cleaners
+from .read import Table, find_paths, load_from_hub, open_records, open_table, table_cleaners
 
 logger = logging.get_logger(__name__)
 
@@ -86,13 +85,8 @@ def _open(source: str | Dataset, split: str, name: str) -> Table:
         if paths := find_paths(source):
             return open_table(paths[0])
         source, name = load_from_hub(source, split), source
-    dataset = source.with_format(None)
-
-    def rows(columns: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
-        batches = dataset.select_columns(list(columns)).iter(10_000)
-        return enumerate((cells for batch in batches for cells in zip(*map(batch.get, columns), strict=True)), 1)
-
-    return Table(name, dataset.column_names, rows, "memory", "row")
+    rows = source.with_format(None)
+    return open_records(name, lambda: enumerate(rows, 1), "memory", "row")
 
 
 def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:

@@ -285,14 +285,14 @@ def _open_json(path: Path) -> Table:
     # An array that closes on the first line is a row of a JSON Lines file if another line follows.
     if first.startswith("[") and not (first.rstrip().endswith("]") and any(lines)):
         array = _parse(f"{path}, line {{}}", "".join(line for _, line in decoded_lines(path)))
-        return _open_records(str(path), lambda: enumerate(array, 1), "json", "row")
+        return open_records(str(path), lambda: enumerate(array, 1), "json", "row")
 
     def values() -> Iterator[tuple[int, Any]]:
         for number, line in decoded_lines(path):
             if line.strip():
                 yield number, _parse(f"{path}, line {number}", line)
 
-    return _open_records(str(path), values, "json", "line")
+    return open_records(str(path), values, "json", "line")
 
 
 def _parse(where: str, text: str) -> Any:
@@ -306,7 +306,7 @@ def _parse(where: str, text: str) -> Any:
         ) from None
 
 
-def _open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
+def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
     """Open rows that are objects, arrays of equal length or, in memory, texts."""
     first = next((value for _, value in values()), None)
     kind: Any = list if isinstance(first, tuple) else type(first)
@@ -498,7 +498,7 @@ def load_text_dataset(
     tables = (
         [open_table(path) for path in paths]
         if paths
-        else [_open_records(memory, lambda: enumerate(items, 1), "memory", "row")]
+        else [open_records(memory, lambda: enumerate(items, 1), "memory", "row")]
     )
     cleaners = table_cleaners(tables, columns, expected_columns)
     rows = (row for t, c in zip(tables, cleaners, strict=True) for row in c.clean_all(t.rows(c.columns)))

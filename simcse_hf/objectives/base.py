@@ -364,6 +364,11 @@ def total_and_parts(
     return loss, None
 
 
+def named_losses(loss: torch.Tensor | dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the named parts of what an objective returned; a single loss is called `loss`."""
+    return loss if isinstance(loss, dict) else {"loss": loss}
+
+
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 
@@ -466,6 +471,11 @@ class CombinedObjective(Objective):
         for part in self.objectives:
             part.check(rows)
 
+    def mlm_columns(self, num_sentences: int) -> list[int] | None:
+        """Mask the columns that a part masks; see [`Objective.mlm_columns`]."""
+        columns = [part.mlm_columns(num_sentences) for part in self.objectives]
+        return next((x for x in columns if x is not None), None)
+
 
 class Sum(CombinedObjective):
     """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
@@ -500,11 +510,6 @@ class Sum(CombinedObjective):
         shared = {option: default for own in options.values() for option, default in own.items()}
         return shared | {f"{name}.{option}": x for name, own in options.items() for option, x in own.items()}
 
-    def mlm_columns(self, num_sentences: int) -> list[int] | None:
-        """Mask the columns that a part masks; see [`Objective.mlm_columns`]."""
-        columns = [part.mlm_columns(num_sentences) for part in self.objectives]
-        return next((x for x in columns if x is not None), None)
-
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute the weighted loss of every part.
 
@@ -517,9 +522,7 @@ class Sum(CombinedObjective):
         """
         losses: dict[str, torch.Tensor] = {}
         for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
-            loss = part(batch)
-            named = loss if isinstance(loss, dict) else {"loss": loss}
-            losses |= {f"{name}_{what}": weight * value for what, value in named.items()}
+            losses |= {f"{name}_{what}": weight * value for what, value in named_losses(part(batch)).items()}
         return losses
 
 

@@ -2,25 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from .base import (
-    CombinedObjective,
-    EncodedBatch,
-    Encoder,
-    Objective,
-    TrainingRows,
-    make_objective,
-    objective_class,
-    require,
-)
+from .base import CombinedObjective, EncodedBatch, Objective, make_objective, named_losses, objective_class, require
 from .info_nce import SimCSEObjective
 
 
-class Matryoshka(Objective):
+class Matryoshka(CombinedObjective):
     """The unweighted sum of a registered objective over several widths of the same embeddings.
 
     Kusupati et al. 2022 (arXiv:2205.13147), Eq. 1 with c_m = 1: the first 64 numbers of an embedding are trained to be
@@ -54,25 +45,9 @@ class Matryoshka(Objective):
         #: The widths, the largest first.
         self.dims = sorted({dim, *dims}, reverse=True)
         widths = [dim] if issubclass(objective_class(name), SimCSEObjective) else self.dims
-        self.objectives = nn.ModuleList(make_objective(name, width, settings, options) for width in widths)
-        copied = ("encoders", "num_views", "needs_hidden_states", "needs_text_ids", "supports_gradcache", "vectors")
-        for attribute in copied:
-            setattr(self, attribute, getattr(self.objectives[0], attribute))
-
-    def attach(self, model: Encoder) -> None:
-        """Attach every wrapped objective; see [`Objective.attach`]."""
-        for objective in self._objectives():
-            objective.attach(model)
-        self.needs_hidden_states = self._objectives()[0].needs_hidden_states
-
-    def check(self, rows: TrainingRows) -> None:
-        """Check the training data as the wrapped objective does; see [`Objective.check`]."""
-        for objective in self._objectives():
-            objective.check(rows)
-
-    def mlm_columns(self, num_sentences: int) -> list[int] | None:
-        """Mask the columns that the wrapped objective masks; see [`Objective.mlm_columns`]."""
-        return self._objectives()[0].mlm_columns(num_sentences)
+        self.parts = nn.ModuleList(make_objective(name, width, settings, options) for width in widths)
+        self.vectors = self.objectives[0].vectors
+        self._follow_parts()
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute the loss of every width.
@@ -89,15 +64,11 @@ class Matryoshka(Objective):
             inputs = first.prepare(batch)
             return {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims} | inputs.other_losses
         losses: dict[str, torch.Tensor] = {}
-        for dim, objective in zip(self.dims, self._objectives(), strict=True):
+        for dim, objective in zip(self.dims, self.objectives, strict=True):
             states = None if batch.hidden_states is None else batch.hidden_states[..., :dim]
             loss = objective(replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states))
-            parts = loss if isinstance(loss, dict) else {"loss": loss}
-            losses |= {f"{name}_{dim}": part for name, part in parts.items()}
+            losses |= {f"{name}_{dim}": part for name, part in named_losses(loss).items()}
         return losses
-
-    def _objectives(self) -> list[Objective]:
-        return cast(list[Objective], list(self.objectives))
 
 
 class ByDataset(CombinedObjective):
@@ -161,8 +132,7 @@ class ByDataset(CombinedObjective):
         require("dataset" in batch.inputs, f"{message}them as eval_dataset={{name: rows}}")
         number = int(batch.inputs["dataset"][0])
         part = self.of_dataset(number)
-        loss = part(batch)
-        named = loss if isinstance(loss, dict) else {"loss": loss}
+        named = named_losses(part(batch))
         own = {id(parameter) for parameter in part.parameters()}
         others = [p for p in self.parameters() if p.requires_grad and id(p) not in own] if self.training else []
         first = next(iter(named))

@@ -70,15 +70,12 @@ def set_defaults(args: SimCSETrainingArguments, settings: ContrastiveSettings, t
     """
     if args.length_is_default:
         args.max_seq_length = settings.max_seq_length
-    tables = args.datasets if isinstance(args.datasets, dict) else {}
+    tables = cast(dict, args.datasets or {})
     names = [str(name) for name in train_dataset] if is_mixture(train_dataset) else []
-    unknown = [key for own in tables.values() for key in own or () if key not in DATASET_SETTINGS]
-    shares = [own["share"] for own in tables.values() if own and "share" in own]
+    unknown = [key for own in tables.values() for key in own if key not in DATASET_SETTINGS]
+    shares = [own["share"] for own in tables.values() if "share" in own]
     refuse(
         {
-            f"datasets must be a table of the settings of each data set, got {args.datasets!r:.100}": (
-                args.datasets is not None and not isinstance(args.datasets, dict)
-            ),
             f"datasets has {', '.join(map(repr, tables))}, and train_dataset {', '.join(map(repr, names)) or 'is one'}"
             ": pass train_dataset={name: rows} with these names": tables.keys() - set(names),
             f"datasets: {', '.join(unknown)} is not known; a data set has {', '.join(DATASET_SETTINGS)}": unknown,
@@ -89,7 +86,7 @@ def set_defaults(args: SimCSETrainingArguments, settings: ContrastiveSettings, t
         }
     )
     if names:
-        args.datasets = {name: dict(tables.get(name) or {}) for name in names}
+        args.datasets = {name: dict(tables.get(name, {})) for name in names}
     set_default_view(args, objective_class(settings.objective))
 
 

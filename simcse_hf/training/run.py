@@ -146,7 +146,7 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     model_args, data_args, args = arguments()
     directory = Path(str(args.output_dir))
     tasks = {f"--dev_task {task.partition('=')[0]}": task.partition("=")[2] for task in data_args.dev_task}
-    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in _dataset_tables(args).items()}
+    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in cast(dict, args.datasets or {}).items()}
     check_files({"--train_file": data_args.train_file, "--dev_file": data_args.dev_file, **tasks, **own_files})
     model_args.load_options()  # finds the model
     if data_args.train_file == sample["train_file"]:
@@ -321,15 +321,14 @@ def load_datasets(
     """
     refuse(
         {
-            "datasets is a table of the data sets of a YAML file, each a table with train_file or dataset_name: got "
-            f"{training_args.datasets!r:.200}": not _dataset_tables(training_args),
+            "datasets is empty: name train_file or dataset_name of each data set": not training_args.datasets,
             "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming": (
                 data_args.train_file or data_args.dataset_name or data_args.columns or data_args.streaming
             ),
         }
     )
     texts, tables = {}, {}
-    for name, own in _dataset_tables(training_args).items():
+    for name, own in cast(dict, training_args.datasets).items():
         files = {key: own[key] for key in own if key in _OF_FILES}
         settings = {key: own[key] for key in ("objective", "objective_options") if key in own}
         tables[name] = {key: own[key] for key in own if key not in files}
@@ -344,12 +343,6 @@ def load_datasets(
     training_args = training_args.copy()
     training_args.datasets = tables
     return texts, training_args
-
-
-def _dataset_tables(args: SimCSETrainingArguments) -> dict[str, dict[str, Any]]:
-    """Return the tables of `datasets` by name, or nothing if it has another form."""
-    tables = args.datasets if isinstance(args.datasets, dict) else {}
-    return tables if all(isinstance(own, dict) for own in tables.values()) else {}
 
 
 def load_training_texts(

@@ -239,6 +239,10 @@ class SimCSETrainingArguments(TrainingArguments):
             f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}": (
                 self.per_device_train_batch_size < 1
             ),
+            f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}": (
+                self.datasets is not None
+                and not (isinstance(self.datasets, dict) and all(isinstance(x, dict) for x in self.datasets.values()))
+            ),
             f"seed must be at least 0, got {self.seed}": self.seed < 0,
             f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
             f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive objectives "
