@@ -239,10 +239,6 @@ class SimCSETrainingArguments(TrainingArguments):
             f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}": (
                 self.per_device_train_batch_size < 1
             ),
-            f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}": (
-                self.datasets is not None
-                and not (isinstance(self.datasets, dict) and all(isinstance(x, dict) for x in self.datasets.values()))
-            ),
             f"seed must be at least 0, got {self.seed}": self.seed < 0,
             f"shuffle_buffer must be at least 1, got {self.shuffle_buffer}": self.shuffle_buffer < 1,
             f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive objectives "
@@ -292,10 +288,14 @@ class SimCSETrainingArguments(TrainingArguments):
         return [value.get("anchor", nothing), positive, value.get("negative", positive)]
 
     def _problems_of_columns(self) -> dict[str, Any]:
-        """Return what is wrong with the prompts and the lengths, by the message about it."""
+        """Return what is wrong with the data sets, the prompts and the lengths, by the message about it."""
         tables: list[Any] = [self.prompts, self.max_seq_length]
         columns = [name for table in tables if isinstance(table, dict) for name in table]
+        own = self.datasets.values() if isinstance(self.datasets, dict) else [self.datasets]
         return {
+            f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}": (
+                self.datasets is not None and not all(isinstance(settings, dict) for settings in own)
+            ),
             f"max_seq_length by column needs a number for anchor and one for positive, got {self.max_seq_length}": (
                 isinstance(self.max_seq_length, dict) and {"anchor", "positive"} - self.max_seq_length.keys()
             ),
