@@ -2,7 +2,7 @@
 
 Every run of an arm answers the rows of a task as well as the present model does, up to the chance of that run: its
 accuracy lies off by a normal number with a standard deviation of 0, 1 or 2 points. So each "gain" is false. One run of
-each arm is scored on the dev half, `choose` takes an arm, and `compare` judges new runs of it on the held-out half,
+each arm is scored on the dev part, `choose` takes an arm, and `compare` judges new runs of it on the held-out part,
 against the present model and against new runs of its control.
 """
 
@@ -17,6 +17,7 @@ from tqdm import trange
 
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask
 from simcse_hf.training.adaptation.arms import START, make_arms
+from simcse_hf.training.adaptation.inputs import DEV_SHARE
 from simcse_hf.training.adaptation.verdict import GAIN, choose, compare
 
 from .harness import Report, markdown
@@ -27,7 +28,7 @@ DEVIATIONS = (0.0, 1.0, 2.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verdicts", type=int, default=500, help="simulated verdicts of each setting")
-    parser.add_argument("--rows", type=int, default=1500, help="rows of the dev half and of the held-out half")
+    parser.add_argument("--rows", type=int, default=3000, help="rows of the task, dev and held out")
     parser.add_argument("--seeds", type=int, default=3, help="new runs of the verdict")
 
 
@@ -50,21 +51,22 @@ def simulate(options: argparse.Namespace, deviation: float, number: int) -> tupl
     random = np.random.default_rng([number, int(10 * deviation)])
     arms = make_arms("present", "avg", None, "pretrained", Path("text"), {Path("labels"): "simcse"}, 400)
     by_name = {arm.name: arm for arm in arms}
-    hardness = random.standard_normal((2, options.rows))
+    dev = round(DEV_SHARE * options.rows)
+    parts = [random.standard_normal(rows) for rows in (dev, options.rows - dev)]
 
-    def answers(name: str, half: int) -> TaskResult:
-        own = random.standard_normal(options.rows) * (name != START)
+    def answers(name: str, part: int) -> TaskResult:
+        own = random.standard_normal(len(parts[part])) * (name != START)
         shift = deviation / 100 * random.standard_normal() if by_name[name].stages else 0.0
-        hard = ALIKE**0.5 * hardness[half] + (1 - ALIKE) ** 0.5 * own
+        hard = ALIKE**0.5 * parts[part] + (1 - ALIKE) ** 0.5 * own
         scale = 1.0 if name != START else ALIKE**0.5  # the present model has the same accuracy
         correct = hard < scale * ndtri(min(ACCURACY + shift, 0.999))
-        rows = np.arange(options.rows)
+        rows = np.arange(len(own))
         return TaskResult(
             {"accuracy": 100 * float(correct.mean())},
             {"gold": 0 * rows, "unit": rows, "group": rows, "correct": correct},
         )
 
-    task = _task(options.rows)
+    task = _task(len(parts[1]))
     name = choose({arm.name: answers(arm.name, 0).metrics["accuracy"] for arm in arms})
     runs = options.seeds if by_name[name].stages else 1
     after = [answers(name, 1) for _ in range(runs)]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, legend_below, new_figure, series_style
 
-from .domains import CONTROL
+from .domains import CONTROL, PRETRAINED
 
 #: Steps that are named on the axis, which would be too narrow for all of them.
 NAMED_STEPS = (0, 10, 25, 60, 200, 500)
@@ -57,7 +57,7 @@ def draw_domains(results: dict) -> Figure:
         panel, _, arm = name.partition(": ")
         for other, figures in run.get("differences", {}).items():
             is_control = other.endswith(CONTROL)
-            if is_control or other.endswith(run["start"]):
+            if is_control or other.endswith(PRETRAINED):
                 label = f"{arm} over {'labels alone' if is_control else other.partition(': ')[2]}"
                 bars.setdefault(panel, []).append((label, figures, int(is_control)))
     figure = new_figure(10, 0.9 + 0.27 * sum(map(len, bars.values())))

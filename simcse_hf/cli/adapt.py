@@ -37,8 +37,8 @@ _NUMBERS = (
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "adapt",
-        "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a half of "
-        "your task, and judge it on the other half. The chosen model is kept only if it helps.",
+        "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a third of "
+        "your task, and judge it on the rest. The chosen model is kept only if it helps.",
         usage="simcse-hf adapt CORPUS --model MODEL --task KIND=FILE --output FOLDER [options]",
         epilog="The same command continues an interrupted adaptation; finished runs are not repeated.",
     )

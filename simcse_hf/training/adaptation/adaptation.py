@@ -33,7 +33,7 @@ logger = logging.get_logger(__name__)
 MAX_LENGTH = 128
 #: Seed of the runs by which an arm is chosen. Those of the verdict follow it.
 FIRST_SEED = 42
-_PROBE_STEPS = 3
+_PROBE_STEPS = 8  # the first one takes longer
 _TOKENIZED_TEXTS = 2_000
 #: Texts that a whitening is fitted on, for each dimension of the embeddings.
 _TEXTS_PER_DIMENSION = 5
@@ -88,7 +88,7 @@ class AdaptationSettings:
 
 
 def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, Any]:
-    """Try the arms, choose one on a half of the task, judge it on the other half, and keep what helps.
+    """Try the arms, choose one on a third of the task, judge it on the rest, and keep what helps.
 
     The output directory gets `adaptation.json` (the verdict and the figures of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if

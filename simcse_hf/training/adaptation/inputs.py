@@ -25,9 +25,9 @@ logger = logging.get_logger(__name__)
 MAX_ROWS = 1_000_000
 #: A run of a few hundred steps reads fewer texts.
 MAX_TEXTS, MIN_TEXTS = 100_000, 64
-#: Share of a task that chooses the arm; the rest is for the verdict.
-DEV_SHARE = 0.5
-#: Every arm is scored on the first half, so it has fewer units of a large task.
+#: Share of a task that chooses the arm. The verdict gets more, because it has to tell small differences from chance.
+DEV_SHARE = 1 / 3
+#: Every arm is scored on the dev part, so it has fewer units of a large task.
 _MAX_DEV_UNITS = 2000
 _SPLIT_SEED = 0
 #: Training reads far less of a text, and long documents would fill the memory.

@@ -1,4 +1,4 @@
-"""Choose an arm on one half of a task, and judge it on the other half."""
+"""Choose an arm on one part of a task, and judge it on the other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
