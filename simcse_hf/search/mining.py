@@ -1,8 +1,9 @@
 """Mine hard negatives for pairs of texts: the candidates nearest to an anchor that are not its positives."""
 
 import math
+import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,10 @@ from .faiss_index import FaissIndex
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 SAMPLING_STRATEGIES = ("top", "random")
-#: Anchors that are searched together. It decides which random numbers a pair draws, so a change alters `"random"`.
+#: Anchors that are searched together.
 _BLOCK = 8192
+#: The number of a candidate, and its similarity to the anchor.
+Candidate = tuple[int, float]
 
 
 @dataclass(frozen=True)
@@ -163,50 +166,48 @@ def mine_hard_negatives(
     texts = [*second, *(text for column in given for text in column), *corpus]
     anchor_of, anchor_keys = _number(first)
     candidate_of, candidate_keys = _number(texts)
-    first_texts = [first[place] for place in np.unique(anchor_of, return_index=True)[1]]
-    candidate_texts = [texts[place] for place in np.unique(candidate_of, return_index=True)[1]]
-    anchors = _encode(model.encode_query, first_texts, show_progress_bar)
+    candidate_texts = [text for _, text in candidate_keys.values()]
+    anchors = _encode(model.encode_query, [text for _, text in anchor_keys.values()], show_progress_bar)
     candidates = _encode(model.encode_document, candidate_texts, show_progress_bar)
     positive_of = candidate_of[: len(second)]
     positive_scores = np.einsum("ij,ij->i", anchors[anchor_of], candidates[positive_of])
 
     index = ExactIndex(candidates.shape[1]) if backend == "exact" else FaissIndex(candidates.shape[1], backend)
     index.add(candidates)
-    own = np.array([candidate_keys.get(key, -1) for key in anchor_keys])
-    # What an anchor must not take, as one sorted number for anchor and candidate.
-    taboo = [anchor_of * len(index) + positive_of, (np.arange(len(own)) * len(index) + own)[own >= 0]]
-    search = _Search(index, np.unique(np.concatenate(taboo)), own, options)
-    negatives, scores = search.negatives_of(anchors, anchor_of, positive_scores)
-    found = negatives >= 0
-    complete = found.all(axis=1)
+    own = [candidate_keys.get(key, (-1, ""))[0] for key in anchor_keys]
+    dropped = Counter({"repeated candidate": len(texts) - len(candidates)})
+    negatives: list[list[Candidate]] = [[] for _ in first]
+    draw = random.Random(options.seed)
+    for anchor_pairs, ranked in _ranked(index, anchors, own, anchor_of, positive_of, options, dropped):
+        for pair in anchor_pairs:
+            negatives[pair] = _choose(ranked, float(positive_scores[pair]), options, draw, dropped)
 
-    if output_format == "triplet":
-        pairs, columns = np.nonzero(found)
-        chosen = negatives[pairs, columns][:, None]
-    else:
-        pairs = np.flatnonzero(complete)
-        chosen = negatives[pairs]
-    rows = {"sent0": [first[pair] for pair in pairs], "sent1": [second[pair] for pair in pairs]}
-    for number, column in enumerate(chosen.T, start=1):
-        name = "hard_neg" if chosen.shape[1] == 1 else f"hard_neg_{number}"
-        rows[name] = [candidate_texts[place] for place in column]
+    width = 1 if output_format == "triplet" else options.num_negatives
+    rows = [
+        (first[pair], second[pair], *(candidate_texts[place] for place, _ in found[start : start + width]))
+        for pair, found in enumerate(negatives)
+        for start in range(0, len(found) - width + 1, width)
+    ]
+    names = ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
+    columns = zip(*rows, strict=True) if rows else [[]] * (2 + width)
+    scores = [score for found in negatives for _, score in found]
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
-        rows=len(pairs),
-        pairs_without_negatives=int((~complete).sum()),
-        dropped={"repeated candidate": len(texts) - len(candidates), **search.dropped},
+        rows=len(rows),
+        pairs_without_negatives=sum(len(found) < options.num_negatives for found in negatives),
+        dropped=dict(dropped),
         positive_score=float(positive_scores.mean()),
-        negative_score=float(scores[found].mean()) if found.any() else None,
+        negative_score=float(np.mean(scores)) if scores else None,
     )
-    return Dataset.from_dict(rows), report
+    return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], map(list, columns), strict=True))), report
 
 
-def _number(texts: Iterable[str]) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the number of each text's key, and the distinct keys with their numbers, in the order of first places."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(fold_text(text), len(numbers)) for text in texts]), numbers
+def _number(texts: Iterable[str]) -> tuple[list[int], dict[str, tuple[int, str]]]:
+    """Return the number of each text's key, and for each distinct key its number and the first text that has it."""
+    keys: dict[str, tuple[int, str]] = {}
+    return [keys.setdefault(fold_text(text), (len(keys), text))[0] for text in texts], keys
 
 
 def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress_bar: bool) -> np.ndarray:
@@ -215,77 +216,64 @@ def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progre
     return vectors
 
 
-class _Search:
-    """Search the candidates of anchors and choose the negatives of their pairs.
+def _ranked(
+    index: ExactIndex | FaissIndex,
+    anchors: np.ndarray,
+    own: Sequence[int],
+    anchor_of: Sequence[int],
+    positive_of: Sequence[int],
+    options: MiningOptions,
+    dropped: Counter[str],
+) -> Iterator[tuple[list[int], list[Candidate]]]:
+    """Yield the pairs of each anchor, and the candidates in the range of ranks that are none of its positives.
 
     Args:
         index (`ExactIndex` or `FaissIndex`): The candidates.
-        taboo (`np.ndarray`): `anchor * len(index) + candidate` of what anchors must not take, sorted.
-        own (`np.ndarray`): The candidate with the text of each anchor, or -1.
-        options (`MiningOptions`): Which candidates may be taken.
+        anchors (`np.ndarray`): The embeddings of the anchors, of shape `(anchors, dim)`.
+        own (`Sequence[int]`): The candidate with the text of each anchor, or -1.
+        anchor_of (`Sequence[int]`): The anchor of each pair.
+        positive_of (`Sequence[int]`): The candidate that is the positive of each pair.
+        options (`MiningOptions`): The range of ranks.
+        dropped (`Counter`): Counts what is left out by its reason, once for each anchor.
     """
+    pairs: list[list[int]] = [[] for _ in anchors]
+    for pair, anchor in enumerate(anchor_of):
+        pairs[anchor].append(pair)
+    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
+    order = sorted(range(len(anchors)), key=lambda anchor: len(pairs[anchor]))
+    for start in range(0, len(order), _BLOCK):
+        block = order[start : start + _BLOCK]
+        reach = options.last_rank + len(pairs[block[-1]]) + 1
+        scores, found = index.search(anchors[block], min(reach, len(index)))
+        for anchor, row, row_scores in zip(block, found.tolist(), scores.tolist(), strict=True):
+            positives = {positive_of[pair] for pair in pairs[anchor]} - {own[anchor]}
+            dropped["the anchor itself"] += own[anchor] >= 0 and own[anchor] in row
+            dropped["positive of the same anchor"] += len(positives.intersection(row))
+            taboo = positives | {own[anchor], -1}  # faiss gives -1 where it finds fewer
+            ranked = [each for each in zip(row, row_scores, strict=True) if each[0] not in taboo]
+            yield pairs[anchor], ranked[options.range_min : options.last_rank]
 
-    def __init__(
-        self, index: ExactIndex | FaissIndex, taboo: np.ndarray, own: np.ndarray, options: MiningOptions
-    ) -> None:
-        self.index, self.taboo, self.own, self.options = index, taboo, own, options
-        self.dropped: Counter[str] = Counter()  # candidates by the reason, counted once for each pair
 
-    def negatives_of(
-        self, anchors: np.ndarray, anchor_of: np.ndarray, positive_scores: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the candidates (-1 where fewer were found) and their scores, of shape `(pairs, num_negatives)`."""
-        shape = (len(anchor_of), self.options.num_negatives)
-        negatives, scores = np.full(shape, -1), np.zeros(shape, dtype=np.float32)
-        draw = np.random.default_rng(self.options.seed)
-        # Anchors with equally many positives are searched together, because the search has to reach past all of these.
-        num_taboo = np.bincount(self.taboo // len(self.index), minlength=len(anchors))
-        order = np.argsort(num_taboo, kind="stable")
-        for start in range(0, len(order), _BLOCK):
-            block = order[start : start + _BLOCK]
-            reach = self.options.last_rank + int(num_taboo[block].max())
-            block_scores, found = self._ranked(block, anchors[block], min(reach, len(self.index)))
-            places = np.full(len(anchors), -1)
-            places[block] = np.arange(len(block))
-            pairs = np.flatnonzero(places[anchor_of] >= 0)
-            rows = places[anchor_of[pairs]]
-            usable = self._usable(block_scores[rows], found[rows], positive_scores[pairs, None])
-            keys = draw.random(usable.shape) if self.options.sampling_strategy == "random" else np.zeros(usable.shape)
-            keys[~usable] = 2
-            columns = np.sort(np.argsort(keys, axis=1, kind="stable")[:, : self.options.num_negatives], axis=1)
-            taken = np.take_along_axis(usable, columns, 1)
-            negatives[pairs] = np.where(taken, np.take_along_axis(found[rows], columns, 1), -1)
-            scores[pairs] = np.where(taken, np.take_along_axis(block_scores[rows], columns, 1), 0)
-        return negatives, scores
-
-    def _ranked(self, numbers: np.ndarray, vectors: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores and candidates of the ranks that are searched; candidates are -1 where there are fewer."""
-        scores, found = self.index.search(vectors, reach)
-        codes = numbers[:, None] * len(self.index) + found
-        places = np.minimum(np.searchsorted(self.taboo, codes), len(self.taboo) - 1)
-        gone = (self.taboo[places] == codes) & (found >= 0)
-        own = int((found == self.own[numbers][:, None]).sum(where=found >= 0))
-        self.dropped["the anchor itself"] += own
-        self.dropped["positive of the same anchor"] += int(gone.sum()) - own
-        found = np.where(gone, -1, found)
-        last = self.options.last_rank
-        columns = np.argsort(found < 0, axis=1, kind="stable")[:, self.options.range_min : last]
-        missing = ((0, 0), (0, last - self.options.range_min - columns.shape[1]))
-        scores, found = np.take_along_axis(scores, columns, 1), np.take_along_axis(found, columns, 1)
-        return np.pad(scores, missing), np.pad(found, missing, constant_values=-1)
-
-    def _usable(self, scores: np.ndarray, found: np.ndarray, positives: np.ndarray) -> np.ndarray:
-        """Say which candidates pass the bounds, and count the others by the first bound that they fail."""
-        fails = {
-            "max_score": lambda bound: scores > bound,
-            "absolute_margin": lambda margin: scores > positives - margin,
-            "relative_margin": lambda margin: scores > positives - margin * np.abs(positives),
-            "min_score": lambda bound: scores < bound,
-        }
-        usable = found >= 0
-        for name, fails_bound in fails.items():
-            if (bound := getattr(self.options, name)) is not None:
-                failed = usable & fails_bound(bound)
-                self.dropped[name] += int(failed.sum())
-                usable &= ~failed
-        return usable
+def _choose(
+    ranked: Sequence[Candidate], positive: float, options: MiningOptions, draw: random.Random, dropped: Counter[str]
+) -> list[Candidate]:
+    """Choose the negatives of a pair by rank, and count the other candidates by the first bound that they fail."""
+    margin, share = options.absolute_margin, options.relative_margin
+    highest = {
+        "max_score": options.max_score,
+        "absolute_margin": None if margin is None else positive - margin,
+        "relative_margin": None if share is None else positive - share * abs(positive),
+    }
+    usable = []
+    for candidate, score in ranked:
+        reason = next((name for name, bound in highest.items() if bound is not None and score > bound), None)
+        if reason is None and options.min_score is not None and score < options.min_score:
+            reason = "min_score"
+        if reason is None:
+            usable.append((candidate, score))
+        else:
+            dropped[reason] += 1
+    if options.sampling_strategy == "random":
+        number = min(options.num_negatives, len(usable))
+        usable = [usable[place] for place in sorted(draw.sample(range(len(usable)), number))]
+    return usable[: options.num_negatives]
