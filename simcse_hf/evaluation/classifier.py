@@ -34,28 +34,6 @@ TEST_CONFIG = ClassifierConfig(optimizer="adam", batch_size=64, tenacity=5, epoc
 FAST_CONFIG = ClassifierConfig(optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2, folds=5)
 
 
-def stratified_folds(labels: np.ndarray, folds: int, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Split examples into shuffled stratified folds, as SentEval does.
-
-    Args:
-        labels (`numpy.ndarray`): Classes of shape `(n,)`.
-        folds (`int`): Number of folds.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the shuffle.
-
-    Returns:
-        `list[tuple[numpy.ndarray, numpy.ndarray]]`: For each fold, the training rows and the held-out rows, ascending.
-
-    Raises:
-        ValueError: If a class has fewer examples than there are folds.
-    """
-    from sklearn.model_selection import StratifiedKFold  # takes a second to import
-
-    fewest = int(np.unique(labels, return_counts=True)[1].min())
-    if fewest < folds:
-        raise ValueError(f"a class has {fewest} examples, which is fewer than the {folds} folds. Add examples.")
-    return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
-
-
 @dataclass
 class LogisticRegressionGrid:
     """Logistic regressions that differ only in their l2 weight, fitted side by side.

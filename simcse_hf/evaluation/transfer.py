@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.read import read_lines
-from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid, stratified_folds
+from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
 from .sts import HUB, TaskNotFound
@@ -188,11 +188,11 @@ def score_transfer_task(
     Returns:
         `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
         `examples` in each split), and the arrays `correct`, `gold` and `group` of shape `(n,)` of the test examples.
-
-    Raises:
-        ValueError: If the examples cannot be divided into folds. The message names the task.
     """
+    from sklearn.model_selection import StratifiedKFold  # takes a second to import
+
     config = CLASSIFIER_CONFIGS[mode]
+    folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     data = {split: _features(examples.sorted_by_length(), embeddings) for split, examples in splits.items()}
     classes = 1 + max(int(y.max()) for _, y in data.values())
@@ -200,15 +200,9 @@ def score_transfer_task(
     def grid(l2: tuple[float, ...] = L2_GRID) -> LogisticRegressionGrid:
         return LogisticRegressionGrid(classes, config, l2, seed, device)
 
-    def folds(y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        try:
-            return stratified_folds(y, config.folds, seed)
-        except ValueError as error:
-            raise ValueError(f"{task}: {error}") from error
-
     def choose(x: np.ndarray, y: np.ndarray) -> tuple[float, LogisticRegressionGrid]:
         """Return the best mean accuracy over folds, and a regression with its l2 weight that is fitted on all rows."""
-        parts = tqdm(folds(y), desc=task, leave=False)
+        parts = tqdm(list(folds.split(y, y)), desc=task, leave=False)
         held_out = [grid().fit(x[train], y[train], (x[held], y[held])) for train, held in parts]
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
         best = grid((L2_GRID[accuracies.argmax()],))
@@ -220,7 +214,7 @@ def score_transfer_task(
     if "test" not in data:
         correct = np.empty(len(y), dtype=bool)
         by_fold = []
-        for train, held in folds(y):
+        for train, held in folds.split(y, y):
             dev, best = choose(x[train], y[train])
             correct[held] = best.correct(x[held], y[held])[:, 0]
             by_fold.append((dev, 100 * correct[held].mean()))

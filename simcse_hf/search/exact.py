@@ -10,6 +10,12 @@ import torch
 _QUERIES, _BLOCK = 64, 2**14
 
 
+def unit_length(embeddings: np.ndarray) -> np.ndarray:
+    """Scale embeddings of shape `(n, dim)` to length 1; a zero embedding stays zero."""
+    norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return embeddings / np.where(norms > 0, norms, 1)
+
+
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
     """Turn the bits of float32 numbers (int32) into whole numbers of the same order, or back."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ..data.read import list_texts, stream_rows
 from ..ops.errors import NotFiniteError, check_finite, refuse
 from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
-from .exact import ExactIndex
+from .exact import ExactIndex, unit_length
 from .faiss_index import FaissIndex
 
 logger = logging.get_logger(__name__)
@@ -204,7 +204,7 @@ class SentenceIndex:
             refuse({f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}": not fits})
             window = list(islice(texts, len(part)))
             refuse({f"there are more vectors than the {count + len(window)} sentences": len(window) < len(part)})
-            part, place = _unit(part), int(draw.integers(len(part)))
+            part, place = unit_length(part), int(draw.integers(len(part)))
             expected = _encode_documents(self.model, [window[place][0]], self.truncate_dim)[0]
             cosine = expected @ part[place]
             problem = (
@@ -286,7 +286,7 @@ class SentenceIndex:
             encode = getattr(self.model, "encode_query", self.model.encode)
             embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
         check_finite(embeddings, "query {}")
-        return _unit(embeddings), single
+        return unit_length(embeddings), single
 
     def _select(self, filters: Mapping[str, str]) -> np.ndarray:
         """Return whether the kept columns of each row hold some values."""
@@ -446,8 +446,4 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
 def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
     """Encode texts as the model encodes documents, with its prompt for them if it has one."""
     encode = getattr(model, "encode_document", model.encode)
-    return _unit(np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True)))
-
-
-def _unit(embeddings: np.ndarray) -> np.ndarray:
-    return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(min=1e-12)
+    return unit_length(np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True)))

@@ -12,7 +12,6 @@ from simcse_hf.evaluation.classifier import (
     TEST_CONFIG,
     ClassifierConfig,
     LogisticRegressionGrid,
-    stratified_folds,
 )
 
 
@@ -91,8 +90,3 @@ def test_early_stopping_counts_scorings_without_improvement_in_total():
     grid._start = lambda dim: torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
     assert grid.fit(x, y, (x, y)) == [1.0]
     assert len(epochs) == 2 * (1 + 4)
-
-
-def test_a_class_with_fewer_examples_than_folds_is_an_error():
-    with pytest.raises(ValueError, match="a class has 4 examples, which is fewer than the 5 folds"):
-        stratified_folds(np.array([0] * 20 + [1] * 4), 5)

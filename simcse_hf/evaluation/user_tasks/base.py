@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from ...data.columns import find_parts
+from ...data.columns import check_text, find_parts
 from ...data.read import SUFFIX, open_table
 from ...ops.errors import refuse
 from ..bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
@@ -213,12 +213,6 @@ def fingerprints(units: Sequence[Sequence[str]]) -> np.ndarray:
     return np.array([crc32("\0".join(unit).encode("utf-8", "surrogatepass")) for unit in units], dtype=np.uint32)
 
 
-def unit_length(embeddings: np.ndarray) -> np.ndarray:
-    """Scale embeddings to length 1; a zero embedding stays zero."""
-    norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return embeddings / np.where(norms > 0, norms, 1)
-
-
 def read_columns(path: Path, *roles: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the place of each row, for messages, and its cells in the columns of `roles`."""
     table = open_table(path)
@@ -228,11 +222,10 @@ def read_columns(path: Path, *roles: str) -> Iterator[tuple[str, list[Any]]]:
 
 def checked_text(value: Any, where: str) -> str:
     """Return a text without the white space around it, or raise a `ValueError` that says where it is missing."""
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: expected a text, got {value!r}. Fill or remove the row.")
-    if not value.strip():
+    text = check_text(value, where).strip()
+    if not text:
         raise ValueError(f"{where}: the text is empty. Fill or remove the row.")
-    return value.strip()
+    return text
 
 
 def checked_label(value: Any, where: str) -> str:

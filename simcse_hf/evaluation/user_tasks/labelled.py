@@ -19,6 +19,7 @@ from transformers.utils import logging
 from ...data.columns import find_part
 from ...data.read import open_table
 from ...ops.errors import refuse
+from ...search.exact import unit_length
 from ..groups import distinct
 from .base import (
     TaskResult,
@@ -29,7 +30,6 @@ from .base import (
     fingerprints,
     read_columns,
     short_name,
-    unit_length,
 )
 
 logger = logging.get_logger(__name__)

@@ -13,9 +13,9 @@ from transformers.utils import logging
 
 from ...data.read import SUFFIX, open_table
 from ...ops.errors import refuse
-from ...search.exact import ExactIndex
+from ...search.exact import ExactIndex, unit_length
 from ..groups import distinct
-from .base import TaskResult, UserTask, checked_text, file_of, fingerprints, read_columns, short_name, unit_length
+from .base import TaskResult, UserTask, checked_text, file_of, fingerprints, read_columns, short_name
 
 logger = logging.get_logger(__name__)
 
