@@ -331,15 +331,13 @@ def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
     Args:
         device (`torch.device`): The device of the tensors. Nothing changes unless it is a GPU.
     """
-    if device.type != "cuda" or not torch.backends.cuda.cudnn_sdp_enabled():
+    flags = torch.backends.cuda
+    others = (flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.math_sdp_enabled())
+    if device.type != "cuda" or not flags.cudnn_sdp_enabled() or not any(others):
         yield
         return
-    flags = torch.backends.cuda
-    others = {
-        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
-        SDPBackend.MATH: flags.math_sdp_enabled(),
-    }
-    enabled = [backend for backend, is_enabled in others.items() if is_enabled]
-    with sdpa_kernel(enabled or [SDPBackend.CUDNN_ATTENTION]):
+    flags.enable_cudnn_sdp(False)
+    try:
         yield
+    finally:
+        flags.enable_cudnn_sdp(True)
