@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -48,6 +48,9 @@ logger = logging.get_logger(__name__)
 
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
+
+#: A byte that is not in the encoding of its file, and the start of a file in UTF-16, as they are decoded.
+_UNDECODED, _UTF_16 = re.compile("[\udc80-\udcff]"), ("\udcff\udcfe", "\udcfe\udcff")
 
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
@@ -84,39 +87,26 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     """
     kind = SUFFIX.search(path.name)
     limit = -1 if kind and kind[1].lower() == "json" else LONGEST_TEXT + 1
+    offset = 0
     with open_binary(path) as stream:
         try:
-            text = io.TextIOWrapper(stream, encoding=encoding, newline=newline)
+            text = io.TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline=newline)
             for number, line in enumerate(iter(partial(text.readline, limit), ""), 1):
+                if wrong := _UNDECODED.search(line):
+                    offset += len(line[: wrong.start()].encode(encoding, "surrogateescape"))
+                    guess = "UTF-16" if number == 1 and line.startswith(_UTF_16) else "WINDOWS-1252"
+                    raise ValueError(
+                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at byte offset {offset} is not "
+                        f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
+                    )
+                offset += len(line) if line.isascii() else len(line.encode(encoding))
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
                 if len(line) == limit:
                     raise ValueError(f"{path}, line {number}: {TOO_LONG}")
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
-        except UnicodeDecodeError as error:
-            _explain_bytes(path, encoding)
-            raise ValueError(f"{path}: not {encoding} ({error}).") from None
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
-
-
-def _explain_bytes(path: Path, encoding: str) -> None:
-    """Read a file once more, and raise a `ValueError` that says where it is not in its encoding."""
-    number, offset = 0, 0
-    try:
-        with open_binary(path) as stream:
-            for line in chain.from_iterable(block.splitlines(keepends=True) for block in stream):
-                number += 1
-                line.decode(encoding)
-                offset += len(line)
-    except UnicodeDecodeError as error:
-        guess = "UTF-16" if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-        raise ValueError(
-            f"{path}, line {number}: byte 0x{line[error.start]:02x} at byte offset {offset + error.start} is not "
-            f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
-        ) from None
-    except (EOFError, OSError, zlib.error):  # a block of a damaged gzip stream
-        return
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
