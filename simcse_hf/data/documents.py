@@ -105,7 +105,7 @@ def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int =
 
 @dataclass(frozen=True)
 class SpanOptions:
-    """Numbers and lengths of the spans of a [`SpanDataset`].
+    """Numbers and lengths of the spans of a [`SpanDataset`]; it needs `2 * anchors * max_span` tokens of a document.
 
     Args:
         anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
@@ -114,15 +114,12 @@ class SpanOptions:
             fits into `max_seq_length`.
         min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
             paper's ratio, and at least 1.
-        min_tokens (`int`, *optional*): Documents with fewer tokens are left out. By default it is
-            `2 * anchors * max_span`, as in the paper.
     """
 
     anchors: int = 1
     positives: int = 2
     max_span: int | None = None
     min_span: int | None = None
-    min_tokens: int | None = None
 
 
 class SpanDataset(SeededDataset):
@@ -169,19 +166,17 @@ class SpanDataset(SeededDataset):
         room = max_seq_length - len(self._before) - len(self._after)
         self.max_span = room if options.max_span is None else options.max_span
         self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
-        needed, few = anchors * self.max_span, min(anchors, positives)
-        shortest = 2 * needed if options.min_tokens is None else options.min_tokens
+        few = min(anchors, positives)
         spans = f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 and"
         refuse(
             {
                 f"anchors and positives must be at least 1, got {anchors} and {positives}": few < 1,
                 f"{spans} at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
                 "special tokens)": not 1 <= self.min_span <= self.max_span <= room,
-                f"min_tokens must be at least anchors * max_span = {needed}, got {shortest}": shortest < needed,
             }
         )
         self.anchors, self.positives = anchors, positives
-        self._tokens, self._ends = _tokenize(documents, tokenizer, shortest)
+        self._tokens, self._ends = _tokenize(documents, tokenizer, 2 * anchors * self.max_span)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -228,7 +223,7 @@ def _tokenize(
     if not kept:
         raise ValueError(
             f"none of the {seen} documents has {shortest} tokens, and the longest has {longest}: lower max_span (or "
-            "max_seq_length), or min_tokens"
+            "max_seq_length)"
         )
     if len(kept) < seen:
         logger.info(f"{seen - len(kept)} of {seen} documents are left out, because they have under {shortest} tokens.")

@@ -21,6 +21,7 @@ from ..data.view_dataset import SeededDataset
 from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
 from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
 from ..evaluation.report import Scores, load_scores, save_scores
+from ..evaluation.scoring import TaskData
 from ..evaluation.sts import ScoredPairs, read_pairs_argument
 from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
@@ -68,7 +69,6 @@ class DevSetCallback(TrainerCallback, ABC):
     Args:
         sources (`dict[str, str]`): The file of each dev set, by its name in the metrics.
         texts (`Sequence[str]`): The texts of all sets; they may repeat.
-        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
 
     Attributes:
         texts (`list[str]`): The distinct texts.
@@ -81,8 +81,8 @@ class DevSetCallback(TrainerCallback, ABC):
     scores: Scores
     shows_bar = False
 
-    def __init__(self, sources: dict[str, str], texts: Sequence[str], token_budget: int | None = None):
-        self.sources, self.token_budget = sources, token_budget
+    def __init__(self, sources: dict[str, str], texts: Sequence[str]):
+        self.sources = sources
         self.scores = {}
         self._set_texts(texts)
 
@@ -131,8 +131,8 @@ class DevSetCallback(TrainerCallback, ABC):
             full_length(tokenizer, max_length, inner.settings.templates, prompt)  # refuses a prompt without room
             texts = [prompt + text for text in self.texts]
             self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
-        options: dict[str, Any] = {"token_budget": self.token_budget, "show_progress_bar": self.shows_bar}
-        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, **options)
+        pad = tokenizer.pad_token_id
+        return encode_token_ids(model, self._token_ids, pad, show_progress_bar=self.shows_bar)
 
 
 class SimilarityEvalCallback(DevSetCallback):
@@ -142,13 +142,12 @@ class SimilarityEvalCallback(DevSetCallback):
         dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
             table with the columns sentence1, sentence2, score; or a data set on the hub as `name:split`.
         name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
-        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
     """
 
-    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb", token_budget: int | None = None):
+    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb"):
         self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_pairs_argument(str(dev_set))
         source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
-        super().__init__({name: source}, [*self.pairs.sentences1, *self.pairs.sentences2], token_budget)
+        super().__init__({name: source}, self.pairs.texts)
         self.name, self.headline = name, f"{name}_spearman"
         columns = (self.pairs.sentences1, self.pairs.sentences2)
         self._first, self._second = (torch.tensor([self._row[text] for text in column]) for column in columns)
@@ -189,22 +188,20 @@ class TasksEvalCallback(DevSetCallback):
 
     Args:
         tasks (`dict[str, UserTask]`): The tasks by their name in the metrics, at least one.
-        token_budget (`int`, *optional*): Tokens in a padded batch; by default that of [`SimCSE.encode`].
     """
 
-    def __init__(self, tasks: "dict[str, UserTask]", token_budget: int | None = None):
+    def __init__(self, tasks: "dict[str, UserTask]"):
         texts = [text for task in tasks.values() for text in task.texts]
-        super().__init__({name: task.source for name, task in tasks.items()}, texts, token_budget)
+        super().__init__({name: task.source for name, task in tasks.items()}, texts)
         self.tasks = tasks
         name, task = next(iter(tasks.items()))
         self.headline = f"{name}_{task.metric}"
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Use the prompts in retrieval and reranking; see [`DevSetCallback.use_prompts`]."""
-        query, document = (settings.prompts.get(role, "") for role in ("query", "document"))
-        if settings.default_prompt_name is None and (query or document):
-            self.tasks = {name: task.with_prompts(query, document) for name, task in self.tasks.items()}
-            self._set_texts([text for task in self.tasks.values() for text in task.texts])
+        data = TaskData(user_tasks=self.tasks).prompted_for(settings)
+        self.tasks = data.user_tasks
+        self._set_texts(list(data.texts()))
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Encode the texts on all processes, and score them on the first one.

@@ -46,9 +46,8 @@ def given_arguments(
     """Return the arguments that a command line or its YAML file names, without any defaults.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--`, or
-            `--config FILE`, names a YAML file of argument names and values, or a recipe of this package. The command
-            line wins over the file.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a YAML
+            file of argument names and values, or a recipe of this package. The command line wins over the file.
         classes (`Sequence[type]`): Argument dataclasses.
         defaults (`dict[str, Any]`, *optional*): Defaults that `--help` shows in place of the dataclasses'.
 
@@ -56,18 +55,11 @@ def given_arguments(
         `dict[str, Any]`: Values by argument name.
 
     Raises:
-        ValueError: If `--config` has no value, there is no such file or recipe, or the file is no table of known
-            arguments.
+        ValueError: If there is no such file or recipe, or the file is no table of known arguments.
     """
     words, path = list(argv), None
     if words and not words[0].startswith("-"):
         path = find_recipe(words.pop(0))
-    elif "--config" in words:
-        position = words.index("--config")
-        if position + 1 == len(words):
-            raise ValueError("--config needs the path of a YAML file")
-        path = find_recipe(words[position + 1])
-        del words[position : position + 2]
     parser = _make_parser(classes)
     if {"-h", "--help", "--help_all"} & set(words):
         for action in parser._actions:  # HfArgumentParser spells each name in two ways

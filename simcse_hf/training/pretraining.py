@@ -92,7 +92,6 @@ class PretrainingArguments:
     hidden_size: int = option(256, "Width of a new encoder.")
     num_hidden_layers: int = option(4, "Number of layers of a new encoder.")
     num_attention_heads: int = option(4, "Number of attention heads of a new encoder.")
-    intermediate_size: int | None = option(None, "Feed-forward width of a new encoder; default: 4 x hidden_size.")
     max_position_embeddings: int = option(512, "Number of positions of a new encoder.")
     max_seq_length: int = option(128, "Longer sentences are truncated to so many tokens.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
@@ -277,7 +276,7 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
             hidden_size=options.hidden_size,
             num_hidden_layers=options.num_hidden_layers,
             num_attention_heads=options.num_attention_heads,
-            intermediate_size=options.intermediate_size or 4 * options.hidden_size,
+            intermediate_size=4 * options.hidden_size,
             max_position_embeddings=options.max_position_embeddings,
             pad_token_id=tokenizer.pad_token_id,
             # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.

@@ -75,17 +75,12 @@ def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
         overwrite (`bool`): Delete the checkpoints and results of an earlier run.
 
     Raises:
-        ValueError: If the directory holds another run, or there is nothing to resume from.
+        ValueError: If the directory holds another run.
     """
-    directory, resume = Path(str(args.output_dir)), args.resume_from_checkpoint
-    earlier = checkpoints(directory)
-    if str(resume).lower() == "true":
-        if not earlier:
-            raise ValueError(f"{directory} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
-    elif resume is not None and not Path(resume).is_dir():
-        raise ValueError(f"--resume_from_checkpoint {resume}: there is no such checkpoint directory")
-    if resume is not None or args.process_index > 0:
+    if args.resume_from_checkpoint is not None or args.process_index > 0:
         return
+    directory = Path(str(args.output_dir))
+    earlier = checkpoints(directory)
     if not overwrite and (earlier or any((directory / name).exists() for name in (RESULTS, SEEDS, "config.json"))):
         raise ValueError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "

@@ -221,8 +221,8 @@ def parse_arguments(
     settings that it was trained with, its objective and length among them, where neither line nor file names others.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml,
-            or `--config FILE`, names a file of argument names and values.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a file of
+            argument names and values, or a recipe.
         defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
         sample (`dict[str, Any]`, *optional*): Values for a run without a model and texts.
         supervised (`bool`, *optional*, defaults to `False`): Whether training texts with class labels choose the

@@ -159,37 +159,12 @@ class SimCSETrainer(Trainer):
         prepare_model(model, self.args, self.make_rows.tokenizer)
         return model
 
-    def hyperparameter_search(
-        self,
-        hp_space: Any = None,
-        compute_objective: Any = None,
-        n_trials: int = 20,
-        direction: Any = None,
-        backend: Any = None,
-        hp_name: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Search as transformers does, by default for the highest headline metric of the first dev set.
-
-        Args:
-            hp_space (`Callable`, *optional*): As in transformers.
-            compute_objective (`Callable`, *optional*): Returns the number to optimise from the metrics.
-            n_trials (`int`, *optional*, defaults to `20`): As in transformers.
-            direction (`str`, *optional*): `"minimize"` or `"maximize"`. By default `"maximize"` for the headline
-                metric, and transformers' `"minimize"` for a `compute_objective` or without a dev set.
-            backend (`str`, *optional*): As in transformers.
-            hp_name (`Callable`, *optional*): As in transformers.
-            kwargs (`Any`): As in transformers.
-
-        Returns:
-            `BestRun`: As in transformers.
-        """
-        if compute_objective is None and self.dev_sets:
-            compute_objective, direction = itemgetter(f"eval_{self.dev_sets[0].headline}"), direction or "maximize"
-        direction = direction or "minimize"
-        return super().hyperparameter_search(
-            hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
-        )
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Search as transformers does, by default for the highest headline metric of the first dev set."""
+        if self.dev_sets and len(args) < 2 and kwargs.get("compute_objective") is None:
+            kwargs["compute_objective"] = itemgetter(f"eval_{self.dev_sets[0].headline}")
+            kwargs["direction"] = kwargs.get("direction") or "maximize"
+        return super().hyperparameter_search(*args, **kwargs)
 
     @property
     def contrastive_objective(self) -> Objective:

@@ -101,11 +101,10 @@ def test_save_steps_must_match_eval_steps_only_with_a_dev_set(tmp_path):
     assert parse_arguments([*line[:3], "--eval_steps", "125", "--save_steps", "250"])[2].save_steps == 250
 
 
-@pytest.mark.parametrize("way", [["{file}"], ["--config", "{file}"]])
-def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_path, way):
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\nuse_cpu: true\ncolumns: [a, b]\n")
-    argv = [part.format(file=file) for part in way] + ["--temp", "0.2", "--output_dir", str(tmp_path)]
+    argv = [str(file), "--temp", "0.2", "--output_dir", str(tmp_path)]
     model, data, training = parse_arguments(argv, {"learning_rate": 1.0, "max_seq_length": 64})
     assert training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
     assert training.max_seq_length == 64
