@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..ops.distributed import gather_rows, world
+from ..ops.distributed import first_row, gather_rows
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_rows, require
 
 
@@ -71,10 +71,8 @@ class ContrastiveTension(Objective):
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""
         first, second = as_full_precision(batch.embeddings[:, 0]), as_full_precision(batch.embeddings[:, 1])
-        positives = torch.arange(len(first), device=first.device)
-        if self.training:
-            second = gather_rows(second)
-            positives = positives + world()[0] * len(first)
+        positives = first_row(len(first), self.training) + torch.arange(len(first), device=first.device)
+        second = gather_rows(second, self.training)
         negatives = min(self.negatives_per_positive, len(second) - 1)
         columns = (positives[:, None] + torch.arange(negatives + 1, device=positives.device)) % len(second)
         with torch.autocast(first.device.type, enabled=False):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..ops.distributed import gather_rows, world
+from ..ops.distributed import first_row, gather_rows
 from .base import (
     EncodedBatch,
     Encoder,
@@ -113,11 +113,8 @@ class DeCLUTR(Objective):
             embeddings = as_full_precision(batch.embeddings)
             groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
             views = F.normalize(torch.stack([groups[:, 0], groups[:, 1:].mean(1)]), dim=-1)  # (2, n, dim)
-            count, first = views.shape[1], 0
-            all_views = views.transpose(0, 1)
-            if self.training:
-                all_views = gather_rows(all_views)
-                first = world()[0] * count
+            count = views.shape[1]
+            first, all_views = first_row(count, self.training), gather_rows(views.transpose(0, 1), self.training)
             total = len(all_views)
             if total == 1:
                 return 0.0 * views.sum()

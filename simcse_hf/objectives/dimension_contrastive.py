@@ -142,7 +142,7 @@ class DimensionContrastive(Objective):
             `tuple[torch.Tensor, torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
         """
         first, second = (as_full_precision(self.projector(batch.embeddings[:, column])) for column in (0, 1))
-        return (gather_rows(first), gather_rows(second)) if self.training else (first, second)
+        return gather_rows(first, self.training), gather_rows(second, self.training)
 
 
 class BarlowTwins(DimensionContrastive):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.distributed import gather_rows, world
+from ..ops.distributed import first_row, gather_rows
 from .base import (
     EncodedBatch,
     Objective,
@@ -117,14 +117,10 @@ class InfoNCE(nn.Module):
             require(text_ids.shape == (rows, columns), message)
         # The candidates of a row stand side by side: with two hard negatives p0 n00 n01 p1 n10 n11, so those of row 1
         # start in column 1 * 3. With several processes, the rows of this one start at row rank * rows.
-        start, first = 0 if self.symmetric else 1, world()[0] * rows if gather else 0
-        candidates, candidate_ids = embeddings[:, start:], None if text_ids is None else text_ids[:, start:]
-        if gather:
-            candidates = gather_rows(candidates)
-            candidate_ids = None if candidate_ids is None else gather_rows(candidate_ids.contiguous())
-        candidate_guide = None if guide is None else guide[:, start:]
-        if gather and candidate_guide is not None:
-            candidate_guide = gather_rows(candidate_guide)
+        start, first = 0 if self.symmetric else 1, first_row(rows, gather)
+        candidates = gather_rows(embeddings[:, start:], gather)
+        candidate_ids = None if text_ids is None else gather_rows(text_ids[:, start:], gather)
+        candidate_guide = None if guide is None else gather_rows(guide[:, start:], gather)
         width = columns - start
         own = width * torch.arange(first, first + rows, device=embeddings.device)[:, None]
         queries = {"hard_negatives": own + torch.arange(2 - start, width, device=own.device)}

@@ -113,8 +113,7 @@ class ISBERT(Objective):
         tokens = local.flatten(0, 1).index_select(0, index)
         rank, processes = world() if self.training else (0, 1)
         sentence_of_token = (rank * len(mask) + index // mask.shape[1])[:, None]
-        if self.training:
-            sentences = gather_rows(sentences)
+        sentences = gather_rows(sentences, self.training)
         count = torch.full((), len(tokens), device=tokens.device)
         count = sum_over_processes(count) if self.training else count
         with torch.autocast(tokens.device.type, enabled=False):

@@ -65,7 +65,12 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def gather_rows(rows: torch.Tensor) -> torch.Tensor:
+def first_row(rows: int, over_processes: bool = True) -> int:
+    """Return the place of this process's first row among those of all processes, each of which has `rows` rows."""
+    return world()[0] * rows if over_processes else 0
+
+
+def gather_rows(rows: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
     If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean
@@ -75,11 +80,12 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
     Args:
         rows (`torch.Tensor`): Of shape `(n, ...)`, with the same `n` in every process. Accelerate's `even_batches`
             (its default) ensures this.
+        over_processes (`bool`, *optional*, defaults to `True`): With `False`, as in an evaluation, return `rows`.
 
     Returns:
         `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
     """
-    if world()[1] == 1:
+    if not over_processes or world()[1] == 1:
         return rows
     # Every process compares its own anchors with the rows of this one, and the backward pass adds their gradients up.
     gathered = torch.cat(all_gather(rows.contiguous()))

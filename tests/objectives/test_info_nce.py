@@ -85,8 +85,8 @@ def test_all_variants_equal_their_terms(
     gathered = iter(
         [everything[:, 0 if symmetric else 1 :], *([ids[:, 0 if symmetric else 1 :]] if duplicates else ())]
     )
-    monkeypatch.setattr(info_nce, "gather_rows", lambda rows: next(gathered))
-    monkeypatch.setattr(info_nce, "world", lambda: (1, 2))
+    monkeypatch.setattr(info_nce, "gather_rows", lambda rows, gather: next(gathered))
+    monkeypatch.setattr(info_nce, "first_row", lambda rows, gather: rows)
     weight = 0.7 if columns > 2 else 0.0
     fast = InfoNCE(temperature, similarity, weight, symmetric, margin)(
         everything[4:], gather=True, extra_negatives=extra, text_ids=ids[4:] if duplicates else None

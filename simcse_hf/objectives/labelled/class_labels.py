@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from ...ops.distributed import gather_rows, mean_over_processes, world
+from ...ops.distributed import first_row, gather_rows, mean_over_processes, world
 from ..base import EncodedBatch, Objective, TrainingRows, check_similarity, comparable, require
 
 ABSENT = -100  # the relation where a row has fewer texts than the widest
@@ -41,18 +41,21 @@ def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candid
     return (F.softplus(others.logsumexp(1)) - mean).masked_fill(~positives.any(1), 0.0)
 
 
-def gather_ragged(vectors: torch.Tensor, relations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def gather_ragged(
+    vectors: torch.Tensor, relations: torch.Tensor, over_processes: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Gather the rows of all processes, padded to the most texts that a row has in any of them.
 
     Args:
         vectors (`torch.Tensor`): Of shape `(n, width, dim)`.
         relations (`torch.Tensor`): Of shape `(n, width)`.
+        over_processes (`bool`): With `False`, return the rows of this process.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: The vectors, with zeros where a row has no text, and the relations, with
             -100 there.
     """
-    if world()[1] == 1:
+    if not over_processes or world()[1] == 1:
         return vectors, relations
     width = relations.shape[1]
     missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
@@ -134,10 +137,8 @@ class ClassLabels(Objective):
             relations = classes.new_full((rows, width), _MEMBER)
         else:
             classes, relations = batch.text_ids[:, 0], F.pad(batch.inputs["relations"], (1, 0), value=_MEMBER)
-        first, all_vectors, all_relations, all_classes = 0, vectors, relations, classes
-        if self.training:
-            first, all_classes = world()[0] * rows, gather_rows(classes.contiguous())
-            all_vectors, all_relations = gather_ragged(vectors, relations)
+        first, all_classes = first_row(rows, self.training), gather_rows(classes, self.training)
+        all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
         own = (first + torch.arange(rows, device=vectors.device))[:, None] * all_relations.shape[1]
         own = (own + torch.arange(width, device=vectors.device)).flatten()

@@ -10,7 +10,7 @@ from pyarrow.compute import list_value_length
 from torch import nn
 from transformers.utils import logging
 
-from ...ops.distributed import gather_rows, mean_over_processes, world
+from ...ops.distributed import first_row, gather_rows, mean_over_processes
 from ..base import (
     EncodedBatch,
     Objective,
@@ -125,11 +125,8 @@ def premise_candidates(
     """
     premises, hypotheses = batch.embeddings[:, 0], batch.embeddings[:, 1:]
     relations, premise_ids = batch.inputs["relations"], batch.text_ids[:, 0]
-    first, all_ids = 0, premise_ids
-    if gather:
-        first = world()[0] * len(premises)
-        hypotheses, relations = gather_ragged(hypotheses, relations)
-        all_ids = gather_rows(premise_ids.contiguous())
+    first, all_ids = first_row(len(premises), gather), gather_rows(premise_ids, gather)
+    hypotheses, relations = gather_ragged(hypotheses, relations, gather)
     present = relations >= 0
     row_of_hypothesis = torch.arange(len(relations), device=relations.device)[:, None].expand_as(relations)[present]
     same_premise = premise_ids[:, None] == all_ids

@@ -54,9 +54,8 @@ class CoSENT(Objective):
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
         with torch.autocast(batch.embeddings.device.type, enabled=False):
             embeddings = as_full_precision(batch.embeddings)
-            cosines, scores = F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), batch.inputs["scores"]
-            if self.training:
-                cosines, scores = gather_rows(cosines), gather_rows(scores)
+            cosines = gather_rows(F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), self.training)
+            scores = gather_rows(batch.inputs["scores"], self.training)
             return ranking_loss(cosines / self.temperature, scores)
 
 
@@ -206,10 +205,8 @@ class AnglE(Objective):
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
         with torch.autocast(batch.embeddings.device.type, enabled=False):
-            embeddings = as_full_precision(batch.embeddings)
-            scores, text_ids = batch.inputs["scores"], batch.text_ids
-            if self.training:
-                embeddings, scores, text_ids = map(gather_rows, (embeddings, scores, text_ids))
+            own = as_full_precision(batch.embeddings), batch.inputs["scores"], batch.text_ids
+            embeddings, scores, text_ids = (gather_rows(x, self.training) for x in own)
             first, second = F.normalize(embeddings, dim=-1).unbind(1)
             cosines, angles = (first * second).sum(-1), angle_similarity(first, second)
             in_batch = self._in_batch_loss(torch.cat([first, second]), text_ids.T.flatten(), scores)
