@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset, stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
-from ..ops.errors import NotFiniteError, refuse
+from ..ops.errors import NotFiniteError, refuse, refuse_changes
 from ..ops.files import ARRAY_DAMAGE, digest, entries, read_json_object, read_npy, write_atomically, write_json
 from .encoding import one_ahead
 from .quantization import (
@@ -344,17 +344,12 @@ def _start(
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
         earlier = read_manifest(folder)
-        differences = [
-            f"{section} {key} was {earlier[section].get(key)!r} and is now {value!r}"
-            for section, entries in manifest.items()
-            for key, value in entries.items()
-            if (section, key) not in _NAMES and earlier[section].get(key) != value
+        compared = [
+            (section, key) for section in manifest for key in manifest[section] if (section, key) not in _NAMES
         ]
-        if differences:
-            raise ValueError(
-                f"{folder} holds a different run ({'; '.join(differences)}). Name another folder, or run with what it "
-                "was started with."
-            )
+        before, now = ({f"{name} {key}": x[name].get(key) for name, key in compared} for x in (earlier, manifest))
+        advice = "Name another folder, or run with what it was started with."
+        refuse_changes(before, now, f"{folder}: the run that it holds", advice)
         manifest = earlier
     elif entries(folder):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")

@@ -169,7 +169,7 @@ def test_encode_applies_the_transform(method, fit, sentences, tmp_path, capsys):
     np.testing.assert_allclose(plain, F.normalize(raw_vectors(directory), dim=1), rtol=0, atol=1e-5)
     made = [read_manifest(tmp_path / name)["model"] for name in ("vectors", "plain")]
     assert [model["postprocessing"] for model in made] == [method, None]
-    with pytest.raises(ValueError, match="holds a different run .*postprocessing"):
+    with pytest.raises(ValueError, match="made with other settings .*postprocessing"):
         encode_main([*words, str(tmp_path / "vectors"), "--no_postprocess", "--resume"])
 
 

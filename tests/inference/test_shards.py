@@ -292,12 +292,12 @@ def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoi
     encode_file(model, source, tmp_path / "out", shard_size=20)
     with pytest.raises(ValueError, match="holds a run already: continue it with --resume"):
         encode_file(model, source, tmp_path / "out", shard_size=20)
-    with pytest.raises(ValueError, match="shard_size was 20 and is now 10"):
+    with pytest.raises(ValueError, match="settings shard_size: 20 there, 10 here"):
         encode_file(model, source, tmp_path / "out", shard_size=10, resume=True)
-    with pytest.raises(ValueError, match="precision was 'float32' and is now 'ubinary'"):
+    with pytest.raises(ValueError, match="settings precision: float32 there, ubinary here"):
         encode_file(model, source, tmp_path / "out", shard_size=20, precision="ubinary", resume=True)
     other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
-    with pytest.raises(ValueError, match="pooler was 'avg' and is now 'cls_before_pooler'"):
+    with pytest.raises(ValueError, match="model pooler: avg there, cls_before_pooler here"):
         encode_file(other, source, tmp_path / "out", shard_size=20, resume=True)
     with torch.no_grad():
         next(model.model.parameters())[0, 0] += 1
