@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..ops.errors import refuse
 from .templates import special_tokens
+from .tokenize import to_token_ids
 from .views import TextView, TokenView
 
 
@@ -143,10 +144,7 @@ class ViewDataset(SeededDataset):
         return rows
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        return self.tokenizer(
-            texts, truncation=True, max_length=self.max_seq_length, return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]  # fmt: skip
+        return to_token_ids(self.tokenizer, texts, truncation=True, max_length=self.max_seq_length)
 
     def _view_of_ids(self, ids: list[int], rng: random.Random) -> list[int]:
         view = cast(TokenView, self.view)

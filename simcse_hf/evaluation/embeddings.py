@@ -67,10 +67,7 @@ class SentenceEmbeddings:
 
 
 def _encode(model: Encoder, texts: list[str], show_progress_bar: bool) -> Any:
-    try:
-        parameters = set(inspect.signature(model.encode).parameters)
-    except (TypeError, ValueError):  # a callable without a Python signature
-        parameters = set()
+    parameters = inspect.signature(model.encode).parameters
     wanted = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
     settings = {name: value for name, value in wanted.items() if name in parameters}
     return model.encode(texts, **settings)

@@ -73,9 +73,7 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
     parents = (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel))
     # Not an encoder that the class extends: every weight would be there twice.
     parents = (parent for parent in parents if parent.forward is PreTrainedModel.forward)
-    family = next((parent for parent in parents if parent.base_model_prefix), None)
-    if family is None:
-        raise ValueError(f"{base_class.__name__} has no base_model_prefix, so it cannot carry a contrastive head.")
+    family = next(parent for parent in parents if parent.base_model_prefix)
     name = base_class.__name__.removesuffix("Model") + "ForCL"
     content = {"base_class": base_class, "config_class": config_class, "__reduce__": _reduce}
     return type(name, (ContrastiveModel, family), content)

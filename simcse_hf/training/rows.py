@@ -187,8 +187,6 @@ class RowMaker:
         args = self.args
         refuse(
             {
-                f"view {args.view} makes the positive of single sentences, in one column of texts; the training rows "
-                f"hold {', '.join(texts.column_names)}": texts.column_names != ["sent0"],
                 f"view {args.view} would change the words of the {'templates' if self.templates else 'prompt'} too: "
                 "use view identity, or a model without them": self.templates or self.prompts[0],
             }

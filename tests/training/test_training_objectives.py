@@ -111,7 +111,7 @@ def test_the_default_view_of_esimcse_repeats_words(start, tmp_path, tokenizer):
 def test_a_view_of_rows_with_several_sentences_is_refused(tokenizer, tmp_path):
     args = SimCSETrainingArguments(str(tmp_path), view="crop", use_cpu=True)
     rows = Dataset.from_dict({"sent0": ["a cat"], "sent1": ["a dog"]})
-    with pytest.raises(ValueError, match="view crop makes the positive of single sentences.*sent0, sent1"):
+    with pytest.raises(ValueError, match="views are made from single sentences.*sent0, sent1"):
         RowMaker(AutoModelForCL.from_config(tiny_config()), tokenizer, args).for_training(rows)
 
 
