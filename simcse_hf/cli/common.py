@@ -110,7 +110,6 @@ def add_model_options(
     *,
     model: str | None = "--model",
     default: str | None = None,
-    help: str = MODEL_HELP,
     postprocess: bool = True,
     long_texts: bool = True,
 ) -> None:
@@ -121,14 +120,15 @@ def add_model_options(
         model (`str`, *optional*, defaults to `"--model"`): The option that names the model. With `None` the command
             declares it itself.
         default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
-        help (`str`, *optional*, defaults to `MODEL_HELP`): What the argument may name.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
         long_texts (`bool`, *optional*, defaults to `True`): Whether to add `--long_texts`.
     """
     group = parser.add_argument_group("model")
     if model is not None:
         required = default is None
-        group.add_argument(model, required=required, help=help if required else f"{help}; default: {default}")
+        group.add_argument(
+            model, required=required, help=MODEL_HELP if required else f"{MODEL_HELP}; default: {default}"
+        )
     group.add_argument(
         "--pooler_type",
         choices=POOLER_TYPES,
@@ -311,11 +311,11 @@ def check_device(name: str | None) -> str | None:
     import torch
 
     try:
-        usable, reason = name is None or not torch.zeros(1, device=name).is_meta, "it computes nothing"
+        if name is not None:
+            torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, ImportError) as error:  # unknown, not there, or torch was built without it
-        usable, reason = False, _first_line(error)
-    if not usable:
-        raise ValueError(f"--device {name}: this machine cannot use it ({reason}); leave out --device")
+        reason = _first_line(error)
+        raise ValueError(f"--device {name}: this machine cannot use it ({reason}); leave out --device") from None
     return name
 
 

@@ -1,7 +1,7 @@
 """Tokenise a training set once: rows of texts become rows of token ids."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -57,17 +57,16 @@ def tokenize_dataset(
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty.")
+    plan = _plan(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
     tokenized = cached_map(
         dataset,
         row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts),
-        _cache_key(dataset, tokenizer, max_seq_length, templates, prompts),
+        _cache_key(dataset, tokenizer, plan),
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenising",
     )
-    _warn_of_truncation(
-        tokenized, tokenizer, _plan(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
-    )
+    _warn_of_truncation(tokenized, tokenizer, plan)
     return tokenized
 
 
@@ -238,16 +237,10 @@ def _warn_of_truncation(tokenized: Dataset, tokenizer: PreTrainedTokenizerBase, 
         )
 
 
-def _cache_key(
-    dataset: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int | Sequence[int],
-    templates: Sequence[str],
-    prompts: Sequence[str],
-) -> list[Any]:
+def _cache_key(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, plan: Sequence[_Column]) -> list[Any]:
     """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""
     # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
-    tokenizer("", truncation=True, max_length=max_seq_length if isinstance(max_seq_length, int) else max_seq_length[0])
+    tokenizer("", truncation=True, max_length=plan[0].length)
     # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects, so it is hashed whole.
     rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
-    return [dataset.column_names, rules, tokenizer.truncation_side, max_seq_length, templates, prompts]
+    return [dataset.column_names, rules, tokenizer.truncation_side, list(map(asdict, plan))]
