@@ -27,7 +27,7 @@ PROTOCOLS = {
 }
 TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
 UNSUPERVISED_VIEW = {"name": "identity", "rate": None, "both": False}
-PATHS = ("train_file", "dev_file", "output_dir")
+PATHS = ("dataset_name", "dev_file", "output_dir")
 
 
 def paper_tables(name: str, paper: dict) -> list[Table]:
@@ -56,11 +56,11 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
     )
     tables = paper_tables(name, paper)
     command = f"accelerate launch -m simcse_hf train {'sup' if supervised else 'unsup'}"
-    data = ModelCardData(
-        language="en", base_model=encoder, datasets=["princeton-nlp/datasets-for-simcse"], **FRONT_MATTER
-    )
+    dataset = recipe["dataset_name"].partition(":")[0]
+    data = ModelCardData(language="en", base_model=encoder, datasets=[dataset], **FRONT_MATTER)
     texts = (
-        "275,601 rows of a premise, an entailed hypothesis and a contradictory one, from SNLI and MultiNLI "
+        "274,951 rows (275,601 in the paper) of a premise, an entailed hypothesis and a contradictory one, from SNLI "
+        "and MultiNLI "
         if supervised
         else "A million sentences of the English Wikipedia "
     )
@@ -72,7 +72,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         repo_id=recipe["output_dir"],
         tables=tables,
         training_text=(
-            f"{texts}(`{Path(recipe['train_file']).name}`), with the recipe "
+            f"{texts}(`{dataset}`), with the recipe "
             f"[`{name}.yaml`](../simcse_hf/training/recipes/{name}.yaml):\n\n"
             f"```bash\n{command} {name}\n```\n\n"
             "Batch size and learning rate are those of Table A.1. The batch size is the total over all processes."

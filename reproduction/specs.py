@@ -38,6 +38,12 @@ _NOT_LEARNT = (
     "use_cpu",
 )
 _FILES = ("train_file", "dev_file")
+#: The papers' files of the data sets on the hub that the recipes name.
+_FILES_OF = {
+    "sentence-transformers/wiki1m-for-simcse": "data/wiki1m_for_simcse.txt",
+    "sentence-transformers/nli-for-simcse:triplet": "data/nli_for_simcse.csv",
+    "sentence-transformers/stsb:validation": "data/sts-dev.csv",
+}
 _NEED_WORDNET = ("synonyms", "eda")
 #: The recipe of rows that are measured without training.
 EVALUATION = "evaluation"
@@ -238,11 +244,19 @@ def _layers(where: str, recipe: str, whole: dict[str, Any], small: bool, table: 
     if not path.is_file():
         raise ValueError(f"{where}: there is no recipe {recipe}; use one of {', '.join(recipe_names())}")
     part = whole["recipes"].get(recipe)
+    base = {name: value for name, value in _read(path).items() if name != "dataset_name"}
+    base |= _papers_files(_read(path))
     if not small:
-        return [_read(path), table.settings]
+        return [base, table.settings]
     if part is None:
         raise ValueError(f"{where}: small.yaml says nothing about the recipe {recipe}; add it")
-    return [_read(path), table.settings, whole["settings"], part.get("settings", {}), table.small]
+    return [base, table.settings, whole["settings"], part.get("settings", {}), table.small]
+
+
+def _papers_files(recipe: dict[str, Any]) -> dict[str, str]:
+    """Return the files of the papers in place of the hub's data sets that a recipe names."""
+    names = {"train_file": recipe.get("dataset_name"), "dev_file": recipe.get("dev_file")}
+    return {option: _FILES_OF[name] for option, name in names.items() if name in _FILES_OF}
 
 
 def scan_points(scan: dict[str, list[Any]]) -> list[dict[str, Any]]:

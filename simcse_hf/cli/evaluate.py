@@ -1,6 +1,7 @@
 """The commands `simcse-hf evaluate` and `simcse-hf compare`."""
 
 import argparse
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +146,7 @@ def evaluate_main(argv: list[str]) -> int:
 
     from ..evaluation import Evaluation
     from ..evaluation.report import describe_protocol, format_table, versions, write_results
+    from ..evaluation.sts import HUB, HUB_REVISIONS
     from ..evaluation.transfer import CLASSIFIER_CONFIGS
 
     protocol = _protocol(arguments)
@@ -169,6 +171,8 @@ def evaluate_main(argv: list[str]) -> int:
         "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
         "results": evaluation.results,
     }
     table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)

@@ -23,7 +23,9 @@ _FILE_ERRORS = {
 }
 
 #: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
-_HUB_ERRORS = {"ConnectionError", "DatasetNotFoundError", "HfHubHTTPError", "HTTPError", "LocalEntryNotFoundError"}
+_HUB_ERRORS = set(
+    "ConnectionError DatasetNotFoundError HfHubHTTPError HTTPError LocalEntryNotFoundError OIDCError".split()
+)
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -55,6 +55,15 @@ HUB_DATASETS = {
     "STSBenchmark": "mteb/stsbenchmark-sts",
     "SICKRelatedness": "mteb/sickr-sts",  # one split with all 9,927 pairs; SentEval's test split has 4,927
 }
+HUB_REVISIONS = {  # those of mteb 2.26's tasks, so that a score here and one by mteb are of the same rows
+    "STS12": "a0d554a64d88156834ff5ae9920b964011b16384",
+    "STS13": "7e90230a92c190f1bf69ae9002b8cea547a64cca",
+    "STS14": "6031580fec1f6af667f0bd2da0a551cf4f0b2375",
+    "STS15": "ae752c7c21bf194d8b67fd573edf7ae58183cbe3",
+    "STS16": "4d8694f8f0e0100860b497b999b3dbed754a0513",
+    "STSBenchmark": "b0fddb56ed78048fa8b90373c8a3cfc37b684831",
+    "SICKRelatedness": "20a6d6f312dd54037fe07a32d58e5e168867909d",
+}
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 AGGREGATIONS = ("all", "mean", "wmean")
 METRICS = {"spearman": spearman, "pearson": pearson}
@@ -142,13 +151,14 @@ def read_pairs_argument(argument: str) -> ScoredPairs:
     return load_hub_pairs(name, split or "test", name)
 
 
-def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
+def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
     """Load the scored pairs of a split of a hub data set.
 
     Args:
         dataset (`str`): Id of the data set, or a local folder with the layout of one.
         split (`str`): Name of the split.
         name (`str`): Name of the set in tables and results.
+        revision (`str`, *optional*): Commit of the data set. Defaults to the newest.
 
     Returns:
         [`ScoredPairs`]: At least one pair.
@@ -158,7 +168,7 @@ def load_hub_pairs(dataset: str, split: str, name: str) -> ScoredPairs:
     """
     from datasets import load_dataset
 
-    rows, where = load_dataset(dataset, split=split), f"{dataset}, split {split}"
+    rows, where = load_dataset(dataset, split=split, revision=revision), f"{dataset}, split {split}"
     columns = find_parts(rows.column_names, _PARTS, where)
     return _collect(
         name,
@@ -264,14 +274,14 @@ def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> d
 
 
 def _read_hub(task: str, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
-    dataset = HUB_DATASETS[task]
+    dataset, revision = HUB_DATASETS[task], HUB_REVISIONS[task]
     if task == "STSBenchmark":
         names = {"train": "train", "dev": "validation", "test": "test"}
-        return {split: load_hub_pairs(dataset, names[split], split) for split in splits}
+        return {split: load_hub_pairs(dataset, names[split], split, revision) for split in splits}
     if splits[0] != "test":
         raise TaskNotFound(f"{dataset} has no {splits[0]} split")
     name = "test" if task == "SICKRelatedness" else task
-    return {name: load_hub_pairs(dataset, "test", name)}
+    return {name: load_hub_pairs(dataset, "test", name, revision)}
 
 
 def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
+from .._version import __version__
 from ..ops.files import find_file, read_json, read_json_object, write_json
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from .pooling import (
@@ -45,7 +47,7 @@ _MODULE = "sentence_transformers.models."
 NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
 
 
-#: sentence-transformers' pooling modes by our names. Up to version 5, the config holds a flag for each mode.
+#: sentence-transformers' pooling modes by our names. The configs of its first versions hold a flag for each mode.
 _POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max", "lasttoken": "lasttoken"}
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -235,9 +237,8 @@ def save_sentence_transformers_files(
         _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
     mode = {"cls": "cls", **{name: mode for mode, name in _POOLERS.items()}}.get(pooler_type, "mean")
-    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_sqrt_len_tokens": False}
-    pooling |= {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
     (directory / modules[-1][1]).mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
     write_json(directory / modules[-1][1] / "config.json", pooling)
     modules += [("Dense", HEAD_FOLDER)] if pooler_type == "cls" else []
     modules += [("Dense", f"{DENSE_FOLDER}/{number}") for number in range(len(settings.dense_layers))]
@@ -247,8 +248,19 @@ def save_sentence_transformers_files(
     ]
     write_json(directory / "modules.json", rows)
     write_json(directory / "sentence_bert_config.json", _transformer_config(config, settings))
-    library = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
-    write_json(directory / "config_sentence_transformers.json", {**library, "similarity_fn_name": "cosine"})
+    library = {
+        "model_type": "SentenceTransformer",
+        # A version of sentence-transformers would make older ones warn, and 5.1 to 6.2 were seen to read these files.
+        "__version__": {
+            "simcse_hf": __version__,
+            "transformers": transformers.__version__,
+            "pytorch": str(torch.__version__),
+        },
+        "prompts": settings.prompts,
+        "default_prompt_name": settings.default_prompt_name,
+        "similarity_fn_name": "cosine",
+    }
+    write_json(directory / "config_sentence_transformers.json", library)
 
 
 def _transformer_config(config: PreTrainedConfig, settings: PoolingSettings) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import yaml
-from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -28,6 +28,7 @@ from .card_results import (
     adaptation_tables,
     adaptation_text,
     comparison_text,
+    dev_metric_id,
     dev_table,
     eval_result_entries,
     evaluation_tables,
@@ -49,17 +50,8 @@ FRONT_MATTER: dict[str, Any] = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
-    "widget": [
-        {
-            "source_sentence": "A cat sits on the mat.",
-            "sentences": [
-                "A feline rests on a rug.",
-                "A dog runs across the field.",
-                "The market fell sharply today.",
-            ],
-        }
-    ],
 }
+_HUB = "https://huggingface.co"
 
 
 def write_card(
@@ -92,7 +84,7 @@ def write_card(
         language (`str` or `Sequence[str]`, *optional*): For the front matter, like `license` and `datasets`. Each
             defaults to the value in the present card, if there is one.
         license (`str`, *optional*): The name of the license.
-        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
+        datasets (`Sequence[str]`, *optional*): Hub names of the training data, in place of those of the run.
         tags (`Sequence[str]`, *optional*): Further tags.
 
     Returns:
@@ -118,13 +110,14 @@ def write_card(
     data = ModelCardData(
         language=languages or previous.get("language"),
         license=license or previous.get("license"),
-        datasets=list(datasets or ()) or previous.get("datasets"),
+        datasets=list(datasets or _hub_datasets(previous, run)) or None,
         base_model=hub_id(run.get("base_model") or adaptation.get("chosen", {}).get("model"))
         or previous.get("base_model"),
         model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
-        **_library(settings.objective, in_sentence_transformers, tags or ()),
+        **_library(settings.objective, in_sentence_transformers, [*_run_tags(settings.objective, run), *(tags or ())]),
+        **_about(scores, run),
     )
     method = transform[0].method if transform else None
     context = model_context(config, settings, run, transform, data.datasets)
@@ -147,7 +140,7 @@ def write_card(
         **context,
     )
     write_text(path, content)
-    _write_eval_results(directory / EVAL_RESULTS, [x for each in measured for x in eval_result_entries(each.document)])
+    _write_eval_results(directory, measured, repo_id or _placeholder(directory))
     return path
 
 
@@ -252,11 +245,14 @@ def is_written_by_hand(path: Path) -> bool:
 
 
 def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
-    """Put the repository's name into the usage examples of a card that was written before the name was known."""
-    path = Path(directory, CARD)
-    if not is_written_by_hand(path):
-        text = path.read_text(encoding="utf-8")
-        write_text(path, text.replace(f'"{_placeholder(Path(directory))}"', f'"{repo_id}"'))
+    """Put the repository's name into a card and `.eval_results` that were written before the name was known."""
+    directory = Path(directory)
+    if is_written_by_hand(directory / CARD):
+        return
+    for name, before, after in ((CARD, '"', '"'), (EVAL_RESULTS, f"{_HUB}/", "/blob/")):
+        if (path := directory / name).exists():
+            text, old = path.read_text(encoding="utf-8"), f"{before}{_placeholder(directory)}{after}"
+            write_text(path, text.replace(old, f"{before}{repo_id}{after}"))
 
 
 def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:
@@ -307,6 +303,29 @@ def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]
     return front_matter
 
 
+def _run_tags(objective: str, run: dict[str, Any]) -> list[str]:
+    """Return the tags about a training run by which the hub searches, as sentence-transformers writes them."""
+    if not run:
+        return []
+    losses = [f"loss:{term.partition(':')[0]}" for term in objective.split("+")]
+    rows = run.get("train_rows")
+    return ["generated_from_trainer", *losses, *([f"dataset_size:{rows}"] if rows else [])]
+
+
+def _about(scores: Sequence[EvalResult], run: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics that the card reports, and an example from the dev set for the page of the model."""
+    dev = {dev_metric_id(key) for key in run.get("final") or ()} - {None}
+    metrics = sorted({score.metric_type for score in scores} | cast(set[str], dev))
+    source, *others = run.get("dev_texts") or [""]
+    widget = [{"source_sentence": source, "sentences": others}] if others else None
+    return {name: value for name, value in {"metrics": metrics, "widget": widget}.items() if value}
+
+
+def _hub_datasets(previous: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    """Return the data sets of the present card and of the run."""
+    return list(dict.fromkeys([*previous.get("datasets", ()), *run.get("hub_datasets", ())]))
+
+
 def _is_sentence_transformers_model(directory: Path) -> bool:
     """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
     path = directory / "modules.json"
@@ -338,7 +357,11 @@ def _previous_front_matter(path: Path) -> dict[str, Any]:
     return ModelCard.load(path).data.to_dict()
 
 
-def _write_eval_results(path: Path, entries: list) -> None:
+def _write_eval_results(directory: Path, measured: Sequence[Measured], repo_id: str) -> None:
+    path, entries = directory / EVAL_RESULTS, []
+    for each in measured:  # a result file in another folder is not pushed, but the card names its protocol
+        source = each.path.name if (directory / each.path.name).exists() else CARD
+        entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
     if not entries:
         path.unlink(missing_ok=True)
         return

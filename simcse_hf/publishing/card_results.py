@@ -20,7 +20,7 @@ from ..evaluation.report import (
     spread,
 )
 from ..evaluation.scoring import Evaluation
-from ..evaluation.sts import HUB_DATASETS, STS_SUBSETS
+from ..evaluation.sts import HUB_DATASETS, METRICS, STS_PAIRS, STS_SUBSETS
 from ..ops.errors import refuse
 from ..ops.files import read_json_object
 from ..postprocessing.transform import FOLDER
@@ -29,8 +29,6 @@ from .card_training import public_name
 logger = logging.get_logger(__name__)
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
-# The hub's SICK-R has all 9,927 pairs; the papers report the 4,927 pairs of the test split.
-_SAME_PAIRS_ON_HUB = {task: name for task, name in HUB_DATASETS.items() if task != "SICKRelatedness"}
 #: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
 _TASK_TYPES = {
     "classification": "text-classification",
@@ -260,7 +258,7 @@ def protocol_of(document: dict, transfer: bool) -> str:
 
 def model_index(document: dict) -> list[EvalResult]:
     """List the figures of an evaluation for the card's front matter."""
-    protocol = document["protocol"]
+    protocol, revisions = document["protocol"], document.get("dataset_revisions", {})
     figures = []
     for task, value in _headlines(document):
         if is_user_task(result := document["results"][task]):
@@ -271,10 +269,10 @@ def model_index(document: dict) -> list[EvalResult]:
             EvalResult(
                 task_type="text-classification" if transfer else "semantic-similarity",
                 task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-                dataset_type=_SAME_PAIRS_ON_HUB.get(
-                    task, f"SentEval/{task}" if task in HUB_DATASETS or transfer else task
-                ),
+                dataset_type=_hub_dataset(document, task)
+                or (f"SentEval/{task}" if task in HUB_DATASETS or transfer else task),
                 dataset_name=SHORT_NAMES.get(task, task),
+                dataset_revision=revisions.get(task),
                 dataset_split=protocol["mode"] if protocol["mode"] == "dev" else "test",
                 metric_type="accuracy" if transfer else f"{protocol['metric']}_cosine",
                 metric_name=protocol_of(document, transfer),
@@ -296,21 +294,55 @@ def _user_task_entry(result: dict, value: float) -> EvalResult:
     )
 
 
-def eval_result_entries(document: dict) -> list[EvalResultEntry]:
-    """List the figures for `.eval_results`: those of benchmarks that the hub holds with the same pairs."""
-    protocol = document["protocol"]
-    if protocol["mode"] == "dev":
+def _hub_dataset(document: dict, task: str) -> str | None:
+    """Return the hub data set with the pairs of a task; SentEval's SICK-R has 4,927 of the hub's 9,927."""
+    was_read_there = task in document.get("dataset_revisions", {})
+    return HUB_DATASETS.get(task) if was_read_there or task != "SICKRelatedness" else None
+
+
+def eval_result_entries(document: dict, source: str) -> list[EvalResultEntry]:
+    """List the figures for `.eval_results`: those that mteb would give for the same pairs, under the ids of its tasks.
+
+    These are Spearman's correlations over all pairs of a test set. Pairs that were read from local files have no
+    revision, and count only if they are as many as the published ones.
+
+    Args:
+        document (`dict`): A result file of `simcse-hf evaluate`.
+        source (`str`): URL of the result file.
+
+    Returns:
+        `list[EvalResultEntry]`: The entries; none for dev sets and tasks from a user's own files.
+    """
+    protocol, results, entries = document["protocol"], document["results"], []
+    if protocol["mode"] == "dev" or protocol["metric"] != "spearman":
         return []
-    return [
-        EvalResultEntry(
-            dataset_id=_SAME_PAIRS_ON_HUB[task],
-            task_id="default",
-            value=round(value, 2),
-            notes=protocol_of(document, False),
+    for task, value in _headlines(document):
+        dataset, revision = _hub_dataset(document, task), document.get("dataset_revisions", {}).get(task)
+        if dataset is None or (task in STS_SUBSETS and protocol["aggregation"] != "all"):
+            continue
+        pairs = (results[task] if task in STS_SUBSETS else results[task]["splits"]["test"]).get("pairs")
+        if revision is None and pairs != STS_PAIRS[task][task if task in STS_SUBSETS else "test"]:
+            continue
+        where = "" if revision else " The pairs were read from local files."
+        entries.append(
+            EvalResultEntry(
+                dataset_id=dataset,
+                task_id="SICK-R" if task == "SICKRelatedness" else task,
+                value=round(value, 2),
+                dataset_revision=revision,
+                date=document.get("date"),
+                source_url=source,
+                source_name="simcse-hf evaluate",
+                notes=protocol_of(document, False) + where,
+            )
         )
-        for task, value in _headlines(document)
-        if task in _SAME_PAIRS_ON_HUB and (task not in STS_SUBSETS or protocol["aggregation"] == "all")
-    ]
+    return entries
+
+
+def dev_metric_id(key: str) -> str | None:
+    """Return the id of the metric behind a dev score such as `stsb_spearman`; `None` for geometry and other keys."""
+    name = next((suffix[1:] for suffix in _DEV_METRICS if key.endswith(suffix)), None)
+    return None if name in _GEOMETRY else f"{name}_cosine" if name in METRICS else name
 
 
 def _headlines(document: dict) -> list[tuple[str, float]]:

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
@@ -19,6 +19,8 @@ logger = logging.get_logger(__name__)
 
 # huggingface_hub's HTTP library differs between its versions, so its error class is taken from the hub's own error.
 _CONNECTION_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError)
+# Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
+_OIDC_ERRORS = tuple(filter(None, [getattr(errors, "OIDCError", None)]))
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(
@@ -139,6 +141,10 @@ def push_model(
         commit = api.create_commit(
             repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
         )
+    except _OIDC_ERRORS as error:
+        raise PushError(
+            f"{repo_id} was not pushed: HF_OIDC_RESOURCE asks for a trusted publisher, but {error}"
+        ) from error
     except OfflineModeIsEnabled as error:
         raise PushError(
             f"{repo_id} was not pushed: HF_HUB_OFFLINE forbids all requests. Unset it and try again."

@@ -19,6 +19,8 @@ from ..ops.suggestions import did_you_mean
 #: Folder of the recipes that a name stands for.
 RECIPES = Path(__file__).parent / "recipes"
 
+#: The arguments that name the training texts.
+_TEXTS = {"train_file", "dataset_name"}
 #: Arguments that are words on a command line, and a table or list in a YAML file.
 _STRUCTURED = ("objective_options", "matryoshka_dims", "prompts")
 
@@ -73,7 +75,10 @@ def given_arguments(
         wrong = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         names = [name for name in parser._option_string_actions if name.startswith("--")]
         parser.error(f"unknown argument(s): {' '.join(unknown)}{did_you_mean(wrong, names)}")
-    return ({} if path is None else read_yaml(path, classes)) | vars(typed)
+    recipe = {} if path is None else read_yaml(path, classes)
+    if vars(typed).keys() & _TEXTS:  # instead of those of the recipe, which may have the other name
+        recipe = {name: value for name, value in recipe.items() if name not in _TEXTS}
+    return recipe | vars(typed)
 
 
 def find_recipe(word: str) -> str:

@@ -22,7 +22,7 @@ from ..data.read import load_text_dataset
 from ..data.sample import sample_files
 from ..data.stream import load_text_stream
 from ..data.views import DOCUMENT_VIEWS
-from ..evaluation.sts import read_scored_pairs
+from ..evaluation.sts import load_hub_pairs, read_scored_pairs
 from ..inference.simcse import SimCSE
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
@@ -206,7 +206,9 @@ def train_once(
     trainer = make_trainer(model_args, data_args, args, supervised)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    write_results(trainer, data_args.train_file or data_args.dataset_name)
+    names = [data_args.dataset_name, *(own.get("dataset_name") for own in cast(dict, args.datasets or {}).values())]
+    hub_datasets = [name.partition(":")[0] for name in names if name]
+    write_results(trainer, data_args.train_file or data_args.dataset_name, hub_datasets)
     return trainer
 
 
@@ -384,7 +386,7 @@ def load_training_texts(
             data_args.streaming and training_args.max_steps < 1
         ),
         f"--objective {model_args.objective} and --view {view} read a file: name it with --train_file instead of "
-        "--dataset_name": is_structured and data_args.train_file is None,
+        "--dataset_name": is_structured and objective.rows != "scored_pairs" and data_args.train_file is None,
         "--columns does not apply to pairs with a score: leave it out, and name the columns of "
         f"{source} sentence1, sentence2 and score": objective.rows == "scored_pairs" and data_args.columns is not None,
     }
@@ -423,7 +425,11 @@ def _load_structured_rows(
         tokenizer = load_tokenizer(model_args)
         return SpanDataset(documents, tokenizer, length, training_args.seed, options)
     if objective.rows == "scored_pairs":
-        pairs = read_scored_pairs(path)
+        pairs = (
+            read_scored_pairs(path)
+            if data_args.dataset_name is None
+            else load_hub_pairs(path, data_args.dataset_split, path)
+        )
         rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
     elif objective.rows == "nli":
         rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
 from hashlib import blake2b
@@ -32,7 +33,7 @@ from ..models.settings import ContrastiveSettings, dropout_rates
 from ..ops.errors import changes, refuse_changes
 from ..ops.files import STAGING, read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
-from .callbacks import DEV_SCORES, dev_change
+from .callbacks import DEV_SCORES, DevSetCallback, SimilarityEvalCallback, dev_change
 from .checkpoints import checkpoints
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ SETTINGS = "run_settings.json"
 _READ_NUMBERS = 65_536
 # Number of rows that are compared to tell single sentences in several templates from pairs.
 _COMPARED_ROWS = 8
+# Characters of a text that a card shows as an example, at most.
+_WIDGET_LENGTH = 200
 
 
 def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
@@ -105,7 +108,7 @@ def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
         `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold: a name
         in `methods.ROWS`), `view` (`name`, `rate` and `both`, for single sentences), `arguments` (those that differ
         from their default), `steps`, `epochs`, `train_loss` (`None` before the end of training), `processes`,
-        `hardware`, `seed`.
+        `hardware`, `seed`, `dev_texts` (a text of the dev set and others to compare it with, for the card).
     """
     rows = trainer.known_rows
     row_type = describe_rows(trainer)
@@ -124,7 +127,16 @@ def describe_run(trainer: "SimCSETrainer") -> dict[str, Any]:
         "processes": trainer.args.world_size,
         "hardware": hardware(trainer.args.device),
         "seed": trainer.args.seed,
+        "dev_texts": _dev_texts(trainer.dev_sets[0]) if trainer.dev_sets else None,
     }
+
+
+def _dev_texts(dev_set: DevSetCallback) -> list[str]:
+    """Return four short texts of a dev set. Of scored pairs, the first two are a pair."""
+    texts = dev_set.texts
+    if isinstance(dev_set, SimilarityEvalCallback):
+        texts = [dev_set.pairs.sentences1[0], *dev_set.pairs.sentences2]
+    return [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
 
 
 def describe_rows(trainer: "SimCSETrainer") -> str | None:
@@ -293,12 +305,15 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
 # --- results.json ----------------------------------------------------------------------------------------------------
 
 
-def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> dict[str, Any]:
+def write_results(
+    trainer: "SimCSETrainer", train_texts: str | None = None, hub_datasets: Sequence[str] = ()
+) -> dict[str, Any]:
     """Write `results.json` into `output_dir` after training, and print a summary.
 
     Args:
         trainer (`SimCSETrainer`): After `train()`.
         train_texts (`str`, *optional*): Name of the training texts, for the record.
+        hub_datasets (`Sequence[str]`, *optional*, defaults to `()`): Those that are data sets on the hub.
 
     Returns:
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
@@ -316,6 +331,7 @@ def write_results(trainer: "SimCSETrainer", train_texts: str | None = None) -> d
         **describe_run(trainer),
         "train_seconds": _last_logged(trainer, "train_runtime"),
         "train_texts": train_texts,
+        "hub_datasets": [*hub_datasets],
         "command": hide_secrets(sys.argv),
         "settings": trainer.model.settings.to_dict(),
         "versions": {

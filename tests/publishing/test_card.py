@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.publish import card_main
+from simcse_hf.evaluation.sts import STS_PAIRS
 from simcse_hf.publishing import CARD, name_repository, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
 from simcse_hf.training.run_record import describe_run
@@ -43,8 +44,10 @@ def evaluation(directory, **changes):
     results = {}
     for i, task in enumerate(STS[:5]):
         aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
-        results[task] = {"pairs": 9, "subsets": {}, "aggregate": aggregate}
-    results |= {task: {"splits": {"test": scores(80.25 + i), "dev": scores(90.5)}} for i, task in enumerate(STS[5:])}
+        results[task] = {"pairs": STS_PAIRS[task][task], "subsets": {}, "aggregate": aggregate}
+    for i, task in enumerate(STS[5:]):
+        test = {"pairs": STS_PAIRS[task]["test"], **scores(80.25 + i)}
+        results[task] = {"splits": {"test": test, "dev": scores(90.5)}}
     results["STS14"] = {"missing": "no folder STS14-en-test"}
     results["MR"] = {"accuracy": 71.23, "dev_accuracy": 73.0, "examples": {"train": 9}}
     present = [task for task in STS if task != "STS14"]
@@ -159,7 +162,8 @@ def test_the_front_matter_contains_the_figures(directory):
     written(directory / "evaluation.json", evaluation(directory))
     data = ModelCard.load(write_card(directory, repo_id="org/my-model", language="en", license="apache-2.0")).data
     assert (data.language, data.license, data.pipeline_tag) == ("en", "apache-2.0", "sentence-similarity")
-    assert data.library_name == "sentence-transformers" and "simcse" in data.tags and data.widget
+    assert data.library_name == "sentence-transformers" and "simcse" in data.tags
+    assert data.metrics == ["accuracy", "spearman_cosine"] and "widget" not in data.to_dict()
     found = {result.dataset_name: result for result in data.eval_results}
     assert {name: result.metric_value for name, result in found.items()} == {
         "STS12": 50.12, "STS13": 51.12, "STS15": 53.12, "STS16": 54.12, "STS-B": 80.25, "SICK-R": 81.25, "MR": 71.23,
@@ -200,9 +204,48 @@ def test_the_hub_client_can_read_eval_results(directory):
         "mteb/stsbenchmark-sts": 80.25,
     }  # fmt: skip
     assert all("aggregated by `all`" in entry.notes for entry in entries)
+    assert {entry.task_id for entry in entries} == {"STS12", "STS13", "STS15", "STS16", "STSBenchmark"}
+    assert all(entry.dataset_revision is None and "local files" in entry.notes for entry in entries)
     (directory / "evaluation.json").unlink()
     write_card(directory)
     assert not (directory / EVAL_RESULTS).exists(), "figures disappear with their file"
+
+
+def test_scores_on_the_hubs_data_sets_name_their_revision_date_and_source(directory):
+    revisions = {task: f"{number}" * 40 for number, task in enumerate(STS)}
+    document = evaluation(directory, dataset_revisions=revisions, date="2026-11-24T01:02:03+00:00")
+    document["results"]["SICKRelatedness"]["splits"]["test"]["pairs"] = 9927
+    written(directory / "evaluation.json", document)
+    found = {x.dataset_name: x for x in ModelCard.load(write_card(directory)).data.eval_results}
+    assert found["STS12"].dataset_revision == "0" * 40 and found["SICK-R"].dataset_type == "mteb/sickr-sts"
+    name_repository(directory, "org/name")
+    entries = parse_eval_result_entries(yaml.safe_load((directory / EVAL_RESULTS).read_text()))
+    entries = {entry.task_id: entry for entry in entries}
+    assert (entries["SICK-R"].dataset_id, entries["SICK-R"].dataset_revision) == ("mteb/sickr-sts", "6" * 40)
+    assert entries["STS12"].date == "2026-11-24T01:02:03+00:00"
+    assert entries["STS12"].source_url == "https://huggingface.co/org/name/blob/main/evaluation.json"
+
+
+@pytest.mark.parametrize("what", ["pearson", "pairs"])
+def test_scores_that_mteb_would_not_give_are_not_benchmark_results(what, directory):
+    document = evaluation(directory)
+    if what == "pearson":
+        document["protocol"]["metric"] = "pearson"
+    else:
+        document["results"] = {"STS12": document["results"]["STS12"] | {"pairs": 9}}
+    written(directory / "evaluation.json", document)
+    write_card(directory)
+    assert not (directory / EVAL_RESULTS).exists()
+
+
+def test_the_front_matter_describes_the_run(directory):
+    run = {"train_rows": 1000, "hub_datasets": ["org/texts"], "dev_texts": ["Eins.", "Zwei.", "Drei."], "steps": 3}
+    write_card(directory, run=run | {"train_loss": 1.0})
+    data = ModelCard.load(directory / CARD).data
+    assert {"generated_from_trainer", "loss:simcse", "dataset_size:1000"} <= set(data.tags)
+    assert data.datasets == ["org/texts"]
+    assert data.widget == [{"source_sentence": "Eins.", "sentences": ["Zwei.", "Drei."]}]
+    assert "https://arxiv.org/abs/2104.08821" in (directory / CARD).read_text()
 
 
 def test_dev_scores_are_not_benchmark_results(directory):

@@ -18,6 +18,7 @@ from safetensors.torch import load, load_file, save_file
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.cli.main import exit_status
 from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
@@ -176,6 +177,23 @@ def test_a_missing_token_is_reported(hub, saved, monkeypatch):
     with pytest.raises(PushError, match="no access token was found. Log in with `hf auth login` or set HF_TOKEN"):
         push_model(saved(), "org/name")
     assert not hub.repositories
+
+
+def test_a_trusted_publisher_pushes_without_a_stored_token(hub, saved, monkeypatch, capsys):
+    auth = pytest.importorskip("huggingface_hub._oidc", reason="this huggingface_hub has no trusted publishers")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent")
+    monkeypatch.setenv("HF_OIDC_RESOURCE", "org/name")
+    directory = saved()
+    with pytest.raises(PushError, match="org/name was not pushed: HF_OIDC_RESOURCE .*no OIDC id token"):
+        push_model(directory, "org/name")
+    assert exit_status(lambda: auth.get_oidc_token(), "simcse-hf push") == 1
+    assert "simcse-hf push: error: No supported CI OIDC provider" in capsys.readouterr().err
+    monkeypatch.setenv("HF_OIDC_ID_TOKEN", "an identity")
+    monkeypatch.setattr(auth, "exchange_oidc_token", lambda **_: {"access_token": hub.token, "expires_in": 3600})
+    push_model(directory, "org/name")
+    assert "model.safetensors" in hub.repositories["org/name"].files()
 
 
 def test_a_wrong_token_is_reported_without_showing_it(hub, saved, caplog):

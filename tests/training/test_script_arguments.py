@@ -301,3 +301,12 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
         "sup-simcse-roberta-base": (512, 5e-5),
         "sup-simcse-roberta-large": (512, 1e-5),
     }
+
+
+def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(tmp_path):
+    words = ["sup-simcse-bert-base-uncased", "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
+    _, data, _ = parse_arguments(words)
+    assert data.dataset_name == "sentence-transformers/nli-for-simcse:triplet" and data.train_file is None
+    assert data.dev_file == "sentence-transformers/stsb:validation"
+    _, data, _ = parse_arguments([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"])
+    assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")

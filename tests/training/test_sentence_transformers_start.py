@@ -41,7 +41,7 @@ def test_training_starts_at_the_dev_spearman_of_the_model_and_keeps_its_settings
     assert (saved.pooler_type, saved.max_length, saved.prompts) == ("avg", model.max_length, model.prompts)
     read = lambda folder, name: json.loads((folder / name).read_text())  # noqa: E731
     pooling = read(tmp_path / "saved", "1_Pooling/config.json")
-    assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
+    assert pooling["pooling_mode"] == "mean"
     assert read(tmp_path / "saved", "sentence_bert_config.json")["max_seq_length"] == 256
     library = "config_sentence_transformers.json"
     assert read(tmp_path / "saved", library)["prompts"] == model.model.settings.prompts
