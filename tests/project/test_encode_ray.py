@@ -1,12 +1,15 @@
-"""`examples/encode_ray.py`: its workers give the embeddings of `encode`, and an interrupted run is resumed."""
+"""`examples/encode_ray.py`: an interrupted run is resumed, and a killed worker changes nothing."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from conftest import WORDS, tiny_config
@@ -14,36 +17,90 @@ from conftest import WORDS, tiny_config
 from simcse_hf import AutoModelForCL, SimCSE
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "encode_ray.py"
+MARK = "SIMCSE_TEST_OF_RAY"
+
+# Starting Ray takes minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # starting Ray twice takes minutes on a busy machine
-def test_a_resumed_run_on_ray_writes_the_missing_rows_once(save_checkpoint, tmp_path):
+@pytest.fixture
+def cluster(save_checkpoint, tmp_path):
+    """A model, a table of texts, and how to start the program with two workers on a Ray cluster of its own."""
     pytest.importorskip("ray", reason="ray is not installed")
     checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+
+    def start(*options):
+        command = [sys.executable, str(PROGRAM), "--model", str(checkpoint), "--batch_size", "8", "--workers", "2"]
+        command += ["--input", str(folder), "--output", str(tmp_path / "out"), "--id_column", "id", *options]
+        environment = os.environ | {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}'}
+        environment |= {MARK: str(tmp_path), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        with open(tmp_path / "log", "w") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    return checkpoint, folder, start
+
+
+def make_rows(number):
     words = [word for word in WORDS.split() if word.isalpha()]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, generator.integers(2, 12))) for _ in range(60)]
-    folder, output = tmp_path / "texts", tmp_path / "out"
-    folder.mkdir()
-    rows = pa.table({"id": range(60), "text": texts})
+    texts = [" ".join(generator.choice(words, generator.integers(2, 12))) for _ in range(number)]
+    return pa.table({"id": range(number), "text": texts})
 
-    def run():
-        command = [sys.executable, str(PROGRAM), "--model", str(checkpoint), "--batch_size", "8", "--workers", "2"]
-        command += ["--input", str(folder), "--output", str(output), "--id_column", "id", "--truncate_dim", "16"]
-        environment = os.environ | {"RAY_ADDRESS": "local", "RAY_OVERRIDE_RESOURCES": '{"CPU": 6}'}
-        return subprocess.run(command, timeout=600, env=environment, capture_output=True, text=True)
 
+def finish(process, tmp_path):
+    assert process.wait(timeout=1500) == 0, (tmp_path / "log").read_text()[-3000:]
+
+
+def check(checkpoint, rows, output):
+    table = pq.read_table(output).sort_by("id")
+    assert table["id"].to_pylist() == rows["id"].to_pylist(), "a row is lost or twice there"
+    assert table["text"].to_pylist() == rows["text"].to_pylist()
+    expected = SimCSE(checkpoint, device="cpu").encode(
+        rows["text"].to_pylist(), truncate_dim=16, convert_to_numpy=True
+    )
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+
+
+def test_a_resumed_run_on_ray_writes_the_missing_rows_once(cluster, tmp_path):
+    checkpoint, folder, start = cluster
+    rows, output = make_rows(60), tmp_path / "out"
     for part in range(2):
         pq.write_table(rows.slice(20 * part, 20), folder / f"{part}.parquet")
-    first = run()
-    assert first.returncode == 0, first.stderr[-3000:]
+    finish(start("--truncate_dim", "16"), tmp_path)
     written = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
     pq.write_table(rows.slice(40), folder / "2.parquet")  # these rows were missing, as after an interruption
-    second = run()
-    assert second.returncode == 0, second.stderr[-3000:]
+    finish(start("--truncate_dim", "16"), tmp_path)
     assert written and {path: path.stat().st_mtime_ns for path in written} == written
-    table = pq.read_table(output).sort_by("id")
-    assert table["id"].to_pylist() == list(range(60)) and table["text"].to_pylist() == texts
-    expected = SimCSE(checkpoint, device="cpu").encode(texts, truncate_dim=16, convert_to_numpy=True)
-    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+    check(checkpoint, rows, output)
+
+
+def workers(tmp_path):
+    """The ids of the processes of our cluster that encode a block at this moment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = f"{MARK}={tmp_path}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if is_ours and (folder / "cmdline").read_bytes().startswith(b"ray::MapWorker(MapBatches(Encoder)).submit"):
+                found.append(int(folder.name))
+        except OSError:  # it has ended
+            pass
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the worker's process in /proc")
+def test_a_killed_worker_loses_no_row_and_writes_none_twice(cluster, tmp_path):
+    checkpoint, folder, start = cluster
+    rows, output = make_rows(4000), tmp_path / "out"
+    for part in range(8):
+        pacsv.write_csv(rows.slice(500 * part, 500), folder / f"{part}.csv")
+    process, killed = start("--format", "csv", "--truncate_dim", "16"), None
+    while process.poll() is None:
+        if killed is None and any(output.glob("*.parquet")):  # some rows are written, and others are not
+            for killed in workers(tmp_path)[:1]:
+                os.kill(killed, signal.SIGKILL)
+        time.sleep(0.005)
+    finish(process, tmp_path)
+    assert killed is not None and "The actor" in (tmp_path / "log").read_text(), "no worker was killed"
+    check(checkpoint, rows, output)
