@@ -165,14 +165,17 @@ def build_nli_main(argv: list[str]) -> int:
 
     from ..data.nli_pairs import build_nli_triplets
 
-    triplets = build_nli_triplets(
-        arguments.input,
-        seed=arguments.seed,
-        hard_negatives_per_pair=arguments.hard_negatives_per_pair,
-        negatives=arguments.negatives,
-        positives=arguments.positives,
-        max_rows=arguments.max_rows,
-    )
+    try:
+        triplets = build_nli_triplets(
+            arguments.input,
+            seed=arguments.seed,
+            hard_negatives_per_pair=arguments.hard_negatives_per_pair,
+            negatives=arguments.negatives,
+            positives=arguments.positives,
+            max_rows=arguments.max_rows,
+        )
+    except ValueError as error:
+        parser.error(str(error))
     write_table(triplets, arguments.output)
     columns = triplets.column_names
     document = {"output": arguments.output, "rows": triplets.num_rows, "columns": columns}
