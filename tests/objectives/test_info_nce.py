@@ -1,11 +1,13 @@
 """InfoNCE and objective simcse: Eq. 1, 4, 5 and 8 of the paper, values and gradients, in batches of any size."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli_pairs import build_nli_triplets
@@ -155,20 +157,29 @@ def test_zero_embeddings_have_the_gradient_of_normalization(form):
     assert gradients(loss, embeddings)[0].isfinite().all()
 
 
-def test_blocks_of_rows_have_the_gradient_of_the_whole_in_less_memory():
-    """All 5000 x 5000 logits are 100 MB in float32, and the plain form holds several of them."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("the peak of a process's memory is read from Linux's /proc")
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most elements of any tensor that an operation makes, those of the backward pass included."""
 
-    def megabytes(field):
-        return int(next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1]) / 1024
+    elements = 0
 
-    pairs = draw(5000, dim=8, dtype=torch.float32)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = megabytes("VmRSS")
-    InfoNCE()(pairs).backward()
-    assert megabytes("VmHWM") - before < 200
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        sizes = [tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, torch.Tensor)]
+        self.elements = max(self.elements, *sizes, 0)
+        return made
+
+
+@pytest.mark.parametrize("limit, in_blocks", [(2**62, False), (9000, True)])
+def test_many_rows_are_compared_in_blocks_and_nothing_of_the_size_of_all_logits_is_made_or_kept(
+    limit, in_blocks, monkeypatch
+):
+    rows, kept = 300, []
+    monkeypatch.setattr(info_nce, "CHUNK_LOGITS", limit)
+    pairs = draw(rows)
+    with LargestTensor() as largest, saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        InfoNCE()(pairs).backward()
+    assert largest.elements == (limit if in_blocks else rows**2)
+    assert (sum(kept) < rows**2) == in_blocks
 
 
 # --- the objective ---
