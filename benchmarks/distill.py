@@ -28,7 +28,7 @@ from .harness import SHARED, STS_TASKS, Report, machine, markdown, model_or_defa
 
 START = SHARED / "models/wiki-mlm-4x256"
 COMMON = "--pooler_type avg --max_steps 300 --eval_steps 300 --save_steps 300 --disable_tqdm true --report_to none"
-TRIPLETS = "nli/nli_triplets.csv.gz --max_train_samples 6300 --per_device_train_batch_size 21"
+TRIPLETS = "nli/nli_triplets.csv.gz --max_train_samples 19200 --per_device_train_batch_size 64"
 WIKIPEDIA = "wiki/wiki_sentences.txt.gz --max_train_samples 50000 --per_device_train_batch_size 64"
 #: The words of each run after `simcse-hf train METHOD --train_file`, `{}` being the teacher.
 RUNS = {

@@ -24,6 +24,7 @@ POOLER_TYPES = (
     "lasttoken",
 )
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
+BACKENDS = ("torch", "onnx", "openvino")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
@@ -112,6 +113,7 @@ def add_model_options(
     default: str | None = None,
     postprocess: bool = True,
     long_texts: bool = True,
+    backend: bool = True,
 ) -> None:
     """Add the options that say which model to load and how.
 
@@ -122,6 +124,7 @@ def add_model_options(
         default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
         long_texts (`bool`, *optional*, defaults to `True`): Whether to add `--long_texts`.
+        backend (`bool`, *optional*, defaults to `True`): Whether to add `--model_backend`.
     """
     group = parser.add_argument_group("model")
     if model is not None:
@@ -146,6 +149,13 @@ def add_model_options(
         )
     group.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the model's weights; default: fp32")
     group.add_argument("--device", help="such as cpu or cuda:0; default: a GPU if there is one")
+    if backend:
+        group.add_argument(
+            "--model_backend",
+            choices=BACKENDS,
+            default="torch",
+            help="what computes the embeddings; onnx and openvino read what `simcse-hf export` wrote; default: torch",
+        )
     if postprocess:
         group.add_argument(
             "--no_postprocess", action="store_true", help="do not apply the whitening or flow saved beside the model"
@@ -276,6 +286,7 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
         "device": device,
         "postprocess": not getattr(arguments, "no_postprocess", False),
         "long_texts": getattr(arguments, "long_texts", None) or "cut",
+        "backend": getattr(arguments, "model_backend", "torch"),
     }
     try:
         return SimCSE(name, **{**options, **settings})

@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     MODEL_HELP,
+    TEXT_FILE_HELP,
     add_general_options,
     add_model_options,
     add_output_options,
@@ -14,14 +16,30 @@ from .common import (
 )
 from .outputs import output_folder
 
-EXPORTS = ("sentence-transformers", "onnx")
+if TYPE_CHECKING:
+    from ..inference.simcse import SimCSE
+
+EXPORTS = ("sentence-transformers", "onnx", "onnx-int8", "openvino-int8")
+INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 
 
 def _export_parser() -> argparse.ArgumentParser:
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
-    parser.add_argument("--to", required=True, choices=EXPORTS, help="what shall read the model")
-    add_model_options(parser, model=None, long_texts=False)
+    parser.add_argument("--to", "--format", required=True, choices=EXPORTS, help="what shall read the model")
+    add_model_options(parser, model=None, long_texts=False, backend=False)
+    group = parser.add_argument_group("int8, which is measured against float32 before anything is written")
+    group.add_argument("--texts", metavar="FILE", help=f"{TEXT_FILE_HELP}; the first 1,000 are encoded")
+    group.add_argument("--data_dir", metavar="FOLDER", help="SentEval's downstream folder, to compare STS scores")
+    group.add_argument(
+        "--max_loss",
+        type=float,
+        default=0.5,
+        metavar="POINTS",
+        help="refuse to lose more of the STS average or, without --data_dir, of 100 * the mean cosine; default: 0.5",
+    )
+    group.add_argument("--allow_slow", action="store_true", help="write int8 that is not 1.2 times as fast as float32")
+    group.add_argument("--instructions", choices=INSTRUCTIONS, help="of the processor; default: this processor's")
     add_output_options(parser, "folder to write")
     add_general_options(parser)
     return parser
@@ -36,17 +54,52 @@ def export_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    arguments = _export_parser().parse_args(argv)
+    parser = _export_parser()
+    arguments = parser.parse_args(argv)
+    to_int8 = arguments.to.endswith("-int8")
+    if to_int8 and arguments.texts is None and arguments.data_dir is None:
+        parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
 
     from ..publishing.export import EXPORTS as EXPORTERS
 
     output = Path(arguments.output).expanduser()
     with output_folder(output, overwrite=arguments.overwrite, marker="config.json", sources=[arguments.model]) as new:
         model = load_encoder(arguments.model, arguments, device="cpu")
-        path = output / EXPORTERS[arguments.to](model, new).relative_to(new)
-    document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type}
-    report(arguments, document, f"{path}: embeddings of pooler {model.pooler_type!r}")
+        options = {"instructions": arguments.instructions} if to_int8 else {}
+        path = output / EXPORTERS[arguments.to](model, new, **options).relative_to(new)
+        measured = _measure_int8(arguments, model, new) if to_int8 else {}
+    document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
+    lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *([_describe_int8(measured)] if measured else [])]
+    report(arguments, document, "\n".join(lines))
     return 0
+
+
+def _measure_int8(arguments: argparse.Namespace, model: "SimCSE", folder: Path) -> dict[str, Any]:
+    """Measure an export, and refuse one that loses too much or does not pay."""
+    from ..inference.simcse import SimCSE
+    from ..publishing.export_checks import LEAST_SPEED, measure_export
+
+    exported = SimCSE(folder, backend=arguments.to.removesuffix("-int8"))
+    measured = measure_export(model, exported, arguments.texts, arguments.data_dir)
+    if not measured["loss"] <= arguments.max_loss:
+        raise ValueError(
+            f"nothing was written, because int8 loses more than --max_loss {arguments.max_loss:g}: "
+            f"{_describe_int8(measured)}. Try the other int8 format, or allow more."
+        )
+    if not measured["speed"] >= LEAST_SPEED and not arguments.allow_slow:
+        raise ValueError(
+            f"nothing was written, because int8 does not pay on this processor: {_describe_int8(measured)}, and "
+            f"{LEAST_SPEED} times is the least. --allow_slow writes it all the same."
+        )
+    return measured
+
+
+def _describe_int8(measured: dict[str, Any]) -> str:
+    lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
+    if "sts_before" in measured:
+        lost = "STS average of {sts} sets {sts_before:.2f} before, {sts_after:.2f} after; " + lost
+    gained = "{speed:.2f} times the speed of float32 ({int8_sentences_per_second:.0f} sentences per second)"
+    return f"{lost}; {gained}".format(**measured, sts=len(measured.get("sts_tasks", ())))
 
 
 def _card_parser() -> argparse.ArgumentParser:

@@ -32,6 +32,7 @@ from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
+from .exported import ExportedModel
 from .quantization import check_precision, check_truncate_dim, quantize
 from .saved_threshold import read_threshold
 from .windows import check_long_texts, mean_of_windows, tokenize_windows
@@ -65,6 +66,8 @@ class SimCSE:
         long_texts (`str`, *optional*, defaults to `"cut"`): What happens to a text of more than `max_length` tokens:
             `"cut"` drops its end; `"mean"` splits it into windows, at ends of sentences where there are any, and
             averages their embeddings, weighted by their tokens.
+        backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
+            load a folder that `simcse-hf export` wrote for them, and run on the CPU.
         **hub_arguments (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`, `subfolder`.
 
     Raises:
@@ -86,6 +89,7 @@ class SimCSE:
         head: str | None = None,
         postprocess: bool = True,
         long_texts: str = "cut",
+        backend: str = "torch",
         **hub_arguments: Any,
     ) -> None:
         if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
@@ -114,7 +118,18 @@ class SimCSE:
             loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
             if own_pooler not in (None, pooler_type):
                 loading["dense_layers"] = []  # they were trained on the embeddings of the other pooler
-        self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
+        if backend == "torch":
+            self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
+        else:
+            fixed = {
+                "pooler_type": pooler_type not in (None, own_pooler),
+                "device": str(device or "cpu") != "cpu",
+                "dtype": dtype not in (None, torch.float32),
+                "head": head is not None,
+            }
+            problem = f"backend {backend!r} computes an exported graph as it is, on the CPU: leave out"
+            refuse({f"{problem} {name}, or export the model again with it.": wrong for name, wrong in fixed.items()})
+            self.model, device = cast(Any, ExportedModel(name_or_path, backend, config, **hub_arguments)), "cpu"
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":

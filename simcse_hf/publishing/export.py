@@ -1,14 +1,22 @@
-"""Exports a model to a sentence-transformers directory or to an ONNX graph."""
+"""Exports a model to a sentence-transformers directory, an ONNX graph, or a graph in int8 for a CPU."""
 
+import io
+import logging as python_logging
 import os
+import platform
+import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.utils import logging
 
+from ..inference.exported import GRAPHS
 from ..inference.simcse import SimCSE
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
@@ -16,7 +24,9 @@ from ..ops.errors import refuse, require_extra
 
 logger = logging.get_logger(__name__)
 
-ONNX_FILE = "model.onnx"
+ONNX_FILE = GRAPHS["onnx"]
+#: What a processor multiplies integers of 8 bits with.
+INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 #: The largest allowed difference between torch and ONNX Runtime, relative to the largest entry if that exceeds 1.
 ONNX_TOLERANCE = 1e-5
 
@@ -110,7 +120,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     path = directory / ONNX_FILE
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _silent():
         warnings.simplefilter("ignore")  # torch warns about its own internals
         torch.onnx.export(
             module,
@@ -129,11 +139,87 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     except ValueError:
         path.unlink()
         raise
+    simcse.model.update_settings(prompts=dict(simcse.prompts), max_length=simcse.max_length)
     simcse.model.config.save_pretrained(directory)
     if simcse.max_length:
         simcse.tokenizer.model_max_length = simcse.max_length
     simcse.tokenizer.save_pretrained(directory)
     return path
+
+
+def export_onnx_int8(simcse: SimCSE, directory: str | os.PathLike, instructions: str | None = None) -> Path:
+    """Write `model.onnx` with weights of 8 bits, which `SimCSE(directory, backend="onnx")` loads.
+
+    Each output channel of a weight has a scale of its own. The activations are quantised while the graph runs, by
+    the range of each batch (dynamic quantisation by ONNX Runtime).
+
+    Args:
+        simcse (`SimCSE`): As in [`export_onnx`].
+        directory (`str` or `os.PathLike`): As in [`export_onnx`].
+        instructions (`str`, *optional*): One of `INSTRUCTIONS`; defaults to [`processor_instructions`]. AVX2 adds
+            products of 8 bits in 16 bits, which overflow, so its weights get 7 bits.
+
+    Returns:
+        `Path`: The path of `model.onnx`.
+
+    Raises:
+        ImportError: If the extra `onnx` is not installed.
+        ValueError: As [`export_onnx`].
+    """
+    path = export_onnx(simcse, directory)
+    from onnxruntime import quantization
+
+    with TemporaryDirectory() as folder, _silent():
+        quantized = Path(folder, ONNX_FILE)
+        quantization.quantize_dynamic(
+            path,
+            quantized,
+            per_channel=True,
+            reduce_range=(instructions or processor_instructions()) == "avx2",
+            weight_type=quantization.QuantType.QInt8,
+        )
+        path.with_name(f"{ONNX_FILE}.data").unlink(missing_ok=True)
+        shutil.copyfile(quantized, path)
+    return path
+
+
+def export_openvino_int8(simcse: SimCSE, directory: str | os.PathLike, instructions: str | None = None) -> Path:
+    """Write `openvino_model.xml` with weights of 8 bits, which `SimCSE(directory, backend="openvino")` loads.
+
+    Each output channel of a weight has a scale of its own (NNCF's compression of weights). OpenVINO quantises the
+    activations while the graph runs, in groups, where the processor has instructions for it.
+
+    Args:
+        simcse (`SimCSE`): As in [`export_onnx`].
+        directory (`str` or `os.PathLike`): As in [`export_onnx`].
+        instructions (`str`, *optional*): Not used: OpenVINO chooses when it loads the graph.
+
+    Returns:
+        `Path`: The path of `openvino_model.xml`.
+
+    Raises:
+        ImportError: If the extras `onnx` and `openvino` are not installed.
+        ValueError: As [`export_onnx`].
+    """
+    openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
+    nncf = require_extra("nncf", "openvino", "the export to OpenVINO in int8")
+    graph = export_onnx(simcse, directory)
+    with _silent():
+        model = nncf.compress_weights(openvino.Core().read_model(graph), mode=nncf.CompressWeightsMode.INT8_SYM)
+    path = graph.with_name(GRAPHS["openvino"])
+    openvino.save_model(model, path, compress_to_fp16=False)
+    for file in (graph, graph.with_name(f"{ONNX_FILE}.data")):
+        file.unlink(missing_ok=True)
+    return path
+
+
+def processor_instructions() -> str:
+    """Return which of `INSTRUCTIONS` this processor multiplies integers of 8 bits with, AVX2 if torch cannot tell."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return "arm"
+    found = getattr(torch.cpu, "get_capabilities", dict)()
+    has_vnni = found.get("avx512_vnni") or found.get("avx_vnni")
+    return "amx" if found.get("amx_int8") else "vnni" if has_vnni else "avx2"
 
 
 def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,6 +244,18 @@ def _check_against_torch(session: Any, module: nn.Module, inputs: tuple[torch.Te
         )
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Hide what the exporting libraries log and print about their own steps, so that `--json` prints JSON alone."""
+    before = python_logging.root.manager.disable
+    python_logging.disable(python_logging.WARNING)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        python_logging.disable(before)
+
+
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -166,4 +264,9 @@ def _empty_directory(directory: str | os.PathLike) -> Path:
     return directory
 
 
-EXPORTS = {"sentence-transformers": export_sentence_transformers, "onnx": export_onnx}
+EXPORTS = {
+    "sentence-transformers": export_sentence_transformers,
+    "onnx": export_onnx,
+    "onnx-int8": export_onnx_int8,
+    "openvino-int8": export_openvino_int8,
+}
