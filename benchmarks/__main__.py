@@ -16,6 +16,7 @@ BENCHMARKS = {
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "versions": "training and encoding with this checkout and another one",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
+    "int8": "encoding on a CPU in int8, beside the backends of sentence-transformers",
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
