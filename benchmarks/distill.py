@@ -36,7 +36,8 @@ RUNS = {
     "simcse, NLI triplets": (train_sup, f"{TRIPLETS} --learning_rate 5e-5"),
     "distill, Wikipedia": (
         train_unsup,
-        f"{WIKIPEDIA} --objective distill --teacher {{}} --batch_neighbors 7 --learning_rate 8e-4",
+        f"{WIKIPEDIA} --objective distill --teacher {{}} --batch_neighbors 15 --learning_rate 3e-4 "
+        "--objective_options loss=listnet student_temperature=0.05 teacher_temperature=0.05",
     ),
     "simcse, Wikipedia": (train_unsup, f"{WIKIPEDIA} --learning_rate 3e-5"),
 }

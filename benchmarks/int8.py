@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.scoring import evaluate_sts, read_tasks
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         timed, all_texts = Path(folder, "timed.json"), Path(folder, "all.json")
         timed.write_text(json.dumps(every[:: len(every) // options.texts]))
         all_texts.write_text(json.dumps(every))
+        Dataset.from_dict({"text": every[:1000]}).to_json(model / "calibration/train.jsonl")
         contestants: dict[str, tuple[Encode, tuple[int, ...]]] = {}
         for backend in ("torch", "onnx-int8", "openvino-int8"):
             contestants[OURS.format(backend)] = (

@@ -1,7 +1,8 @@
 """Encode with a backend of sentence-transformers; `python -m benchmarks int8` starts it, also in another environment.
 
-It reads works from standard input, one JSON object in a line: `backend`, `model` (a folder that it may write to),
-`texts` (a JSON file), `batch_size`, and `output`, where the embeddings go if it is given. It prints the seconds.
+It reads works from standard input, one JSON object in a line: `backend`, `model` (a folder that it may write to, with
+texts to calibrate int8 in `calibration/`), `texts` (a JSON file), `batch_size`, and `output`, where the embeddings go
+if it is given. It prints the seconds.
 """
 
 import json
@@ -17,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 
 @cache
-def load(backend: str, model: str, texts: str) -> SentenceTransformer:
+def load(backend: str, model: str) -> SentenceTransformer:
     kind, _, int8 = backend.partition("-")
     encoder = SentenceTransformer(model, device="cpu", backend=kind)
     if not int8:
@@ -26,11 +27,8 @@ def load(backend: str, model: str, texts: str) -> SentenceTransformer:
         sentence_transformers.export_dynamic_quantized_onnx_model(encoder, "avx512_vnni", model)
         file = "onnx/model_qint8_avx512_vnni.onnx"
     else:
-        table = Path(model, "calibration", "train.jsonl")
-        table.parent.mkdir()
-        table.write_text("".join(json.dumps({"text": text}) + "\n" for text in json.loads(Path(texts).read_text())))
         names = ("dataset_name", "dataset_config_name", "column_name", "dataset_split")
-        data = dict(zip(names, (str(table.parent), "default", "text", "train"), strict=True))
+        data = dict(zip(names, (f"{model}/calibration", "default", "text", "train"), strict=True))
         sentence_transformers.export_static_quantized_openvino_model(encoder, None, model, **data)
         file = "openvino/openvino_model_qint8_quantized.xml"
     return SentenceTransformer(model, device="cpu", backend=kind, model_kwargs={"file_name": file})
@@ -40,7 +38,7 @@ def main(threads: str) -> None:
     torch.set_num_threads(int(threads))
     for line in sys.stdin:
         work = json.loads(line)
-        encoder = load(work["backend"], work["model"], work["texts"])
+        encoder = load(work["backend"], work["model"])
         texts = json.loads(Path(work["texts"]).read_text())
         start = time.perf_counter()
         embeddings = encoder.encode(texts, batch_size=work["batch_size"])
