@@ -1,28 +1,52 @@
 """GradCache: memory and time of one large batch in chunks, against the same sentences in batches of one chunk.
 
     python -m benchmarks gradcache --output benchmarks/results/gradcache.json
+    python -m benchmarks gradcache --documents 32 --output benchmarks/results/gradcache.json
 
 Every step is the Trainer's own, with the same encoder, random token ids of full length, AdamW and one thread. Each
 kind runs in a process of its own. Memory is the growth of the peak after a first step of two rows, which has already
 allocated the gradients. It contains the embeddings of the large batch, their gradients and the token ids.
+
+`--documents` times a step over Wikipedia documents of 20 to 512 tokens instead. Chunks are filled by the tokens of 4
+rows of the longest text, as the Trainer does, or by 4 rows in their order, with padding and without, beside
+sentence-transformers' `CachedMultipleNegativesRankingLoss` with `mini_batch_num_tokens` and `mini_batch_size`.
 """
 
 import argparse
+import gzip
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 from datasets import Dataset
+from sentence_transformers import SentenceTransformer, losses
 from transformers import AutoConfig, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models import gradcache
 
-from .harness import Report, add_model_option, in_fresh_process, machine, markdown, megabytes, model_or_default
+from .harness import (
+    SHARED,
+    Report,
+    add_model_option,
+    in_fresh_process,
+    machine,
+    markdown,
+    megabytes,
+    model_or_default,
+    seconds_of,
+    take_turns,
+)
 from .harness import reset_peak_memory as reset_peak
 
 LENGTH = 32
+SHORTEST, LONGEST, ROWS = 20, 512, 4  # of documents
 KINDS = ("batches", "chunks")
 
 
@@ -31,9 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=4096, help="rows of the large batch, a multiple of --chunk")
     parser.add_argument("--chunk", type=int, default=64, help="rows in the encoder at a time")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each kind")
+    parser.add_argument("--documents", type=int, help="time chunks by tokens and rows, with so many documents")
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
+    if options.documents:
+        found = time_documents(model_or_default(options.model), options.documents, options.rounds)
+        return report.save(documents=found | {"machine": machine() | {"threads": 1}})
     if options.batch % options.chunk:
         raise SystemExit(f"--batch ({options.batch}) must be a multiple of --chunk ({options.chunk})")
     model = model_or_default(options.model)
@@ -100,7 +128,76 @@ def measure(kind: str, model: Path, batch: int, chunk: int) -> dict[str, float]:
         }
 
 
+def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
+    """Time a step with chunks by tokens and by rows, here and in sentence-transformers."""
+    torch.set_num_threads(1)
+    with gzip.open(SHARED / "data/wiki/wiki_documents.txt.gz", "rt", encoding="utf-8") as stream:
+        texts = [" ".join(document.split()) for document in stream.read().split("\n\n")]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    ids = tokenizer(texts[: 20 * number], truncation=True, max_length=LONGEST)["input_ids"]
+    places = [place for place, row in enumerate(ids) if len(row) >= SHORTEST][:number]
+    rows = [{"input_ids": [ids[place]]} for place in places]
+    steps: dict[str, Callable[[], None]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for unpadded in (True, False):
+            for by, split in (("tokens", gradcache._split), ("rows", split_by_rows)):
+                arguments = SimCSETrainingArguments(
+                    output_dir=folder,
+                    per_device_train_batch_size=number,
+                    gradcache_chunk_size=ROWS,
+                    max_seq_length=LONGEST,
+                    use_cpu=True,
+                    report_to="none",
+                )
+                encoder = AutoModelForCL.from_pretrained(model, unpadded=unpadded)
+                trainer = SimCSETrainer(encoder, arguments, Dataset.from_list(rows), processing_class=tokenizer)
+                trainer.create_optimizer()
+                trainer.current_gradient_accumulation_steps = 1
+                kind = f"ours, {'no padding' if unpadded else 'padding'}, by {by}"
+                steps[kind] = partial(our_step, trainer, rows, split)
+        sentences = [texts[place] for place in places]
+        for by, size in (("tokens", {"mini_batch_num_tokens": ROWS * LONGEST}), ("rows", {"mini_batch_size": ROWS})):
+            theirs = SentenceTransformer(str(model), device="cpu")
+            theirs.max_seq_length = LONGEST
+            loss = losses.CachedMultipleNegativesRankingLoss(theirs, **size)
+            steps[f"sentence-transformers, by {by}"] = partial(their_step, theirs.train(), loss, sentences)
+        seconds = take_turns({kind: partial(seconds_of, step) for kind, step in steps.items()}, rounds + 1)
+    return {
+        "tokens": sorted(len(row["input_ids"][0]) for row in rows),
+        "rounds": rounds + 1,
+        "rows_of_longest_text": ROWS,
+        "seconds": seconds,
+    }
+
+
+def split_by_rows(inputs: dict[str, Any], chunk_size: int, trim: bool) -> tuple[list[int], list[dict[str, Any]]]:
+    """Split a batch into chunks of equally many rows in their order, each cut to its longest text."""
+    rows = torch.arange(len(inputs["input_ids"])).split(chunk_size)
+    longest = inputs["attention_mask"].sum(-1).amax(-1)
+    tokens = {name: x for name, x in inputs.items() if name not in gradcache.ROW_INPUTS}
+    return list(range(len(inputs["input_ids"]))), [
+        {name: x[chunk, :, : longest[chunk].max()] if x.ndim == 3 else x[chunk] for name, x in tokens.items()}
+        for chunk in rows
+    ]
+
+
+def our_step(trainer: SimCSETrainer, rows: list[dict[str, Any]], split: Callable[..., Any]) -> None:
+    with mock.patch.object(gradcache, "_split", split):
+        trainer.training_step(trainer.model, trainer.data_collator(rows))
+    trainer.model.zero_grad()
+
+
+def their_step(encoder: SentenceTransformer, loss: torch.nn.Module, texts: list[str]) -> None:
+    loss([encoder.tokenize(texts) for _ in range(2)], torch.zeros(0)).backward()
+    encoder.zero_grad()
+
+
 def table(results: dict) -> str:
+    if "documents" in results:
+        seconds = results["documents"]["seconds"]
+        print(markdown(["documents", "seconds"], [[kind, f"{value:.1f}"] for kind, value in seconds.items()]))
+    if "ratio" not in results:
+        return ""
     names = results["ratio"]
     return markdown(
         ["", *KINDS, "ratio"],
