@@ -217,7 +217,7 @@ def processor_instructions() -> str:
     """Return which of `INSTRUCTIONS` this processor multiplies integers of 8 bits with, AVX2 if torch cannot tell."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return "arm"
-    found = getattr(torch.cpu, "get_capabilities", dict)()
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     has_vnni = found.get("avx512_vnni") or found.get("avx_vnni")
     return "amx" if found.get("amx_int8") else "vnni" if has_vnni else "avx2"
 
