@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
 from ..models.settings import ContrastiveSettings
-from ..ops.errors import require_extra
+from ..ops.errors import refuse, require_extra
 from ..ops.files import find_file
 
 #: The graph that `simcse-hf export` writes for each backend.
@@ -71,6 +71,12 @@ class ExportedModel(nn.Module):
     def get_input_embeddings(self) -> SimpleNamespace:
         """Return the number of token ids that the graph knows, by the name that torch's embeddings have for it."""
         return SimpleNamespace(num_embeddings=self.config.vocab_size)
+
+
+def refuse_changes(**asked: Any) -> None:
+    """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
+    problem = "an exported graph is computed as it is, on the CPU: leave out"
+    refuse({f"{problem} {name}, or export the model again with it.": value for name, value in asked.items()})
 
 
 def _open_onnx(path: str) -> tuple[Compute, int]:

@@ -32,7 +32,7 @@ from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
-from .exported import ExportedModel
+from .exported import ExportedModel, refuse_changes
 from .quantization import check_precision, check_truncate_dim, quantize
 from .saved_threshold import read_threshold
 from .windows import check_long_texts, mean_of_windows, tokenize_windows
@@ -121,14 +121,8 @@ class SimCSE:
         if backend == "torch":
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         else:
-            fixed = {
-                "pooler_type": pooler_type not in (None, own_pooler),
-                "device": str(device or "cpu") != "cpu",
-                "dtype": dtype not in (None, torch.float32),
-                "head": head is not None,
-            }
-            problem = f"backend {backend!r} computes an exported graph as it is, on the CPU: leave out"
-            refuse({f"{problem} {name}, or export the model again with it.": wrong for name, wrong in fixed.items()})
+            changes_pooler, has_type = pooler_type not in (None, own_pooler), dtype not in (None, torch.float32)
+            refuse_changes(pooler_type=changes_pooler, device=str(device or "cpu") != "cpu", dtype=has_type, head=head)
             self.model, device = cast(Any, ExportedModel(name_or_path, backend, config, **hub_arguments)), "cpu"
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
