@@ -77,6 +77,8 @@ class SimCSE:
     """
 
     index: SentenceIndex | None = None
+    _warned_of_length: int | None = None
+    _warned_of_unknown = False
 
     def __init__(
         self,
@@ -110,19 +112,14 @@ class SimCSE:
         self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
         loading: dict[str, Any] = {"dtype": dtype or torch.float32, "do_mlm": False}  # that head serves training only
-        if head is not None:
-            loading["head"] = head
+        loading |= {} if head is None else {"head": head}
         if pooler_type is not None:
-            if pooler_type not in POOLER_TYPES:
-                raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-            loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
-            if own_pooler not in (None, pooler_type):
-                loading["dense_layers"] = []  # they were trained on the embeddings of the other pooler
+            loading |= _settings_of_pooler(pooler_type, own_pooler)
         if backend == "torch":
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         else:
-            changes_pooler, has_type = pooler_type not in (None, own_pooler), dtype not in (None, torch.float32)
-            refuse_changes(pooler_type=changes_pooler, device=str(device or "cpu") != "cpu", dtype=has_type, head=head)
+            other = {"pooler_type": pooler_type not in (None, own_pooler), "dtype": dtype not in (None, torch.float32)}
+            refuse_changes(**other, device=str(device or "cpu") != "cpu", head=head)
             self.model, device = cast(Any, ExportedModel(name_or_path, backend, config, **hub_arguments)), "cpu"
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
@@ -135,10 +132,8 @@ class SimCSE:
         self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
         if max_length is not None:
             check_max_length(max_length, config)
-        limit = length_limit(config, self.model.settings, self.tokenizer, saved[1].max_length if saved else None)
-        self.max_length = max_length if max_length is not None else limit
-        self._warned_of_length: int | None = None
-        self._warned_of_unknown = False
+        saved_length = saved[1].max_length if saved else None
+        self.max_length = max_length or length_limit(config, self.model.settings, self.tokenizer, saved_length)
         self.name_or_path = str(name_or_path)
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
@@ -587,3 +582,12 @@ class SimCSE:
             check_finite(embeddings, "item {}")
             return F.normalize(embeddings, dim=-1)
         return torch.as_tensor(self.encode(items))
+
+
+def _settings_of_pooler(pooler_type: str, own_pooler: str | None) -> dict[str, Any]:
+    """Return the settings with which a pooler takes the place of the checkpoint's own."""
+    if pooler_type not in POOLER_TYPES:
+        raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
+    settings: dict[str, Any] = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
+    # Dense layers were trained on the embeddings of the checkpoint's pooler.
+    return settings | {"denoising": "none"} | ({} if own_pooler in (None, pooler_type) else {"dense_layers": []})
