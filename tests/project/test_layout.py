@@ -28,6 +28,7 @@ SHARED_NAMES = {"__init__.py", "base.py"}
 #: Functions whose signature or length another library's interface demands.
 LONG_SIGNATURES = {
     "models/modeling.py:ContrastiveModel.forward": "the inputs of a transformers model",
+    "inference/simcse.py:SimCSE.__init__": "what is loaded, as SentenceTransformer takes it, and how texts are cut",
     "inference/simcse.py:SimCSE.encode": "the arguments of SentenceTransformer.encode beside our own",
     "inference/shards.py:encode_file": "the arguments of SimCSE.encode beside those of the shards",
     "training/trainer.py:SimCSETrainer.create_model_card": "the arguments of transformers' Trainer.create_model_card",
