@@ -1,7 +1,7 @@
 """GradCache: memory and time of one large batch in chunks, against the same sentences in batches of one chunk.
 
     python -m benchmarks gradcache --output benchmarks/results/gradcache.json
-    python -m benchmarks gradcache --documents 32 --output benchmarks/results/gradcache.json
+    python -m benchmarks gradcache --documents 12 --rounds 2 --output benchmarks/results/gradcache.json
 
 Every step is the Trainer's own, with the same encoder, random token ids of full length, AdamW and one thread. Each
 kind runs in a process of its own. Memory is the growth of the peak after a first step of two rows, which has already
@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, losses
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models import gradcache
@@ -94,22 +94,8 @@ def measure(kind: str, model: Path, batch: int, chunk: int) -> dict[str, float]:
     ids = torch.randint(1000, AutoConfig.from_pretrained(model).vocab_size, (batch, LENGTH)).tolist()
     rows = [{"input_ids": [row]} for row in ids]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = SimCSETrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=batch if kind == "chunks" else chunk,
-            gradcache_chunk_size=chunk if kind == "chunks" else None,
-            max_seq_length=LENGTH,
-            use_cpu=True,
-            report_to="none",
-        )
-        trainer = SimCSETrainer(
-            AutoModelForCL.from_pretrained(model),
-            arguments,
-            Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(model),
-        )
-        trainer.create_optimizer()
-        trainer.current_gradient_accumulation_steps = 1
+        size_of_step, chunk_size = (batch, chunk) if kind == "chunks" else (chunk, None)
+        trainer = make_trainer(folder, AutoModelForCL.from_pretrained(model), rows, size_of_step, chunk_size, LENGTH)
 
         def step(first: int, size: int) -> None:
             trainer.training_step(trainer.model, trainer.data_collator(rows[first : first + size]))
@@ -118,14 +104,33 @@ def measure(kind: str, model: Path, batch: int, chunk: int) -> dict[str, float]:
 
         step(0, 2)
         before, start, cpu_start = reset_peak(), time.perf_counter(), time.process_time()
-        for first in range(0, batch, arguments.per_device_train_batch_size):
-            step(first, arguments.per_device_train_batch_size)
+        for first in range(0, batch, size_of_step):
+            step(first, size_of_step)
         return {
             "seconds": time.perf_counter() - start,
             "cpu_seconds": time.process_time() - cpu_start,
             "megabytes_above": megabytes("VmHWM") - before,
             "megabytes": megabytes("VmHWM"),
         }
+
+
+def make_trainer(
+    folder: str, encoder: PreTrainedModel, rows: list[dict[str, Any]], batch: int, chunk: int | None, length: int
+) -> SimCSETrainer:
+    """Make a Trainer whose `training_step` can be called by itself."""
+    arguments = SimCSETrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=batch,
+        gradcache_chunk_size=chunk,
+        max_seq_length=length,
+        use_cpu=True,
+        report_to="none",
+    )
+    tokenizer = AutoTokenizer.from_pretrained(encoder.name_or_path)
+    trainer = SimCSETrainer(encoder, arguments, Dataset.from_list(rows), processing_class=tokenizer)
+    trainer.create_optimizer()
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer
 
 
 def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
@@ -141,18 +146,8 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for unpadded in (True, False):
             for by, split in (("tokens", gradcache._split), ("rows", split_by_rows)):
-                arguments = SimCSETrainingArguments(
-                    output_dir=folder,
-                    per_device_train_batch_size=number,
-                    gradcache_chunk_size=ROWS,
-                    max_seq_length=LONGEST,
-                    use_cpu=True,
-                    report_to="none",
-                )
                 encoder = AutoModelForCL.from_pretrained(model, unpadded=unpadded)
-                trainer = SimCSETrainer(encoder, arguments, Dataset.from_list(rows), processing_class=tokenizer)
-                trainer.create_optimizer()
-                trainer.current_gradient_accumulation_steps = 1
+                trainer = make_trainer(folder, encoder, rows, number, ROWS, LONGEST)
                 kind = f"ours, {'no padding' if unpadded else 'padding'}, by {by}"
                 steps[kind] = partial(our_step, trainer, rows, split)
         sentences = [texts[place] for place in places]
@@ -161,10 +156,10 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
             theirs.max_seq_length = LONGEST
             loss = losses.CachedMultipleNegativesRankingLoss(theirs, **size)
             steps[f"sentence-transformers, by {by}"] = partial(their_step, theirs.train(), loss, sentences)
-        seconds = take_turns({kind: partial(seconds_of, step) for kind, step in steps.items()}, rounds + 1)
+        seconds = take_turns({kind: partial(seconds_of, step) for kind, step in steps.items()}, rounds)
     return {
         "tokens": sorted(len(row["input_ids"][0]) for row in rows),
-        "rounds": rounds + 1,
+        "rounds": rounds,
         "rows_of_longest_text": ROWS,
         "seconds": seconds,
     }

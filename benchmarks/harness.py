@@ -8,6 +8,7 @@ import multiprocessing
 import platform
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -158,6 +159,17 @@ def matmul_rate(dtype: torch.dtype, size: int = 2048, repeats: int = 7, device: 
 
     multiply()
     return 2 * size**3 / statistics.median(seconds_of(multiply) for _ in range(repeats))
+
+
+def ask_worker(process: subprocess.Popen[str], work: Any) -> float:
+    """Give a worker a line of JSON, and return the seconds that it prints."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(work) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("seconds "):
+            return float(line.split()[1])
+    raise SystemExit(f"a worker ended with status {process.wait()}; its error stands above")
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -33,6 +33,7 @@ from .harness import (
     Report,
     add_data_option,
     add_model_option,
+    ask_worker,
     machine,
     markdown,
     model_or_default,
@@ -134,14 +135,8 @@ def ask(
     process: subprocess.Popen[str], backend: str, model: str, texts: str, batch_size: int, output: str | None
 ) -> float:
     """Let a worker encode a file of texts, and return the seconds."""
-    assert process.stdin is not None and process.stdout is not None
     work = {"backend": backend, "model": model, "texts": texts, "batch_size": batch_size, "output": output}
-    process.stdin.write(json.dumps(work) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith("seconds "):
-            return float(line.split()[1])
-    raise SystemExit(f"the worker for {backend} ended; see its error above")
+    return ask_worker(process, work)
 
 
 def cpu() -> str:

@@ -1,6 +1,6 @@
 """Encode with a backend of sentence-transformers; `python -m benchmarks int8` starts it, also in another environment.
 
-It reads works from standard input, one JSON object in a line: `backend`, `model` (a folder that it may write to, with
+Each line of standard input is a JSON object: `backend`, `model` (a folder that it may write to, with
 texts to calibrate int8 in `calibration/`), `texts` (a JSON file), `batch_size`, and `output`, where the embeddings go
 if it is given. It prints the seconds.
 """

@@ -10,7 +10,6 @@ minutes, so a speedup means little if its interval reaches from below 1 to above
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ from .harness import (
     Report,
     add_data_option,
     add_model_option,
+    ask_worker,
     distinct_sentences,
     machine,
     markdown,
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
             times: list[list[float]] = [[], []]
             for round_number in range(options.rounds):
                 for i in (0, 1) if round_number % 2 else (1, 0):
-                    times[i].append(ask(checkouts[i], work))
+                    times[i].append(ask_worker(checkouts[i], work))
             row = compare(work, *times)
             report.save_rows([row])
             print(row, flush=True)
@@ -82,16 +82,6 @@ def start(checkout: Path, model: str, folder: str) -> subprocess.Popen[str]:
         cwd=checkout,
         env=os.environ | {"PYTHONPATH": str(checkout)},
     )
-
-
-def ask(process: subprocess.Popen[str], work: tuple[str, str, bool]) -> float:
-    """Let a worker do a work once, and return the seconds."""
-    process.stdin.write(json.dumps(work) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        if line.startswith("seconds "):
-            return float(line.split()[1])
-    raise SystemExit(f"the worker of a checkout ended with status {process.wait()}; its error stands above")
 
 
 def name_of(work: tuple[str, str, bool]) -> str:
