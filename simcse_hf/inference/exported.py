@@ -17,13 +17,15 @@ from ..ops.files import find_file
 
 #: The graph that `simcse-hf export` writes for each backend.
 GRAPHS = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}
+#: The file beside the graph that holds its weights; ONNX has it for large models only.
+WEIGHTS = {"onnx": "model.onnx.data", "openvino": "openvino_model.bin"}
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class ExportedModel(nn.Module):
     """A graph that `simcse-hf export` wrote, called like a contrastive model.
 
-    It uses as many threads as torch did when it was loaded (`torch.set_num_threads`, `OMP_NUM_THREADS`).
+    The number of threads is that of torch (`torch.set_num_threads` or `OMP_NUM_THREADS`) when the graph is loaded.
 
     Args:
         name_or_path (`str` or `os.PathLike`): Directory or hub name of the export.
@@ -51,15 +53,14 @@ class ExportedModel(nn.Module):
                 f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
                 f"{backend}-int8 --output FOLDER`, and load that folder."
             )
-        for weights in (f"{GRAPHS[backend]}.data", GRAPHS[backend].replace(".xml", ".bin")):
-            find_file(name_or_path, weights, **hub_arguments)  # downloads what lies beside the graph on the hub
+        find_file(name_or_path, WEIGHTS[backend], **hub_arguments)  # downloads it beside the graph
         self.config = config
         self.settings = ContrastiveSettings.from_config(config)
         self.compute, self.embedding_dim = (_open_onnx if backend == "onnx" else _open_openvino)(path)
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
-        """Compute the embeddings of token ids of shape `(batch, length)`."""
+        """Compute embeddings of shape `(batch, dim)` from token ids and a mask of shape `(batch, length)`."""
         return ContrastiveOutput(
             sentence_embeddings=torch.from_numpy(self.compute(input_ids.numpy(), attention_mask.numpy()))
         )

@@ -511,19 +511,24 @@ class SimCSE:
         Args:
             save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
         """
+        with replace_model(save_directory) as folder:
+            self.save_settings(folder)
+            self.model.save_pretrained(folder)
+            if self.postprocessing is not None and self.postprocessing_fit is not None:
+                save_transform(folder, self.postprocessing, self.postprocessing_fit)
+
+    def save_settings(self, save_directory: str | os.PathLike) -> None:
+        """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
         self.model.update_settings(
             prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
         )
-        tokenizer_limit = self.tokenizer.model_max_length
-        with replace_model(save_directory) as folder:
-            self.model.save_pretrained(folder)
-            try:
-                self.tokenizer.model_max_length = self.max_length or tokenizer_limit
-                self.tokenizer.save_pretrained(folder)
-            finally:
-                self.tokenizer.model_max_length = tokenizer_limit
-            if self.postprocessing is not None and self.postprocessing_fit is not None:
-                save_transform(folder, self.postprocessing, self.postprocessing_fit)
+        self.model.config.save_pretrained(save_directory)
+        limit = self.tokenizer.model_max_length
+        try:
+            self.tokenizer.model_max_length = self.max_length or limit
+            self.tokenizer.save_pretrained(save_directory)
+        finally:
+            self.tokenizer.model_max_length = limit
 
     def push_to_hub(
         self,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import GRAPHS
+from ..inference.exported import GRAPHS, WEIGHTS
 from ..inference.simcse import SimCSE
 from ..models.modeling import ContrastiveModel
 from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
@@ -139,11 +139,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     except ValueError:
         path.unlink()
         raise
-    simcse.model.update_settings(prompts=dict(simcse.prompts), max_length=simcse.max_length)
-    simcse.model.config.save_pretrained(directory)
-    if simcse.max_length:
-        simcse.tokenizer.model_max_length = simcse.max_length
-    simcse.tokenizer.save_pretrained(directory)
+    simcse.save_settings(directory)
     return path
 
 
@@ -178,7 +174,7 @@ def export_onnx_int8(simcse: SimCSE, directory: str | os.PathLike, instructions:
             reduce_range=(instructions or processor_instructions()) == "avx2",
             weight_type=quantization.QuantType.QInt8,
         )
-        path.with_name(f"{ONNX_FILE}.data").unlink(missing_ok=True)
+        path.with_name(WEIGHTS["onnx"]).unlink(missing_ok=True)
         shutil.copyfile(quantized, path)
     return path
 
@@ -208,7 +204,7 @@ def export_openvino_int8(simcse: SimCSE, directory: str | os.PathLike, instructi
         model = nncf.compress_weights(openvino.Core().read_model(graph), mode=nncf.CompressWeightsMode.INT8_SYM)
     path = graph.with_name(GRAPHS["openvino"])
     openvino.save_model(model, path, compress_to_fp16=False)
-    for file in (graph, graph.with_name(f"{ONNX_FILE}.data")):
+    for file in (graph, graph.with_name(WEIGHTS["onnx"])):
         file.unlink(missing_ok=True)
     return path
 

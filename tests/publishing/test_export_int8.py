@@ -27,7 +27,7 @@ def backend(request):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, tokenizer):
-    """The folder of a model with a prompt and a limit of its own."""
+    """Save a model that has a query prompt and a maximum length, and return its folder."""
     stock, folder = (tmp_path_factory.mktemp("model") / name for name in ("stock", "float32"))
     torch.manual_seed(2)
     BertModel(tiny_config()).save_pretrained(stock)
