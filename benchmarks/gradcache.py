@@ -7,13 +7,15 @@ Every step is the Trainer's own, with the same encoder, random token ids of full
 kind runs in a process of its own. Memory is the growth of the peak after a first step of two rows, which has already
 allocated the gradients. It contains the embeddings of the large batch, their gradients and the token ids.
 
-`--documents` times a step over Wikipedia documents of 20 to 512 tokens instead. Chunks are filled by the tokens of 4
-rows of the longest text, as the Trainer does, or by 4 rows in their order, with padding and without, beside
+`--documents` times a step over Wikipedia documents of up to 2,048 tokens instead. The encoder has the model's sizes,
+2,048 positions and random weights, which the time does not depend on. Chunks are filled by the tokens of 4 rows of
+the longest text, as the Trainer does, or by 4 rows in their order, with padding and without, beside
 sentence-transformers' `CachedMultipleNegativesRankingLoss` with `mini_batch_num_tokens` and `mini_batch_size`.
 """
 
 import argparse
 import gzip
+import random
 import statistics
 import tempfile
 import time
@@ -26,7 +28,7 @@ from unittest import mock
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, losses
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models import gradcache
@@ -46,7 +48,7 @@ from .harness import (
 from .harness import reset_peak_memory as reset_peak
 
 LENGTH = 32
-SHORTEST, LONGEST, ROWS = 20, 512, 4  # of documents
+LONGEST, ROWS = 2048, 4  # of documents
 KINDS = ("batches", "chunks")
 
 
@@ -138,21 +140,22 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     with gzip.open(SHARED / "data/wiki/wiki_documents.txt.gz", "rt", encoding="utf-8") as stream:
         texts = [" ".join(document.split()) for document in stream.read().split("\n\n")]
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    ids = tokenizer(texts[: 20 * number], truncation=True, max_length=LONGEST)["input_ids"]
-    places = [place for place, row in enumerate(ids) if len(row) >= SHORTEST][:number]
-    rows = [{"input_ids": [ids[place]]} for place in places]
+    sentences = random.Random(0).sample(texts, number)
     steps: dict[str, Callable[[], None]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        tokenizer = AutoTokenizer.from_pretrained(model, model_max_length=LONGEST)
+        config = AutoConfig.from_pretrained(model, max_position_embeddings=LONGEST)
+        for saved in (tokenizer, AutoModel.from_config(config)):
+            saved.save_pretrained(folder)
+        rows = [{"input_ids": [ids]} for ids in tokenizer(sentences, truncation=True)["input_ids"]]
         for unpadded in (True, False):
             for by, split in (("tokens", gradcache._split), ("rows", split_by_rows)):
-                encoder = AutoModelForCL.from_pretrained(model, unpadded=unpadded)
-                trainer = make_trainer(folder, encoder, rows, number, ROWS, LONGEST)
+                encoder = AutoModelForCL.from_pretrained(folder, unpadded=unpadded)
+                trainer = make_trainer(f"{folder}/run", encoder, rows, number, ROWS, LONGEST)
                 kind = f"ours, {'no padding' if unpadded else 'padding'}, by {by}"
                 steps[kind] = partial(our_step, trainer, rows, split)
-        sentences = [texts[place] for place in places]
         for by, size in (("tokens", {"mini_batch_num_tokens": ROWS * LONGEST}), ("rows", {"mini_batch_size": ROWS})):
-            theirs = SentenceTransformer(str(model), device="cpu")
+            theirs = SentenceTransformer(folder, device="cpu")
             theirs.max_seq_length = LONGEST
             loss = losses.CachedMultipleNegativesRankingLoss(theirs, **size)
             steps[f"sentence-transformers, by {by}"] = partial(their_step, theirs.train(), loss, sentences)
