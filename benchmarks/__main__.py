@@ -17,6 +17,7 @@ BENCHMARKS = {
     "versions": "training and encoding with this checkout and another one",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
     "int8": "encoding on a CPU in int8, beside the backends of sentence-transformers",
+    "encode_workers": "encoding a file with several workers, under accelerate and on Ray",
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
