@@ -5,8 +5,8 @@
         hub.repositories["org/name"].files("main")  # path -> bytes
 
 It speaks what the client asks of a model repository: create, preupload, LFS batch and upload, commit on a branch,
-listings, resolve with etags. Repositories live in memory. The client's faster Xet protocol
-is not spoken: run clients with HF_HUB_DISABLE_XET=1.
+listings, resolve with etags; and of data sets, which of them are benchmarks. Repositories live in memory. The client's
+faster Xet protocol is not spoken: run clients with HF_HUB_DISABLE_XET=1.
 """
 
 import base64
@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx")
 
@@ -56,6 +56,7 @@ class HubServer(ThreadingHTTPServer):
 
     Attributes:
         token: the one that may write, and read what is private.
+        benchmarks: ids of the data sets that are registered as benchmarks.
         requests: (method, path, headers) of every request, in order.
         errors: exceptions of the server's own, which a client would take for a broken connection.
         cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
@@ -67,6 +68,7 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.token = "hf_" + "t" * 34
+        self.benchmarks = []
         self.repositories = {}
         self.blobs = {}
         self.requests = []
@@ -96,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self):
         parts = urlsplit(self.path)
-        self.route = unquote(parts.path)
+        self.route, self.query = unquote(parts.path), parse_qs(parts.query)
         self.server.requests.append((self.command, self.route, dict(self.headers)))
         length = int(self.headers.get("Content-Length") or 0)
         if self.server.cut(self.command, self.route):
@@ -241,6 +243,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     # --- reading --------------------------------------------------------------------------------------------------
 
+    def datasets(self):
+        found = self.server.benchmarks if self.query.get("filter") == ["benchmark:official"] else []
+        self._send(200, [{"id": name} for name in found])
+
     def info(self, repo, revision="main"):
         repository = self._repository(repo)
         if not repository:
@@ -294,6 +300,7 @@ _REVISION = r"(?P<revision>[^/]+)"
 _ROUTES = [
     (("GET",), r"/api/whoami-v2", _Handler.whoami),
     (("POST",), r"/api/repos/create", _Handler.create),
+    (("GET",), r"/api/datasets", _Handler.datasets),
     (("POST",), r"/api/validate-yaml", _Handler.validate_yaml),
     (("POST",), rf"/api/models/{_REPO}/branch/{_REVISION}", _Handler.branch),
     (("POST",), rf"/api/models/{_REPO}/preupload/{_REVISION}", _Handler.preupload),

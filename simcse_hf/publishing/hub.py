@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
@@ -12,7 +13,7 @@ from transformers.utils import logging
 from ..inference.simcse import SimCSE
 from ..ops.errors import refuse
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from . import CARD, name_repository, write_card
+from .card import CARD, EVAL_RESULTS, name_repository, write_card
 from .secrets import file_holds_secret
 
 logger = logging.get_logger(__name__)
@@ -105,7 +106,8 @@ def push_model(
     """Push a saved model with its tokenizer and card, and create the repository if it does not exist.
 
     All files go into one commit, so the branch never holds only some of them. A directory without a card gets one
-    from [`write_card`] first.
+    from [`write_card`] first. Of `.eval_results`, only the scores on data sets that the hub has registered as
+    benchmarks are pushed.
 
     Args:
         directory (`str` or `os.PathLike`): A directory as the Trainer's `save_model` leaves it.
@@ -132,14 +134,18 @@ def push_model(
         name_repository(directory, repo_id)
     else:
         write_card(directory, repo_id=repo_id)
-    operations = [CommitOperationAdd(path, directory / path) for path in files_to_push(directory)]
+    operations = {path: CommitOperationAdd(path, directory / path) for path in files_to_push(directory)}
     api = HfApi(token=token, library_name="simcse_hf")
     try:
+        if (results := EVAL_RESULTS.as_posix()) in operations:
+            del operations[results]
+            if content := _on_registered_benchmarks(api, directory / results):
+                operations[results] = CommitOperationAdd(results, content)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         if revision is not None and not create_pr:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         commit = api.create_commit(
-            repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
+            repo_id, operations.values(), commit_message=commit_message, revision=revision, create_pr=create_pr
         )
     except _OIDC_ERRORS as error:
         raise PushError(
@@ -159,6 +165,16 @@ def push_model(
             "lost. Run the same command again; files that were already uploaded are not sent twice."
         ) from error
     return commit.pr_url or commit.commit_url
+
+
+def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
+    """Return a file of `.eval_results` with the scores alone whose data sets the hub has registered as benchmarks."""
+    registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
+    scores = yaml.safe_load(path.read_text(encoding="utf-8"))
+    kept = [score for score in scores if score["dataset"]["id"] in registered]
+    if left := [score["dataset"]["id"] for score in scores if score not in kept]:
+        logger.info(f"{path}: not pushed are scores on {', '.join(left)}, which the hub lists as no benchmark.")
+    return yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
 
 
 def check_repo_id(repo_id: str) -> None:

@@ -10,10 +10,11 @@ import huggingface_hub
 import pytest
 import torch
 import transformers.utils.hub
+import yaml
 from conftest import fast_first, tiny_config
 from datasets import Dataset
 from hub_server import HubServer
-from huggingface_hub import constants
+from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from safetensors.torch import load, load_file, save_file
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
 
@@ -21,6 +22,7 @@ from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArgum
 from simcse_hf.cli.main import exit_status
 from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
+from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
@@ -246,6 +248,18 @@ def test_pickles_checkpoints_and_hidden_files_are_not_pushed(hub, saved):
         (directory / name).write_text("{}")
         wanted.add(name)
     assert set(files_to_push(directory)) == wanted
+
+
+@pytest.mark.parametrize("registered", [["mteb/sts12-sts", "cais/hle"], []])
+def test_scores_are_pushed_for_registered_benchmarks_alone(registered, hub, saved):
+    directory, hub.benchmarks = saved(), registered
+    write_card(directory)
+    (directory / EVAL_RESULTS).parent.mkdir()
+    entries = [EvalResultEntry(f"mteb/{name.lower()}-sts", name, 70.5) for name in ("STS12", "STS13")]
+    (directory / EVAL_RESULTS).write_text(yaml.safe_dump(eval_result_entries_to_yaml(entries)))
+    push_model(directory, "org/name")
+    pushed = hub.repositories["org/name"].files().get(EVAL_RESULTS.as_posix(), b"[]")
+    assert parse_eval_result_entries(yaml.safe_load(pushed)) == entries[: len(registered) > 0]
 
 
 def test_a_file_that_contains_a_token_stops_the_push(hub, saved):
