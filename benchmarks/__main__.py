@@ -29,7 +29,7 @@ BENCHMARKS = {
     "long_texts": "retrieval of long documents, cut and as averaged windows",
     "class_labels": "a classifier on few labels, before and after training on the same labels",
     "adapt_verdicts": "how often adapt says gain where arms differ by chance",
-    "postprocessing": "what whitening and flow do to the STS figures",
+    "postprocessing": "what whitening and flow do to the STS scores",
     "sts_evaluation": "the time of all STS tasks against SentEval's way",
     "interval_coverage": "how often the intervals hold the true value, by simulation",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",

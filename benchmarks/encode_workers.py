@@ -1,6 +1,5 @@
 """Encoding a file with several workers: `accelerate launch -m simcse_hf encode` beside `examples/encode_ray.py`.
 
-    pip install 'ray[data]>=2.60'
     python -m benchmarks encode_workers --output benchmarks/results/encode_workers.json
 
 Every worker has one thread. What is measured is the time that more texts add to a run, so that starting the processes,

@@ -2,7 +2,7 @@
 
     python -m benchmarks learning_rates --output benchmarks/results/learning_rates.json
 
-The encoder sees the same 3,200 triplets in batches of two sizes, with a linear decay. The figure is Spearman x 100 on
+The encoder sees the same 3,200 triplets in batches of two sizes, with a linear decay. The score is Spearman x 100 on
 the dev set of the sample after the last step.
 """
 

@@ -141,7 +141,7 @@ def settings_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def train(name: str, seed: int, texts: Texts, pairs: ScoredPairs, options: argparse.Namespace) -> dict:
-    """Train once and return the dev figures before and after."""
+    """Train once and return the dev scores before and after."""
     settings, arguments = settings_of(name)
     dropout = dropout_settings(AutoConfig.from_pretrained(options.model), settings.pop("dropout", None))
     set_seed(seed)

@@ -1,4 +1,4 @@
-"""What whitening and flow do to the STS figures of an encoder that was never trained for similarity.
+"""What whitening and flow do to the STS scores of an encoder that was never trained for similarity.
 
     python -m benchmarks postprocessing --output benchmarks/results/postprocessing.json
 

@@ -2,7 +2,7 @@
 
 The SimCSE paper (appendix A) chose batch size and learning rate by a grid on STS-B dev, and so does this part, with
 pooler, temperature and the number of steps besides. A second grid has more dropout and more steps. All runs have one
-seed and a constant learning rate, so that the figures at 10 and 25 steps of one run are those of two runs. The best
+seed and a constant learning rate, so that the scores at 10 and 25 steps of one run are those of two runs. The best
 settings of a pooler are then run with all seeds and measured on the test sets, if they lift STS-B dev at all. The
 training text is the Wikipedia sentences of at most 14 words, which are as short as those of STS-B and cost half as
 much.
@@ -118,7 +118,7 @@ def best_of(results: dict, pooler: str) -> tuple[Spec, int, float]:
     """Find the settings and the number of steps with the largest gain on STS-B dev.
 
     Returns:
-        `tuple[dict[str, Any], int, float]`: The settings, the steps, and the gain over the figure before training.
+        `tuple[dict[str, Any], int, float]`: The settings, the steps, and the gain over the score before training.
     """
     candidates = [
         (run["settings"], point["step"], point["dev"] - result["curve"][0]["dev"])

@@ -24,7 +24,7 @@ Spec = dict[str, Any]
 
 
 class EvaluateAt(TrainerCallback):
-    """Evaluate after the given steps and after the last one: often at the start, where the figures change quickly."""
+    """Evaluate after the given steps and after the last one: often at the start, where the scores change quickly."""
 
     def __init__(self, steps: Collection[int]):
         self.steps = steps
@@ -49,7 +49,7 @@ def train(
         evaluate (`bool`, *optional*, defaults to `True`): Whether to evaluate STS-B dev.
 
     Returns:
-        `tuple[ContrastiveModel, dict[str, Any]]`: The trained model; and `curve`, the dev figures by step, with the
+        `tuple[ContrastiveModel, dict[str, Any]]`: The trained model; and `curve`, the dev scores by step, with the
         seconds of training and evaluation.
     """
     start = bench.encoder(spec["start"])
@@ -87,7 +87,7 @@ def train(
 
 
 def train_and_test(bench: Workbench, spec: Spec, seed: int) -> dict[str, Any]:
-    """Train an encoder once, and add `sts`, its figures on the test sets, to those of [`train`]."""
+    """Train an encoder once, and add `sts`, its scores on the test sets, to those of [`train`]."""
     model, result = train(bench, spec, seed)
     tasks = spec.get("tasks", STS_TASKS)
     return result | {"sts": bench.test(model, bench.tokenizer(spec["start"]), tasks=tasks)}
@@ -163,7 +163,7 @@ def run_missing(report: Report, specs: dict[str, Spec], seeds: list[int], run: A
 
 
 def sts_table(runs: dict[str, dict]) -> str:
-    """Format the figures of runs on the test sets, as mean and standard deviation over the seeds."""
+    """Format the scores of runs on the test sets, as mean and standard deviation over the seeds."""
     results = {name: [result for result in run["seeds"].values() if "sts" in result] for name, run in runs.items()}
     tasks = list(next(each[0]["sts"] for each in results.values() if each))
     rows = [

@@ -57,7 +57,7 @@ def measure_encoding(name: str, model: Path, options: argparse.Namespace, deadli
                 "texts": count,
                 "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None,
             }
-        except Exception as error:  # a failure must not lose the figures of the others
+        except Exception as error:  # a failure must not lose the rates of the others
             row["failed"] = repr(error)[:500]
         clean_up()
         yield row

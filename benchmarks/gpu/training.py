@@ -69,7 +69,7 @@ def measure_training(name: str, model: Path, options: argparse.Namespace, deadli
             continue
         try:
             row |= _measure(CONTESTANTS[kind], work, model, rows, batch, steps, options.tiny)
-        except Exception as error:  # a failure, also for want of memory, must not lose the figures of the others
+        except Exception as error:  # a failure, also for want of memory, must not lose the rates of the others
             row["failed"] = repr(error)[:500]
         clean_up()
         yield row

@@ -37,7 +37,7 @@ def compare_evaluations(
 
     Returns:
         `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
-        `figures[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
+        `scores[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
         have a score; `seeds[name]`, the number of evaluations; and `differences[name][task]` with `difference` (name
         minus baseline), `low` and `high` (`None` without stored scores). All scores are times 100.
 
@@ -90,7 +90,7 @@ def compare_evaluations(
         "tasks": tasks,
         "labels": users,
         "seeds": {name: len(seeds) for name, seeds in systems.items()},
-        "figures": scores,
+        "scores": scores,
         "averages": averages,
         "differences": differences,
     }
@@ -101,7 +101,7 @@ def format_comparison(comparison: dict[str, Any]) -> str:
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
     rows = [["", *(labels.get(task, task) for task in comparison["tasks"]), *(labels[key] for key in averages)]]
-    for name, scores in comparison["figures"].items():
+    for name, scores in comparison["scores"].items():
         cells = [scores[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
         rows.append([name] + [format_number(cell) for cell in cells])
     blocks = [

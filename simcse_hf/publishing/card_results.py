@@ -50,7 +50,7 @@ ADAPTATION = "adaptation.json"
 
 @dataclass
 class Table:
-    """A table of a card with the protocol of its figures."""
+    """A table of a card with the protocol of its scores."""
 
     title: str
     protocol: str
@@ -171,7 +171,7 @@ def seeds_of(run: dict[str, Any]) -> list[int]:
 
 
 def seed_note(run: dict[str, Any], of_all_seeds: bool = False) -> str:
-    """Say in a sentence from how many seeds a figure of a trained model comes.
+    """Say in a sentence from how many seeds a score of a trained model comes.
 
     Args:
         run (`dict`): The content of `results.json`; empty without a record.
@@ -183,14 +183,14 @@ def seed_note(run: dict[str, Any], of_all_seeds: bool = False) -> str:
     """
     seeds = seeds_of(run)
     if not seeds:
-        return "There is no record of the training, so it is unknown from how many seeds these figures come."
+        return "There is no record of the training, so it is unknown from how many seeds these scores come."
     if len(seeds) == 1:
-        return f"All figures come from one seed ({seeds[0]})."
+        return f"All scores come from one seed ({seeds[0]})."
     listed, published = ", ".join(map(str, seeds)), run["seeds"]["published"]
     if of_all_seeds:
         return f"Mean ± standard deviation over {len(seeds)} seeds ({listed}); the published seed is {published}."
     chosen = "the best on the dev set" if run["seeds"]["chosen_by"] else "the first"
-    return f"All figures come from one seed ({published}), {chosen} of {len(seeds)}."
+    return f"All scores come from one seed ({published}), {chosen} of {len(seeds)}."
 
 
 def _check_protocol(path: Path, document: dict[str, Any], other: Path, reference: dict[str, Any]) -> None:
@@ -217,7 +217,7 @@ def comparison_text(paths: Sequence[Path]) -> str:
     advice = "Name a file that `simcse-hf compare --output` wrote."
     tables = []
     for path in paths:
-        comparison = read_json_object(path, "baseline", "differences", advice=advice)
+        comparison = read_json_object(path, "baseline", "scores", "differences", advice=advice)
         text = format_comparison(comparison)
         for name in (comparison["baseline"], *comparison["differences"]):  # as wide as before, without a local folder
             text = text.replace(name, str(public_name(name)).ljust(len(name)))
@@ -257,15 +257,15 @@ def protocol_of(document: dict, transfer: bool) -> str:
 
 
 def model_index(document: dict) -> list[EvalResult]:
-    """List the figures of an evaluation for the card's front matter."""
+    """List the scores of an evaluation for the card's front matter."""
     protocol, revisions = document["protocol"], document.get("dataset_revisions", {})
-    figures = []
+    scores = []
     for task, value in _headlines(document):
         if is_user_task(result := document["results"][task]):
-            figures.append(_user_task_entry(result, value))
+            scores.append(_user_task_entry(result, value))
             continue
         transfer = is_transfer(task)
-        figures.append(
+        scores.append(
             EvalResult(
                 task_type="text-classification" if transfer else "semantic-similarity",
                 task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
@@ -279,7 +279,7 @@ def model_index(document: dict) -> list[EvalResult]:
                 metric_value=round(value, 2),
             )
         )
-    return figures
+    return scores
 
 
 def _user_task_entry(result: dict, value: float) -> EvalResult:
@@ -301,7 +301,7 @@ def _hub_dataset(document: dict, task: str) -> str | None:
 
 
 def eval_result_entries(document: dict, source: str) -> list[EvalResultEntry]:
-    """List the figures for `.eval_results`: those that mteb would give for the same pairs, under the ids of its tasks.
+    """List the scores for `.eval_results`: those that mteb would give for the same pairs, under the ids of its tasks.
 
     These are Spearman's correlations over all pairs of a test set. Pairs that were read from local files have no
     revision, and count only if they are as many as the published ones.
@@ -346,7 +346,7 @@ def dev_metric_id(key: str) -> str | None:
 
 
 def _headlines(document: dict) -> list[tuple[str, float]]:
-    """List (task, figure) for every task that was measured."""
+    """List (task, score) for every task that was measured."""
     protocol = document["protocol"]
     values = {
         task: headline(result, protocol["mode"], protocol["aggregation"], protocol["metric"])
@@ -357,11 +357,11 @@ def _headlines(document: dict) -> list[tuple[str, float]]:
 
 
 def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None:
-    """Build the table of dev figures of a training run: before training, at the best and at the last evaluation.
+    """Build the table of dev scores of a training run: before training, at the best and at the last evaluation.
 
     Args:
-        run (`dict`): The content of `results.json`. With several seeds, the figures are means over them.
-        transform (`str`, *optional*): The transform that was fitted after training; these figures lack it.
+        run (`dict`): The content of `results.json`. With several seeds, the scores are means over them.
+        transform (`str`, *optional*): The transform that was fitted after training; these scores lack it.
 
     Returns:
         `Table`: The table, or None if the run had no evaluations.
@@ -398,7 +398,7 @@ def dev_table(run: dict[str, Any], transform: str | None = None) -> Table | None
             what = " and ".join(["checkpoint"] * bool(best) + ["seed"] * (len(seeds) > 1))
             protocol += f" The same dev set chose the {what}, so the gain on other data may be smaller."
     if transform is not None:
-        protocol += f" All figures are without the {transform}, which was fitted later."
+        protocol += f" All scores are without the {transform}, which was fitted later."
     return Table("Dev set", protocol, ["", *metrics], rows)
 
 
@@ -464,7 +464,7 @@ def _average_table(measured: Measured, key: str, note: str) -> Table:
     transfer = is_transfer(tasks[0])
     missing = " n/a: not measured and not part of the average." if results[key]["missing"] else ""
 
-    def figure(each: Evaluation, task: str) -> float | None:
+    def score(each: Evaluation, task: str) -> float | None:
         if task == key:
             return each.results[key]["value"]
         return headline(each.results[task], protocol["mode"], protocol["aggregation"], protocol["metric"])
@@ -474,21 +474,21 @@ def _average_table(measured: Measured, key: str, note: str) -> Table:
         "Transfer" if transfer else "Semantic textual similarity",
         f"{protocol_of(measured.document, transfer)}{missing} {note}",
         [*[""] * bool(measured.seeds), *names],
-        _rows(measured, figure, [*tasks, key]),
+        _rows(measured, score, [*tasks, key]),
     )
 
 
 def _rows(
     measured: Measured,
-    figure: Callable[[Evaluation, str], float | None],
+    score: Callable[[Evaluation, str], float | None],
     names: Sequence[str],
 ) -> list[list[str]]:
     """Return the row of the published model, and if all seeds were measured that of their means."""
-    published = [figure(measured.evaluation, name) for name in names]
+    published = [score(measured.evaluation, name) for name in names]
     cells = ["n/a" if x is None else f"{x:.{_digits(name)}f}" for x, name in zip(published, names, strict=True)]
     if not measured.seeds:
         return [cells]
-    columns = [[figure(each, name) for each in measured.seeds] for name in names]
+    columns = [[score(each, name) for each in measured.seeds] for name in names]
     means = [
         spread([x for x in column if x is not None], _digits(name)) if None not in column else "n/a"
         for column, name in zip(columns, names, strict=True)
@@ -540,7 +540,7 @@ def adaptation_seeds(adaptation: dict[str, Any]) -> dict[str, Any]:
 
 
 def adaptation_tables(adaptation: dict[str, Any]) -> list[Table]:
-    """Build the table of the held-out figures.
+    """Build the table of the held-out scores.
 
     Args:
         adaptation (`dict[str, Any]`): What [`read_adaptation`] returned.
@@ -557,12 +557,12 @@ def adaptation_tables(adaptation: dict[str, Any]) -> list[Table]:
     rows = []
     for each in adaptation["comparisons"]:
         low, high = each["interval"]
-        figures = (
+        scores = (
             f"{each['before']:.2f}",
             f"{each['after']:.2f}",
             f"{each['difference']:+.2f} [{low:+.2f}, {high:+.2f}]",
         )
-        rows.append([each["task"], each["metric"], each["against"], *figures])
+        rows.append([each["task"], each["metric"], each["against"], *scores])
     return [Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)]
 
 

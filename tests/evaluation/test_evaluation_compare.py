@@ -32,10 +32,10 @@ def test_the_interval_of_a_clear_difference_excludes_zero():
     for task in ("STS12", "MR", "average", "average_transfer"):
         result = comparison["differences"]["bad"][task]
         assert result["low"] < result["difference"] < result["high"] < 0
-    figures = comparison["figures"]
-    assert figures["bad"]["STS16"] is None
+    scores = comparison["scores"]
+    assert scores["bad"]["STS16"] is None
     assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(
-        figures["bad"]["STS12"] - figures["good"]["STS12"]
+        scores["bad"]["STS12"] - scores["good"]["STS12"]
     )
     assert comparison["averages"]["average"]["tasks"] == ["STS12"]
 
@@ -50,10 +50,10 @@ def test_intervals_cover_the_true_difference_at_their_confidence_level():
     assert 46 <= inside <= 60
 
 
-def test_a_comparison_uses_the_figures_of_the_protocol():
+def test_a_comparison_uses_the_scores_of_the_protocol():
     pair = {"x": evaluation(0.3, 0), "y": evaluation(0.4, 1)}
     result = compare_evaluations(pair, Protocol(aggregation="wmean", metric="pearson"))
-    assert result["figures"]["x"]["STS12"] == pair["x"].results["STS12"]["aggregate"]["wmean"]["pearson"]
+    assert result["scores"]["x"]["STS12"] == pair["x"].results["STS12"]["aggregate"]["wmean"]["pearson"]
 
 
 def test_a_comparison_without_stored_scores_has_no_interval():

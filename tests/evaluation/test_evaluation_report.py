@@ -53,7 +53,7 @@ def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
     assert "0.00" not in " ".join(lines).split()
 
 
-def test_the_average_uses_the_figures_of_the_protocol():
+def test_the_average_uses_the_scores_of_the_protocol():
     result = results()
     add_averages(result, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")
     assert result["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}

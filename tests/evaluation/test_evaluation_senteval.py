@@ -1,6 +1,6 @@
-"""The figures of SentEval itself, with real data and a real model: all-MiniLM-L6-v2, mean pooling.
+"""The scores of SentEval itself, with real data and a real model: all-MiniLM-L6-v2, mean pooling.
 
-STS12 to STS15 and STS-B under `all` are also the figures that MTEB publishes for the model. The pairs of a text with
+STS12 to STS15 and STS-B under `all` are also the scores that MTEB publishes for the model. The pairs of a text with
 itself in STS12's subsets are ranked by rounding in SentEval, which moves its `mean` and `wmean` by up to 0.01.
 """
 
@@ -44,7 +44,7 @@ TRANSFER_FIGURES = {  # fasttest: dev accuracy, test accuracy
     "MRPC": (73.55, 71.71),
 }
 TEST_EXAMPLES = {"MR": 10662, "SUBJ": 10000, "TREC": 500, "MRPC": 1725}
-TOLERANCE = 0.01 + 0.005  # the figures above are rounded
+TOLERANCE = 0.01 + 0.005  # the scores above are rounded
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def evaluated(model):
 
 
 @pytest.mark.parametrize("task", fast_first("STS13", "STS12", "STS14", "STS15"))
-def test_figures_of_tasks_with_subsets_equal_sentevals(evaluated, task):
+def test_scores_of_tasks_with_subsets_equal_sentevals(evaluated, task):
     aggregate = evaluated(task)["aggregate"]
     result = [aggregate[a][metric] for metric in ("spearman", "pearson") for a in (ALL, MEAN, WMEAN)]
     assert result == pytest.approx(SUBSET_FIGURES[task], abs=TOLERANCE)
@@ -67,7 +67,7 @@ def test_figures_of_tasks_with_subsets_equal_sentevals(evaluated, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task, split", SPLIT_FIGURES)
-def test_figures_of_tasks_with_splits_equal_sentevals(evaluated, task, split):
+def test_scores_of_tasks_with_splits_equal_sentevals(evaluated, task, split):
     result = [evaluated(task)["splits"][split][metric] for metric in ("spearman", "pearson")]
     assert result == pytest.approx(SPLIT_FIGURES[task, split], abs=TOLERANCE)
 
@@ -81,7 +81,7 @@ def test_the_average_is_over_the_tasks_that_have_data(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TRANSFER_FIGURES)
-def test_figures_of_transfer_tasks_equal_sentevals(model, task):
+def test_scores_of_transfer_tasks_equal_sentevals(model, task):
     result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
     tolerance = 0.005 + 100 / TEST_EXAMPLES[task]  # one example, which rounding may move across the boundary
     assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=tolerance)

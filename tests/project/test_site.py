@@ -33,7 +33,7 @@ def test_every_page_is_built_and_has_a_markdown_copy(site):
         assert "<!-- table" not in text, "a copy holds the tables themselves"
 
 
-def test_a_table_shows_our_figures_beside_the_papers_once_they_are_reproduced(tmp_path):
+def test_a_table_shows_our_scores_beside_the_papers_once_they_are_reproduced(tmp_path):
     fill_tables = runpy.run_path(str(DOCS / "site_results.py"))["fill_tables"]
     docs = tmp_path / "docs"
     (docs / "results").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Model cards: the examples run, all figures were measured, and the hub can read the metadata."""
+"""Model cards: the examples run, all scores were measured, and the hub can read the metadata."""
 
 import json
 import os
@@ -122,17 +122,17 @@ def test_the_repository_name_can_be_filled_in_later(directory):
     assert card.count('"org/other"') == 4 and "your-name" not in card
 
 
-# --- figures ------------------------------------------------------------------------------------------------------
+# --- scores -------------------------------------------------------------------------------------------------------
 
 
-def figures(text):
+def numbers(text):
     """Return every decimal number in the card's results."""
     return set(re.findall(r"-?\d+\.\d+", text[text.index("## Results") : text.index("## Limits")]))
 
 
-def test_a_card_without_results_has_no_figures(directory):
+def test_a_card_without_results_has_no_scores(directory):
     card = write_card(directory).read_text()
-    assert "No results were measured." in card and not figures(card)
+    assert "No results were measured." in card and not numbers(card)
     assert "This directory holds no record of how the model was trained." in card
     assert "model-index" not in card and not (directory / EVAL_RESULTS).exists()
 
@@ -140,7 +140,7 @@ def test_a_card_without_results_has_no_figures(directory):
 def test_every_figure_comes_from_the_result_file(directory):
     written(directory / "evaluation.json", evaluation(directory))
     card = write_card(directory).read_text()
-    assert figures(card) == {
+    assert numbers(card) == {
         "50.12", "51.12", "53.12", "54.12", "80.25", "81.25", "61.07", "71.23", "0.2512", "-2.5000", "0.3000",
     }  # fmt: skip
     assert "| STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg. of 6 |" in card
@@ -149,7 +149,7 @@ def test_every_figure_comes_from_the_result_file(directory):
     assert "logistic regression" in card and "7 pairs" in card
 
 
-def test_the_figures_follow_the_protocol_of_the_evaluation(directory):
+def test_the_scores_follow_the_protocol_of_the_evaluation(directory):
     document = evaluation(directory)
     document["protocol"] |= {"aggregation": "mean", "metric": "pearson"}
     written(directory / "evaluation.json", document)
@@ -158,7 +158,7 @@ def test_the_figures_follow_the_protocol_of_the_evaluation(directory):
     assert "Pearson's correlation" in card and "aggregated by `mean`" in card
 
 
-def test_the_front_matter_contains_the_figures(directory):
+def test_the_front_matter_contains_the_scores(directory):
     written(directory / "evaluation.json", evaluation(directory))
     data = ModelCard.load(write_card(directory, repo_id="org/my-model", language="en", license="apache-2.0")).data
     assert (data.language, data.license, data.pipeline_tag) == ("en", "apache-2.0", "sentence-similarity")
@@ -173,7 +173,7 @@ def test_the_front_matter_contains_the_figures(directory):
     assert found["MR"].metric_type == "accuracy"
 
 
-def test_a_full_disk_leaves_the_earlier_card_and_figures_as_they_were(directory, monkeypatch):
+def test_a_full_disk_leaves_the_earlier_card_and_scores_as_they_were(directory, monkeypatch):
     (directory / "evaluation.json").write_text(json.dumps(evaluation(directory)))
     path = write_card(directory, language="de", license="mit")
     before = path.read_bytes(), (directory / EVAL_RESULTS).read_bytes()
@@ -208,7 +208,7 @@ def test_the_hub_client_can_read_eval_results(directory):
     assert all(entry.dataset_revision is None and "local files" in entry.notes for entry in entries)
     (directory / "evaluation.json").unlink()
     write_card(directory)
-    assert not (directory / EVAL_RESULTS).exists(), "figures disappear with their file"
+    assert not (directory / EVAL_RESULTS).exists(), "scores disappear with their file"
 
 
 def test_scores_on_the_hubs_data_sets_name_their_revision_date_and_source(directory):
@@ -364,7 +364,7 @@ def test_a_failing_card_does_not_fail_the_run(trainer, tmp_path, caplog):
     (tmp_path / "run" / "results.json").write_text("{")
     trainer.create_model_card()
     assert "No model card was written" in caplog.text and "results.json" in caplog.text
-    assert not (tmp_path / "run" / CARD).exists(), "an older card would show outdated figures"
+    assert not (tmp_path / "run" / CARD).exists(), "an older card would show outdated scores"
 
 
 def test_without_results_json_the_card_lists_the_settings_of_config_json(save_checkpoint):
@@ -408,7 +408,7 @@ def test_every_figure_of_the_committed_cards_is_marked_as_the_papers(generator):
             assert "model-index" not in card
 
 
-def test_the_figures_of_the_committed_cards_are_in_the_paper():
+def test_the_scores_of_the_committed_cards_are_in_the_paper():
     if not PAPER.exists():
         pytest.skip(f"the paper's text is not at {PAPER}")
     text, paper = PAPER.read_text(encoding="utf-8"), json.loads((MODEL_CARDS / "paper.json").read_text())

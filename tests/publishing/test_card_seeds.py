@@ -71,7 +71,7 @@ def several(directory, seeds=(42, 43, 44), published=43):
 def test_a_card_of_one_seed_says_so_at_every_figure(directory):
     write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
     text = write_card(directory).read_text()
-    assert text.count("All figures come from one seed (42).") == 2, "below the dev set and below STS"
+    assert text.count("All scores come from one seed (42).") == 2, "below the dev set and below STS"
     assert "with seed 42." in text
     assert "Mean ± standard deviation over" not in text
 
@@ -79,7 +79,7 @@ def test_a_card_of_one_seed_says_so_at_every_figure(directory):
 def test_a_card_without_a_record_of_the_training_says_that_the_seeds_are_unknown(directory):
     write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
     (directory / "results.json").unlink()
-    assert "it is unknown from how many seeds these figures come" in write_card(directory).read_text()
+    assert "it is unknown from how many seeds these scores come" in write_card(directory).read_text()
 
 
 def test_a_card_of_several_seeds_gives_means_and_names_the_published_seed(directory):
@@ -101,7 +101,7 @@ def test_an_evaluation_of_the_published_seed_alone_is_not_called_a_mean(director
     write_evaluation(directory / "evaluation.json", directory, 1.0, 1)
     write_evaluation(directory / "seed-42/evaluation.json", directory / "seed-42", 1.1, 2)
     text = write_card(directory).read_text()
-    assert "All figures come from one seed (43), the best on the dev set of 3." in text
+    assert "All scores come from one seed (43), the best on the dev set of 3." in text
 
 
 def test_evaluations_of_all_seeds_give_their_mean_beside_the_published_figure(directory):

@@ -107,12 +107,12 @@ def test_matryoshka_dimensions_are_not_offered_after_a_transform(transformed):
     assert "the leading 16 or 8 dimensions, which were trained to be used alone, can be used alone only before" in card
 
 
-def test_the_card_says_that_dev_figures_are_without_the_transform(transformed):
+def test_the_card_says_that_dev_scores_are_without_the_transform(transformed):
     directory = transformed("whitening")
     dev = {"step": 1, "stsb_spearman": 50.0}
     run = {"settings": {}, "steps": 1, "train_loss": 0.5, "initial": dev, "best": dev, "final": dev}
     (directory / "results.json").write_text(json.dumps(run))
-    assert "All figures are without the whitening, which was fitted later." in write_card(directory).read_text()
+    assert "All scores are without the whitening, which was fitted later." in write_card(directory).read_text()
 
 
 def evaluation(directory, **changes):

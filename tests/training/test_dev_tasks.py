@@ -52,7 +52,7 @@ def make(model, tokenizer, tmp_path, dev_tasks, **changes):
     )
 
 
-def test_a_dev_task_has_the_figures_of_evaluate(files, model, tokenizer, save_checkpoint):
+def test_a_dev_task_has_the_scores_of_evaluate(files, model, tokenizer, save_checkpoint):
     task = read_task("classification", files / "dev.csv")
     metrics = TasksEvalCallback({"classification": task}).evaluate(model, tokenizer)
     encoder = SimCSE(save_checkpoint(model))

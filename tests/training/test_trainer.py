@@ -250,7 +250,7 @@ def _train_in_process(rank, processes, port, directory, batch):
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_give_the_weights_and_figures_of_one_with_the_whole_batch(tmp_path):
+def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(tmp_path):
     rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(texts(40, seed=9)["sent0"][:]))]
     (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
     for processes, batch in ((1, 8), (2, 4)):

@@ -90,7 +90,7 @@ class AdaptationSettings:
 def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, Any]:
     """Try the arms, choose one on a third of the task, judge it on the rest, and keep what helps.
 
-    The output directory gets `adaptation.json` (the verdict and the figures of every arm), `arms.png` (their dev
+    The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
     there is no gain. An interrupted adaptation continues when it is called again with the same settings, and a
     finished one returns its result.
@@ -166,7 +166,7 @@ class _Adaptation:
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
         measured = {name: self.record.once(f"dev {name}", partial(self._measure, name)) for name in plan["arms"]}
-        scores = {name: figures["dev"] for name, figures in measured.items() if figures["dev"] is not None}
+        scores = {name: found["dev"] for name, found in measured.items() if found["dev"] is not None}
         chosen = self.arms[choose(scores)]
         logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
         comparisons, seeds = self._judge(chosen), self._seeds(chosen)
@@ -223,9 +223,9 @@ class _Adaptation:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            figures = compare(task, self.first, START, [self.present_dev], [result])
-            found |= {"dev": figures.after, "difference": figures.difference, "interval": figures.interval}
-            logger.info(f"{name}: dev {self.first} {figures.after:.2f}, {figures} over the present model")
+            comparison = compare(task, self.first, START, [self.present_dev], [result])
+            found |= {"dev": comparison.after, "difference": comparison.difference, "interval": comparison.interval}
+            logger.info(f"{name}: dev {self.first} {comparison.after:.2f}, {comparison} over the present model")
         remove(self._folder(arm, seed))
         return found | {"seconds": round(time.monotonic() - began, 1)}
 

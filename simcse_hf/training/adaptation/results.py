@@ -34,7 +34,7 @@ def describe(
 
     Args:
         arms (`Mapping[str, Arm]`): All arms by name.
-        measured (`Mapping[str, Any]`): The dev figures of those that were tried.
+        measured (`Mapping[str, Any]`): The dev scores of those that were tried.
         chosen (`Arm`): The arm that was chosen.
         seeds (`list[int | None]`): The seeds of its runs in the verdict.
         judged (`list[Comparison]`): The verdicts. The first one, against the present model, decides.
@@ -55,7 +55,7 @@ def describe(
         "chosen": asdict(chosen) | {"model": public_name(chosen.model), "stages": stages(chosen), "seed": seeds[0]},
         "seeds": [seed for seed in seeds if seed is not None],
         "comparisons": [{**asdict(each), "verdict": each.verdict} for each in judged],
-        "arms": [{"name": name, "stages": stages(arms[name]), **figures} for name, figures in measured.items()],
+        "arms": [{"name": name, "stages": stages(arms[name]), **found} for name, found in measured.items()],
         "model": public_name(arms[START].model),
         "versions": {"simcse_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
@@ -109,9 +109,9 @@ def draw(result: dict[str, Any], output: Path) -> None:
     except ImportError:
         return
     axes = figure.subplots()
-    for row, (_, figures, kind) in enumerate(bars):
-        axes.plot(figures["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
-        axes.plot(figures["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+    for row, (_, found, kind) in enumerate(bars):
+        axes.plot(found["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
+        axes.plot(found["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
     axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars], fontsize=8)
     axes.invert_yaxis()

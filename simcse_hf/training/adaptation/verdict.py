@@ -79,10 +79,10 @@ def compare(
         after (`Sequence[TaskResult]`): Results of the second arm, one for each seed.
 
     Returns:
-        `Comparison`: The figures.
+        `Comparison`: The scores and their difference.
     """
-    figures = paired_interval(task, list(before), list(after), resamples=RESAMPLES, confidence=CONFIDENCE)
-    difference, low, high = (round(float(value), 4) for value in figures)
+    interval = paired_interval(task, list(before), list(after), resamples=RESAMPLES, confidence=CONFIDENCE)
+    difference, low, high = (round(float(value), 4) for value in interval)
     means = [sum(float(result.metrics[task.metric]) for result in part) / len(part) for part in (before, after)]
     return Comparison(
         name, task.metric, len(task), against, round(means[0], 4), round(means[1], 4), difference, [low, high]

@@ -1,4 +1,4 @@
-"""Classification and clustering: files in, figures out, and what is refused."""
+"""Classification and clustering: files in, scores out, and what is refused."""
 
 import numpy as np
 import pytest
