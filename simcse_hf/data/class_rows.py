@@ -47,8 +47,10 @@ def load_class_rows(
     Raises:
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
-    if isinstance(source, Dataset) and (is_resolved(source) or {"texts", "relations"} <= set(source.column_names)):
-        return source
+    if isinstance(source, Dataset):
+        names = set(source.column_names)
+        if {"texts", "relations"} <= names or (is_resolved(source) and LABEL in names):
+            return source
     table = _open(source, split, name)
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:

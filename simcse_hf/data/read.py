@@ -298,9 +298,10 @@ def _parse(where: str, text: str) -> Any:
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
     """Open rows that are objects, arrays of equal length or, in memory, texts."""
-    first = next((value for _, value in values()), None)
+    nothing = object()
+    first = next((value for _, value in values()), nothing)
     kind: Any = list if isinstance(first, tuple) else type(first)
-    if not first:
+    if first is nothing:
         raise ValueError(f"{name}: the {'list of rows is empty' if format == 'memory' else 'file holds no rows'}.")
 
     def records() -> Iterator[tuple[int, dict[str, Any]]]:

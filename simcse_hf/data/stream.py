@@ -6,6 +6,7 @@ from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from datasets import Dataset, IterableDataset
@@ -18,6 +19,7 @@ from .view_dataset import SeededDataset
 STATE_FILE = "stream_state.json"
 
 _BATCH_ROWS = 1000
+_resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows with an empty cell
 
 MakeRows = Callable[[Sequence[dict[str, str]], Sequence[random.Random]], list[dict[str, Any]]]
 
@@ -58,7 +60,14 @@ def load_text_stream(
     # Lists are the shards of the stream: each file has its path and its columns.
     files = {"paths": [*map(str, paths)], "columns": [cleaner.columns for cleaner in cleaners]}
     options = {"width": width, "by_name": columns is None}
-    return IterableDataset.from_generator(_rows_of_files, features=text_features(width), gen_kwargs=files | options)
+    return _mark(
+        IterableDataset.from_generator(_rows_of_files, features=text_features(width), gen_kwargs=files | options)
+    )
+
+
+def _mark(stream: IterableDataset) -> IterableDataset:
+    _resolved.add(stream)
+    return stream
 
 
 def _rows_of_files(
@@ -97,12 +106,12 @@ def resolve_stream_columns(
     Raises:
         ValueError: If the stream has no rows, or its columns are unclear.
     """
+    if stream in _resolved:
+        return stream
     head = list(stream.take(SAMPLE_ROWS))
     if not head:
         raise ValueError(f"{name}: there are no rows.")
     names = list(head[0])
-    if stream.features == text_features(len(names)) and expected_columns in (None, len(names)):
-        return stream
     sample = [[row.get(column) for column in names] for row in head]
     chosen, width = resolve_columns(
         names, name=name, sample=sample, columns=columns, expected_columns=expected_columns
@@ -126,7 +135,7 @@ def resolve_stream_columns(
         return {column: [row[i] for row in rows] for i, column in enumerate(text_features(width))}
 
     options = {"with_indices": True, "remove_columns": chosen, "features": text_features(width)}
-    return stream.select_columns(chosen).map(clean, batched=True, batch_size=_BATCH_ROWS, **options)
+    return _mark(stream.select_columns(chosen).map(clean, batched=True, batch_size=_BATCH_ROWS, **options))
 
 
 class StreamedRows(torch.utils.data.IterableDataset):
@@ -205,9 +214,9 @@ class StreamedRows(torch.utils.data.IterableDataset):
                 state = state | {"row": state["row"] + len(window), "done": 0, "source": following}
             if state["row"] < self.batch_size * self.processes:
                 raise ValueError(
-                    f"the streamed text has {state['row']} rows, fewer than the batch of "
-                    f"{self.batch_size * self.processes} over all processes, so a text would be its own negative: "
-                    "lower per_device_train_batch_size"
+                    f"train_dataset: the stream ends after {state['row']} rows, and a batch over all processes has "
+                    f"{self.batch_size * self.processes}, so a text would be its own negative. Lower "
+                    "per_device_train_batch_size."
                 )
             state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
 

@@ -6,6 +6,7 @@ import logging
 import pytest
 from datasets import ClassLabel, Dataset
 
+from simcse_hf import load_text_dataset
 from simcse_hf.data.class_rows import is_labelled, load_class_rows
 from simcse_hf.data.columns import class_columns
 
@@ -74,3 +75,10 @@ def test_rows_without_two_classes_are_refused(columns, message, tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=message):
         load_class_rows(str(path))
+
+
+def test_anchors_and_positives_that_were_loaded_as_texts_are_class_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"anchor": "a", "positive": ["b", "c"]}) + "\n")
+    rows = load_class_rows(load_text_dataset(path))
+    assert rows.to_dict() == {"texts": [["a", "b"], ["a", "c"]], "relations": [[0], [0]]}

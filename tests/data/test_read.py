@@ -281,6 +281,12 @@ def test_a_file_that_cannot_be_trained_on_is_refused_and_not_cached(tmp_path, lo
         assert {path.suffix for path in (tmp_path / "cache").rglob("*.*")} <= {".lock"}
 
 
+def test_an_empty_first_text_or_row_is_left_out_like_any_other(tmp_path):
+    assert load_text_dataset(["", "a b", "c d"])["sent0"][:] == ["a b", "c d"]
+    (tmp_path / "a.jsonl").write_text('{}\n{"sent0": "a", "sent1": "b"}\n')
+    assert load_text_dataset(tmp_path / "a.jsonl")[:] == {"sent0": ["a"], "sent1": ["b"]}
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -57,6 +57,11 @@ def test_several_files_follow_each_other_and_name_a_bad_line(tmp_path):
         list(load_text_stream(tmp_path / "c.csv"))
 
 
+def test_rows_under_our_own_column_names_are_cleaned_too():
+    rows = Dataset.from_dict({"sent0": ["a b", "", None, "d e"]}).to_iterable_dataset()
+    assert [row["sent0"] for row in resolve_stream_columns(rows)] == ["a b", "d e"]
+
+
 def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
     rows = [
         {"query": "a", "pos": ["b", "c"], "neg": ["x", "y"], "score": 1.0},
@@ -148,7 +153,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 
 def test_a_text_with_fewer_rows_than_a_batch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has 3 rows, fewer than the batch of 4 over all processes"):
+    with pytest.raises(ValueError, match="ends after 3 rows, and a batch over all processes has 4"):
         batches(streamed(lines(tmp_path / "a.txt", 3)), 2)
 
 
