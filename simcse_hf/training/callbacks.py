@@ -27,6 +27,7 @@ from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.modeling import ContrastiveModel, ContrastiveOutput
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process, sum_over_processes, world
+from ..ops.files import digest
 from .checkpoints import ADVICE
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class DevSetCallback(TrainerCallback, ABC):
     """Evaluate on dev sets at every evaluation of the Trainer.
 
     `SimCSETrainer` calls [`evaluate`] and adds the result to its metrics before they are logged, so that its metrics
-    can select the best checkpoint and stop early like any other metric. Each distinct text is tokenised once, encoded
-    once per evaluation, and not truncated to `max_seq_length`.
+    can select the best checkpoint and stop early like any other metric. Each distinct text is encoded once per
+    evaluation, and cut at the model's own limit, as in inference, and not at the `max_seq_length` of training.
 
     Args:
         sources (`dict[str, str]`): The file of each dev set, by its name in the metrics.
@@ -72,12 +73,14 @@ class DevSetCallback(TrainerCallback, ABC):
 
     Attributes:
         texts (`list[str]`): The distinct texts.
+        gold (`list`): What decides the scores beside the texts: gold scores, or digests of the tasks' files.
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
             arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
     """
 
     headline: str
+    gold: list[Any]
     scores: Scores
     shows_bar = False
 
@@ -89,7 +92,8 @@ class DevSetCallback(TrainerCallback, ABC):
     def _set_texts(self, texts: Sequence[str]) -> None:
         self.texts = list(dict.fromkeys(texts))
         self._row = {text: row for row, text in enumerate(self.texts)}
-        self._token_ids: list[list[int]] | None = None
+        self._made_with: tuple[Any, ...] = ()
+        self._token_ids: list[list[int]] = []
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Put the model's prompts `query` and `document` before the texts of tasks that tell the two apart.
@@ -124,13 +128,14 @@ class DevSetCallback(TrainerCallback, ABC):
 
     def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
         """Return the embeddings of the distinct texts in all processes, which share the work."""
-        if self._token_ids is None:
-            inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
-            prompt = default_prompt(inner.settings)
-            max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
-            full_length(tokenizer, max_length, inner.settings.templates, prompt)  # refuses a prompt without room
+        inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
+        prompt, templates = default_prompt(inner.settings), inner.settings.templates
+        max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
+        made_with = (tokenizer, max_length, templates, prompt)
+        if made_with != self._made_with:  # also when the callback serves another run
+            full_length(*made_with)  # refuses a prompt without room
             texts = [prompt + text for text in self.texts]
-            self._token_ids = tokenize_texts(tokenizer, texts, max_length, inner.settings.templates)
+            self._token_ids, self._made_with = tokenize_texts(tokenizer, texts, max_length, templates), made_with
         pad = tokenizer.pad_token_id
         return encode_token_ids(model, self._token_ids, pad, show_progress_bar=self.shows_bar)
 
@@ -148,7 +153,7 @@ class SimilarityEvalCallback(DevSetCallback):
         self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_pairs_argument(str(dev_set))
         source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
         super().__init__({name: source}, self.pairs.texts)
-        self.name, self.headline = name, f"{name}_spearman"
+        self.name, self.headline, self.gold = name, f"{name}_spearman", list(self.pairs.scores)
         columns = (self.pairs.sentences1, self.pairs.sentences2)
         self._first, self._second = (torch.tensor([self._row[text] for text in column]) for column in columns)
         self._gold, self._group = np.asarray(self.pairs.scores, dtype=np.float64), self.pairs.groups
@@ -193,13 +198,14 @@ class TasksEvalCallback(DevSetCallback):
     def __init__(self, tasks: "dict[str, UserTask]"):
         texts = [text for task in tasks.values() for text in task.texts]
         super().__init__({name: task.source for name, task in tasks.items()}, texts)
-        self.tasks = tasks
+        self.tasks = self._given = tasks
         name, task = next(iter(tasks.items()))
         self.headline = f"{name}_{task.metric}"
+        self.gold = [digest(source) for source in self.sources.values() if Path(source).is_file()]
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Use the prompts in retrieval and reranking; see [`DevSetCallback.use_prompts`]."""
-        data = TaskData(user_tasks=self.tasks).prompted_for(settings)
+        data = TaskData(user_tasks=self._given).prompted_for(settings)
         self.tasks = data.user_tasks
         self._set_texts(list(data.texts()))
 

@@ -17,6 +17,7 @@ from ..data.mixture import MixedRows
 from ..data.stream import StreamedRows
 from ..data.tokenize import check_known
 from ..data.view_dataset import SeededDataset
+from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS
 from ..models.adapters import has_adapter
 from ..models.gradcache import check_gradcache, preserve_random_state
 from ..models.settings import dropout_rates
@@ -104,6 +105,9 @@ def check_run(trainer: "SimCSETrainer") -> None:
         "learning_rate is 0, so the weights do not change": args.learning_rate == 0,
         f"warmup_steps = {args.warmup_steps} is longer than the run": 0 < args.max_steps < args.warmup_steps,
         "mlm_weight has no effect without do_mlm": settings.mlm_weight != 0.1 and not settings.do_mlm,
+        "mlm_probability has no effect without do_mlm": args.mlm_probability != 0.15 and not settings.do_mlm,
+        f"view_both has no effect with view {args.view}": args.view_both and args.view not in DATASET_VIEWS,
+        f"view_model has no effect with view {args.view}": args.view_model and args.view not in MASKED_LM_VIEWS,
     }
     for problem in [problem for problem, holds in idle.items() if holds]:
         logger.warning(f"{problem}.")

@@ -105,6 +105,7 @@ def set_default_view(args: SimCSETrainingArguments, objective: type[Objective]) 
     args.view = args.view or view
     if args.view == view and args.view_rate is None:
         args.view_rate = rate
+    masked_lm_rate(args.view, args.view_rate)  # refuses a rate that the view does not take
 
 
 def prepare_model(

@@ -37,7 +37,7 @@ from ..ops.files import STAGING, write_json
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .parser import check_files, fill, given_arguments, option
-from .run_record import RESULTS, prepare_output_dir
+from .run_record import RESULTS, check_output_dir, clear_output_dir
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -306,8 +306,9 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
-    check_files({"--train_file": options.train_file})
-    prepare_output_dir(args, options.overwrite_output_dir)
+    inputs = {"--train_file": options.train_file, "--model_name_or_path": options.model_name_or_path}
+    check_files(inputs)
+    check_output_dir(args, options.overwrite_output_dir, inputs)
     set_seed(args.seed)
     texts, held_out = read_sentences(options)
     resume = args.resume_from_checkpoint
@@ -325,6 +326,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     check_known(rows["input_ids"], tokenizer, str(options.train_file))
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(held_out_rows)
+    clear_output_dir(args)  # now that nothing is wrong with the new run
     before = trainer.evaluate()["eval_loss"]
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     after = trainer.evaluate()["eval_loss"]

@@ -15,6 +15,7 @@ from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
+from ..data.documents import SpanDataset
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, resolve_stream_columns
@@ -42,8 +43,9 @@ class RowMaker:
         model (`ContrastiveModel`): Its settings name templates and the prompt put before each text where the arguments
             name none, and its objective says whether rows are pairs with a score.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        args (`SimCSETrainingArguments`): The arguments of the run. A stream changes them: its place is restored from
-            the checkpoint, so transformers skips no rows, and the training process reads it.
+        args (`SimCSETrainingArguments`): The arguments of the run. A stream sets two of them: `ignore_data_skip`,
+            because it finds its own place in the checkpoint, and `dataloader_num_workers=0`, because the training
+            process reads it.
         dataset (`str`, *optional*): The data set of several whose rows are made, with the arguments that are its own.
             Without one, `datasets` holds the makers of all of them.
     """
@@ -76,7 +78,7 @@ class RowMaker:
                 raise ValueError(f"{self.source}, column {column}: {error}") from None
         self.template_edges = model.settings.template_edges
         self.kind = objective_class(objective).rows
-        self.seed = args.seed if args.data_seed is None else args.data_seed
+        self.seed = args.rows_seed
         #: The frozen models, and the vectors that they give the training rows, by their names in a batch.
         frozen = {"teacher": args.teacher, "guide": args.guide}
         reads = frozen if dataset is None else objective_class(objective).vectors  # one of several data sets may not
@@ -177,6 +179,9 @@ class RowMaker:
         """
         texts = as_text_dataset(data, name, self.kind)
         if "input_ids" in texts.column_names:
+            unseen = f"{name} holds token ids of spans, which get no prompt and no template, but inference would add"
+            added = self.templates or any(self.prompts)
+            refuse({f"{unseen} them: train on texts, or leave both out": added and isinstance(texts, SpanDataset)})
             return texts
         workers = self.args.preprocessing_num_workers
         return tokenize_dataset(

@@ -34,9 +34,9 @@ from ..ops.loading import load_pretrained
 from ..search import SentenceIndex
 from .callbacks import make_dev_sets, warn_of_overlap
 from .parser import check_files
-from .run_record import SEEDS, prepare_output_dir, write_results
+from .run_record import SEEDS, check_output_dir, clear_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments
-from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
+from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
 
@@ -75,9 +75,9 @@ SUP_DEFAULTS = _COMMON | {
 }
 _CORPUS, _ENCODER = sample_files()
 _SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev), "max_seq_length": 32}
-# The tiny sample encoder learns faster than BERT, and from larger batches.
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."
+# The tiny sample encoder needs a higher learning rate than BERT.
 UNSUP_SAMPLE = _SAMPLE | {
     "train_file": str(_CORPUS.train_sentences),
     "output_dir": "outputs/sample-unsup",
@@ -145,11 +145,13 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
 
     model_args, data_args, args = arguments()
     directory = Path(str(args.output_dir))
-    tasks = {f"--dev_task {task.partition('=')[0]}": task.partition("=")[2] for task in data_args.dev_task}
+    inputs = inputs_of(model_args, data_args)
     own_files = {f"datasets, {name}:": own.get("train_file") for name, own in cast(dict, args.datasets or {}).items()}
-    check_files({"--train_file": data_args.train_file, "--dev_file": data_args.dev_file, **tasks, **own_files})
+    check_files(inputs | own_files)
     model_args.load_options()  # finds the model
-    if data_args.train_file == sample["train_file"]:
+    named = {"model_name_or_path": model_args.model_name_or_path, "train_file": data_args.train_file}
+    is_sample = named == {name: sample[name] for name in named}
+    if is_sample:
         logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
         # The default output directory of the sample belongs to it: nothing else is lost there.
         continues = data_args.seeds is not None and (directory / SEEDS).exists()
@@ -157,9 +159,11 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
 
     with hold_together(directory):
         if data_args.seeds is None:
-            prepare_output_dir(args, data_args.overwrite_output_dir)
-            trainer = train_once(model_args, data_args, args, supervised)
-            if data_args.train_file == sample["train_file"] and trainer.is_world_process_zero():
+            check_output_dir(args, data_args.overwrite_output_dir, inputs)
+            trainer = make_trainer(model_args, data_args, args, supervised)
+            clear_output_dir(args)  # now that nothing is wrong with the new run
+            train_and_save(trainer, data_args)
+            if is_sample and trainer.is_world_process_zero():
                 _show_neighbours(directory)
             if args.push_to_hub:
                 trainer.push_to_hub()
@@ -177,7 +181,7 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
             own["resume_from_checkpoint"] = "true" if states[seed] == "interrupted" else None
             own["run_name"] = None if args.run_name is None else f"{args.run_name}-seed-{seed}"
             run = arguments(**own)
-            train_once(*run, supervised)
+            train_and_save(make_trainer(*run, supervised), run[1])
             release(run[-1])
         on_first_process(lambda: publish_best(directory, seeds))
         if args.push_to_hub and args.process_index == 0:
@@ -199,17 +203,14 @@ def _with_evaluation(
     return model_args, data_args, args
 
 
-def train_once(
-    model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments, supervised: bool
-) -> SimCSETrainer:
+def train_and_save(trainer: SimCSETrainer, data_args: DataArguments) -> None:
     """Train one model, and save it with its results."""
-    trainer = make_trainer(model_args, data_args, args, supervised)
+    args = trainer.args
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
     names = [data_args.dataset_name, *(own.get("dataset_name") for own in cast(dict, args.datasets or {}).values())]
     hub_datasets = [name.partition(":")[0] for name in names if name]
     write_results(trainer, data_args.train_file or data_args.dataset_name, hub_datasets)
-    return trainer
 
 
 def _show_neighbours(directory: Path) -> None:
@@ -347,6 +348,13 @@ def load_datasets(
     return texts, training_args
 
 
+# Rows that are read by their structure, and the form of their files.
+_STRUCTURED = {
+    "scored_pairs": "pairs with a score (columns sentence1, sentence2, score)",
+    "nli": "labelled NLI pairs (columns premise, hypothesis, label)",
+}
+
+
 def load_training_texts(
     model_args: ModelArguments,
     data_args: DataArguments,
@@ -387,8 +395,9 @@ def load_training_texts(
         ),
         f"--objective {model_args.objective} and --view {view} read a file: name it with --train_file instead of "
         "--dataset_name": is_structured and objective.rows != "scored_pairs" and data_args.train_file is None,
-        "--columns does not apply to pairs with a score: leave it out, and name the columns of "
-        f"{source} sentence1, sentence2 and score": objective.rows == "scored_pairs" and data_args.columns is not None,
+        f"--columns does not apply to rows of {_STRUCTURED.get(objective.rows, 'documents')}: leave it out, and give "
+        f"{source} their form": is_structured and data_args.columns is not None,
+        f"--max_train_samples must be at least 1, got {limit}": limit is not None and limit < 1,
     }
     refuse(conflicts)
     if is_structured:
@@ -423,7 +432,7 @@ def _load_structured_rows(
         length = max(training_args.by_column(training_args.max_seq_length))
         documents = itertools.islice(read_documents(path), limit)
         tokenizer = load_tokenizer(model_args)
-        return SpanDataset(documents, tokenizer, length, training_args.seed, options)
+        return SpanDataset(documents, tokenizer, length, training_args.rows_seed, options)
     if objective.rows == "scored_pairs":
         pairs = (
             read_scored_pairs(path)
@@ -434,7 +443,8 @@ def _load_structured_rows(
     elif objective.rows == "nli":
         rows = build_nli_groups(path, sampling=data_args.nli_sampling or "pairs")
     else:
-        rows = next_sentence_pairs(path, 3 if training_args.view == "next_three_sentences" else 1, training_args.seed)
+        neighbours = 3 if training_args.view == "next_three_sentences" else 1
+        rows = next_sentence_pairs(path, neighbours, training_args.rows_seed)
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
 from hashlib import blake2b
@@ -30,7 +30,7 @@ from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, masked_
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better
 from ..models.settings import ContrastiveSettings, dropout_rates
-from ..ops.errors import changes, refuse_changes
+from ..ops.errors import changes, refuse, refuse_changes
 from ..ops.files import STAGING, read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, DevSetCallback, SimilarityEvalCallback, dev_change
@@ -60,7 +60,7 @@ _FREE = tuple(
 )
 #: The settings of a run in each of its checkpoints, and what was changed at which step.
 SETTINGS = "run_settings.json"
-# Numbers of each weight that the digest of a model reads at most.
+# Numbers of a larger weight that the digest of a model reads at least.
 _READ_NUMBERS = 65_536
 # Number of rows that are compared to tell single sentences in several templates from pairs.
 _COMPARED_ROWS = 8
@@ -68,28 +68,51 @@ _COMPARED_ROWS = 8
 _WIDGET_LENGTH = 200
 
 
-def prepare_output_dir(args: TrainingArguments, overwrite: bool) -> None:
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Mapping[str, str | None]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
     The Trainer verifies the checkpoint when training begins.
 
     Args:
         args (`TrainingArguments`): Names the directory and the checkpoint.
-        overwrite (`bool`): Delete the checkpoints and results of an earlier run.
+        overwrite (`bool`): Whether [`clear_output_dir`] may delete the checkpoints and results of an earlier run.
+        inputs (`Mapping[str, str]`): Files and folders that the run reads, by the options that name them.
 
     Raises:
-        ValueError: If the directory holds another run.
+        ValueError: If the directory holds another run, or one of the inputs would be deleted.
     """
     if args.resume_from_checkpoint is not None or args.process_index > 0:
         return
     directory = Path(str(args.output_dir))
     earlier = checkpoints(directory)
+    for name, path in inputs.items():
+        place = None if path is None else Path(path).resolve()
+        lost = place and any(
+            place.is_relative_to(folder.resolve()) for folder in (*earlier, *directory.glob("seed-*"))
+        )
+        refuse(
+            {
+                f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
+                "choose another --output_dir": lost and overwrite
+            }
+        )
     if not overwrite and (earlier or any((directory / name).exists() for name in (RESULTS, SEEDS, "config.json"))):
         raise ValueError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
             "--overwrite_output_dir, or choose another --output_dir."
         )
-    for folder in (*earlier, directory / STAGING, directory / DEV_SCORES):
+
+
+def clear_output_dir(args: TrainingArguments) -> None:
+    """Delete the checkpoints and results of an earlier run, unless this one resumes it.
+
+    Args:
+        args (`TrainingArguments`): Names the directory, which [`check_output_dir`] has checked.
+    """
+    if args.resume_from_checkpoint is not None or args.process_index > 0:
+        return
+    directory = Path(str(args.output_dir))
+    for folder in (*checkpoints(directory), directory / STAGING, directory / DEV_SCORES):
         shutil.rmtree(folder, ignore_errors=True)
     for name in (RESULTS, SEEDS):
         (directory / name).unlink(missing_ok=True)
@@ -232,14 +255,14 @@ def run_settings(trainer: "SimCSETrainer") -> dict[str, Any]:
     for maker in (trainer.make_rows, *trainer.make_rows.datasets.values()):
         values |= {f"{maker.source}: vectors of the {name}": x.digest for name, x in maker.vectors.items()}
     values |= {
-        f"dev set {callback.headline}": blake2b(repr(callback.texts).encode()).hexdigest()
+        f"dev set {callback.headline}": blake2b(repr((callback.texts, callback.gold)).encode()).hexdigest()
         for callback in trainer.dev_sets
     }
     return json.loads(json.dumps(values, default=str))
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Return a digest of a model's weights, of at most 65,536 numbers of each."""
+    """Return a digest of a model's weights, of 65,536 to 131,071 numbers of a larger one."""
     total = blake2b(digest_size=16)
     for name, tensor in model.state_dict().items():
         if not tensor.is_meta:

@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers.utils import logging
@@ -15,11 +15,11 @@ from transformers.utils import logging
 from ..evaluation.metrics import higher_is_better
 from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
-from ..ops.files import HOLDER, LOCK, STAGING, digest, read_json_object, write_json
+from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import newest_whole_checkpoint
-from .run_record import RESULTS, SEEDS, describe_change, hyperparameter_values, prepare_output_dir
+from .run_record import RESULTS, SEEDS, check_output_dir, clear_output_dir, describe_change, hyperparameter_values
 from .script_arguments import DataArguments, ModelArguments
 from .training_args import SimCSETrainingArguments
 
@@ -102,7 +102,8 @@ def prepare_seeds(
         raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
     settings = _settings(model_args, data_args, args)
     if data_args.overwrite_output_dir or not record.exists():
-        prepare_output_dir(args, data_args.overwrite_output_dir)
+        check_output_dir(args, data_args.overwrite_output_dir, inputs_of(model_args, data_args))
+        clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
@@ -115,13 +116,22 @@ def prepare_seeds(
     return {seed: _state(seed_folder(directory, seed)) for seed in seeds}
 
 
+def inputs_of(model_args: ModelArguments, data_args: DataArguments) -> dict[str, str | None]:
+    """Return the files and folders that a run reads, by the options that name them."""
+    tasks = {f"--dev_task {kind}": path for kind, _, path in (task.partition("=") for task in data_args.dev_task)}
+    names = {"--model_name_or_path": model_args.model_name_or_path, "--tokenizer_name": model_args.tokenizer_name}
+    return names | {"--train_file": data_args.train_file, "--dev_file": data_args.dev_file} | tasks
+
+
 def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict[str, Any]:
     """Return what all runs of an output directory have in common, in types that JSON can hold."""
     values = {name: value for name, value in (vars(model_args) | vars(data_args)).items() if name not in _PLACES}
     values |= {name: value for name, value in hyperparameter_values(args).items() if name != "seed"}
-    for name in ("train_file", "dev_file"):
-        if values[name] is not None and Path(values[name]).is_file():
-            values[f"digest of {name}"] = digest(values[name])
+    tables = cast(dict, args.datasets or {}).values()
+    folders = [Path(name.partition(":")[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
+    for path in [*inputs_of(model_args, data_args).values(), *(own.get("train_file") for own in tables), *folders]:
+        if path is not None and Path(path).is_file():
+            values[f"digest of {path}"] = digest(path)
     for file in sorted(Path(str(model_args.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
     return json.loads(json.dumps(values | {"processes": args.world_size}, default=str))

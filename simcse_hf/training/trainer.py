@@ -213,10 +213,7 @@ class SimCSETrainer(Trainer):
         if self._resumed is not None:
             compare = partial(compare_settings, self._resumed, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-        if isinstance(self.train_dataset, StreamedRows):
-            self.train_dataset.forget()
-            if self._resumed is not None:
-                self.train_dataset.load_state(self._resumed)
+        self._start_stream()
         if self.args.device.type == "cpu":
             keep_freed_memory()
         start = self.args.eval_on_start
@@ -237,6 +234,12 @@ class SimCSETrainer(Trainer):
             finally:
                 self.args.eval_on_start = start
 
+    def _start_stream(self) -> None:
+        if isinstance(self.train_dataset, StreamedRows):
+            self.train_dataset.forget()
+            if self._resumed is not None:
+                self.train_dataset.load_state(self._resumed)
+
     def get_train_dataloader(self) -> DataLoader:
         """Make the data loader of training, with a random generator of its own.
 
@@ -253,6 +256,9 @@ class SimCSETrainer(Trainer):
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
             )
         if isinstance(self.train_dataset, StreamedRows):
+            if self.train_dataset.batch_size != self._train_batch_size:  # another attempt or trial
+                self.train_dataset.batch_size = self._train_batch_size
+                self._start_stream()
             options: dict[str, Any] = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
             loader = DataLoader(self.train_dataset, batch_size=None, **options)
         else:
@@ -427,10 +433,11 @@ class SimCSETrainer(Trainer):
         the first also evaluates the dev sets, as `eval_stsb_spearman`.
         """
         names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
-        for position, name in enumerate(names):
-            if prefix.endswith(f"_{name}"):
-                return prefix.removesuffix(f"_{name}") if position == 0 else None
-        return prefix
+        # Of "news" and "old_news", the prefix `eval_old_news` is that of the longer one.
+        name = max((name for name in names if prefix.endswith(f"_{name}")), key=len, default=None)
+        if name is None:
+            return prefix
+        return prefix.removesuffix(f"_{name}") if name == names[0] else None
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         directory = output_dir or str(self.args.output_dir)

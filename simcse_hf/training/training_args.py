@@ -177,7 +177,7 @@ class SimCSETrainingArguments(TrainingArguments):
     preprocessing_num_workers: int | None = option(None, "Number of processes that tokenise.")
     remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
     logging_nan_inf_filter: bool = option(
-        False, "Leave losses that are not finite out of the log instead of ending the run."
+        False, "transformers' filter of the log. A loss that is not finite ends the run in any case."
     )
     ddp_find_unused_parameters: bool | None = option(
         False, "Passed to DistributedDataParallel; every trainable parameter is used."
@@ -190,6 +190,11 @@ class SimCSETrainingArguments(TrainingArguments):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the access token: the Trainer pickles its arguments beside the model, and pushes them with it."""
         return {**self.__dict__, "hub_token": None}
+
+    @property
+    def rows_seed(self) -> int:
+        """The seed of what is drawn from training rows: their order, views and spans."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def copy(self) -> Self:
         """Return a copy that may be changed, with the access token."""

@@ -19,7 +19,7 @@ from simcse_hf.training.checkpoints import (
     delete_old_checkpoints,
     newest_whole_checkpoint,
 )
-from simcse_hf.training.run_record import prepare_output_dir
+from simcse_hf.training.run_record import clear_output_dir
 
 NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
 FILES = (
@@ -118,7 +118,7 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(run):
     longer = {"max_steps": 9, "save_steps": 3, "save_total_limit": 1, "allow_changes": True}
     make_trainer(NAME, run, **longer).train(resume_from_checkpoint=True)
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-9", "checkpoint-old", "checkpoint-3.bak"}
-    prepare_output_dir(make_trainer(NAME, run).args, overwrite=True)
+    clear_output_dir(make_trainer(NAME, run).args)
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-old", "checkpoint-3.bak"}
 
 

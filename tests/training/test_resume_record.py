@@ -15,7 +15,7 @@ from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.callbacks import SimilarityEvalCallback
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.run_record import write_results
+from simcse_hf.training.run_record import run_settings, write_results
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
@@ -212,3 +212,11 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     trainer.train(resume_from_checkpoint=True)
     results = write_results(trainer)
     assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4
+
+
+def test_other_gold_scores_of_the_dev_set_are_another_setting(tmp_path, tokenizer):
+    def settings(gold):
+        dev_set = SimilarityEvalCallback(ScoredPairs("stsb", ["a", "b"], ["c", "d"], gold))
+        return run_settings(make_trainer(NAME, tmp_path, callbacks=[dev_set]))
+
+    assert settings([0.0, 5.0]) == settings([0.0, 5.0]) != settings([5.0, 0.0])

@@ -209,7 +209,7 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words,
     file = files.get(changed, start / changed)
     content = file.read_bytes()
     file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])  # of the same size
-    with pytest.raises(ValueError, match=f"digest of {changed}: .* there, .* here"):
+    with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
         prepare()
 
 
@@ -271,3 +271,29 @@ def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, word
         assert results["processes"] == 2 and len(results["seeds"]["runs"]) == 2
         assert _same_weights(tmp_path / "out", tmp_path / f"out/seed-{results['seeds']['published']}")
         shutil.rmtree(tmp_path / "out/seed-43")
+
+
+def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(tmp_path, words, start):
+    out = tmp_path / "out"
+    train_unsup([*words, "--output_dir", str(out)])
+    again = [*words, "--output_dir", str(out), "--overwrite_output_dir", "true"]
+    with pytest.raises(ValueError, match="checkpoint-4 is a part of the earlier run .*: choose another --output_dir"):
+        train_unsup([*again, "--model_name_or_path", str(out / "checkpoint-4")])
+    with pytest.raises(ValueError, match="nothing"):
+        train_unsup([*again, "--columns", "nothing"])
+    assert (out / "checkpoint-4").exists(), "a run that cannot start deletes nothing"
+
+
+def test_seeds_are_not_added_to_those_of_another_dev_task(tmp_path, words):
+    (tmp_path / "labels.csv").write_text(
+        "text,label\n" + "".join(f"{x},{i % 2}\n" for i, x in enumerate(_sentences(9, 5)))
+    )
+    words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path / 'labels.csv'}"]
+
+    def prepare():
+        return prepare_seeds([42], *parse_arguments(words, UNSUP_DEFAULTS))
+
+    prepare()
+    (tmp_path / "labels.csv").write_text("text,label\na cat,0\na dog,1\n")
+    with pytest.raises(ValueError, match="digest of .*labels.csv: .* there, .* here"):
+        prepare()

@@ -133,3 +133,19 @@ def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     assert train_unsup([*words, "--max_steps", "3", "--shuffle_buffer", "8"]) == 0
     with pytest.raises(ValueError, match="--streaming does not work with --view next_sentence"):
         train_unsup([*words, "--max_steps", "3", "--view", "next_sentence", "--overwrite_output_dir"])
+
+
+def test_a_smaller_batch_that_fits_the_memory_is_taken_from_a_stream(tmp_path, tokenizer):
+    stream = load_text_stream(write_texts(tmp_path / "texts.csv"))
+    trainer = trainer_of(tmp_path, tokenizer, stream, auto_find_batch_size=True, per_device_train_batch_size=8)
+    step, rows = trainer.training_step, []
+
+    def small_memory(model, inputs, *args):
+        rows.append(len(inputs["input_ids"]))
+        if rows[-1] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step(model, inputs, *args)
+
+    trainer.training_step = small_memory
+    trainer.train()
+    assert rows[0] == 8 and set(rows[-12:]) == {trainer._train_batch_size} and rows[-1] <= 4

@@ -9,6 +9,7 @@ from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_run
@@ -230,6 +231,9 @@ def test_texts_in_a_script_that_the_model_does_not_know_are_refused(tmp_path, to
         ({}, {"learning_rate": 0.0}, "learning_rate is 0, so the weights do not change"),
         ({}, {"warmup_steps": 9}, "warmup_steps = 9 is longer than the run"),
         ({"mlm_weight": 0.5}, {}, "mlm_weight has no effect without do_mlm"),
+        ({}, {"mlm_probability": 0.4}, "mlm_probability has no effect without do_mlm"),
+        ({}, {"view_both": True}, "view_both has no effect with view identity"),
+        ({}, {"view_model": "bert-base-uncased"}, "view_model has no effect with view identity"),
         ({"hard_negative_weight": 1.0}, {}, "hard_negative_weight has no effect on rows without hard negatives"),
     ],
 )
@@ -245,6 +249,7 @@ def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, set
     [
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"view_rate": 0.5}, "view identity takes no view_rate"),
         (
             {"metric_for_best_model": "stbs_spearman"},
             "'stbs_spearman' is no metric of the dev sets stsb: .*'stsb_spearman'",
@@ -260,3 +265,37 @@ def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys)
     for hidden in (True, False):
         make(tmp_path, tokenizer, max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
         assert ("Encoding" in capsys.readouterr().err) == (not hidden)
+
+
+def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(tmp_path, tokenizer):
+    prompts, model = {"anchor": "the old man : ", "positive": "the old man : "}, model_of()
+    reused, fresh = SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())
+
+    def score(dev_set, **changes):
+        args = arguments(tmp_path, **changes)
+        trainer = SimCSETrainer(model, args, texts(32), processing_class=tokenizer, callbacks=[dev_set])
+        return trainer.evaluate()["eval_stsb_uniformity"]
+
+    without = score(reused)
+    assert score(reused, prompts=prompts) == score(fresh, prompts=prompts) != without
+
+
+def test_a_data_set_whose_name_ends_like_another_is_not_taken_for_it(tmp_path, tokenizer):
+    sets = {"news": texts(8), "old_news": texts(8)}
+    trainer = SimCSETrainer(
+        model_of(), arguments(tmp_path), texts(32), eval_dataset=sets, dev_set=pairs(), processing_class=tokenizer
+    )
+    assert [name for name in trainer.evaluate() if "spearman" in name] == ["eval_stsb_spearman"]
+
+
+def test_spans_are_not_trained_without_the_prompt_that_inference_adds(tmp_path, tokenizer):
+    documents = [texts(8, seed=seed)["sent0"][:] for seed in range(16)]
+    model = model_of(objective="declutr", do_mlm=False)
+    with pytest.raises(ValueError, match="token ids of spans, which get no prompt"):
+        make(
+            tmp_path,
+            tokenizer,
+            model,
+            SpanDataset(documents, tokenizer, 12),
+            prompts={"anchor": "the ", "positive": "a "},
+        )

@@ -155,11 +155,28 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path):
     file.write_text("sentence1,sentence2,label\na cat,the cat,1\na dog,a bird,0\n")
     labelled = texts_of(tmp_path, f"--train_file {file} --objective cosent", supervised=True)
     assert labelled["score"][:] == [1.0, 0.0], "the pairs that do not belong together stay"
-    with pytest.raises(ValueError, match="--columns does not apply to pairs with a score: leave it out"):
+    with pytest.raises(ValueError, match="--columns does not apply to rows of pairs with a score .*: leave it out"):
         texts_of(tmp_path, f"--train_file {file} --objective angle --columns a b", supervised=True)
     file.write_text("sentence1,sentence2,score\na cat,the cat,much\n")
     with pytest.raises(ValueError, match="pairs.csv, line 2: the score 'much' is not a finite number"):
         texts_of(tmp_path, f"--train_file {file} --objective angle", supervised=True)
+
+
+def test_columns_that_would_not_be_read_and_a_limit_below_one_are_refused(tmp_path):
+    file = tmp_path / "nli.csv"
+    file.write_text("premise,hypothesis,label\na cat,the cat,0\n")
+    with pytest.raises(ValueError, match="--columns does not apply to rows of labelled NLI pairs"):
+        texts_of(tmp_path, f"--train_file {file} --objective supcon --columns a b", supervised=True)
+    with pytest.raises(ValueError, match="--max_train_samples must be at least 1, got 0"):
+        texts_of(tmp_path, f"--train_file {file} --objective supcon --max_train_samples 0", supervised=True)
+
+
+def test_the_seed_of_the_data_chooses_the_neighbouring_sentences(tmp_path):
+    file = tmp_path / "documents.txt"
+    file.write_text("\n\n".join("\n".join(f"sentence {i} of {j}" for i in range(9)) for j in range(20)))
+    options = f"--train_file {file} --view next_three_sentences --data_seed"
+    first, again, other = (texts_of(tmp_path, f"{options} {seed}", supervised=False)[:] for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_texts_with_class_labels_choose_their_objective(tmp_path):

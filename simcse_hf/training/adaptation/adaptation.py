@@ -182,7 +182,15 @@ class _Adaptation:
         untrained = [arm.name for arm in self.arms.values() if not arm.stages and UNTRAINED in wanted]
         left = 60 * self.settings.budget - self.scoring_seconds * (3 + 2 * len(untrained))
         costs: dict[str, float] = {START: 0.0, "": 0.0}
-        kept, left_out = [START, *untrained], {}
+        impossible = wanted - self.arms.keys() - {UNTRAINED} if self.settings.arms else set()
+        kept = [START, *untrained]
+        left_out = {name: "it needs --labels, or --labels and --pretrained" for name in sorted(impossible)}
+        refuse(
+            {
+                f"no arm of {', '.join(sorted(wanted))} can be tried: give --labels and --pretrained": wanted
+                <= impossible
+            }
+        )
         for name in (name for name in ARM_NAMES if name in self.arms and name in wanted):
             try:
                 for each in {self.arms[name].control, name} - costs.keys():

@@ -13,7 +13,7 @@ import torch
 
 from ...ops.files import write_atomically
 from ..pretraining import parse_pretraining_arguments, pretrain
-from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, train_once
+from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer, train_and_save
 from ..script_arguments import parse_arguments
 
 START, LABELS, CONTROL = "present", "labels", "pretrained-labels"
@@ -173,4 +173,5 @@ def train_stage(
             pretrain(*parse_pretraining_arguments(argv))
         else:
             is_supervised = stage.method == LABELS
-            train_once(*parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS), is_supervised)
+            arguments = parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS)
+            train_and_save(make_trainer(*arguments, is_supervised), arguments[1])

@@ -175,6 +175,12 @@ def _read_labels(source: str) -> tuple[str, list[dict[str, Any]]]:
     # The files of STS-B have tabs and no header.
     if all(find_part(columns, part) for part in _PAIR) or any("\t" in column for column in columns):
         pairs = read_scored_pairs(source)
+        nli = (
+            f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores of "
+            "similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
+        )
+        values = set(pairs.scores)
+        refuse({nli: find_part(columns, "score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}})
         cells = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
         return "cosent", [dict(zip(_PAIR, each, strict=True)) for each in cells]
     if is_labelled(source):

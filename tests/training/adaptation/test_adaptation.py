@@ -298,6 +298,12 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(settings, monkey
     assert list(plan["left_out"]) == [name for name in ARM_NAMES if name != "untrained"]
     text_only = replace(settings, arms=(), labels=(), pretrained=None, output=settings.output + "2")
     assert list(adapt(text_only)["left_out"]) == ["simcse"]
+    asked = replace(text_only, arms=("labels", "simcse"), output=settings.output + "3")
+    assert adapt(asked)["left_out"]["labels"].startswith("it needs --labels"), (
+        "an arm that was asked for is not dropped"
+    )
+    with pytest.raises(ValueError, match="no arm of labels can be tried: give --labels"):
+        adapt(replace(text_only, arms=("labels",), output=settings.output + "4"))
 
 
 def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings):

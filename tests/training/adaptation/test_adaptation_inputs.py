@@ -109,6 +109,13 @@ def test_labels_of_the_task_alone_are_refused(tmp_path):
         prepare_labels(str(path), frozenset("a"), tmp_path / "labels.jsonl")
 
 
+def test_nli_labels_are_not_taken_for_scores(tmp_path):
+    lines = ["sentence1,sentence2,label", "a man,a person,0", "a man,a tired man,1", "a man,no man,2"]
+    source = write(tmp_path / "nli.csv", lines)
+    with pytest.raises(ValueError, match="0, 1 and 2 are those of entailment.*build-nli"):
+        prepare_labels(str(source), frozenset(), tmp_path / "out.jsonl")
+
+
 def test_a_file_without_labels_is_refused(tmp_path):
     path = write(tmp_path / "texts.txt", ["a", "b"])
     with pytest.raises(ValueError, match=r"texts.txt holds one text in a row and no label"):
