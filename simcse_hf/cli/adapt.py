@@ -30,7 +30,7 @@ _NUMBERS = (
     ("steps", 400, "training steps of an arm"),
     ("batch_size", 16, "rows in a step"),
     ("seeds", 3, "new runs for the verdict, each with another seed"),
-    ("budget", 40, "minutes that everything may take; arms that do not fit are left out before the first one"),
+    ("budget", 40, "minutes that everything may take; arms that would not fit are left out before training starts"),
 )
 
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--arms", nargs="+", default=[], metavar="ARM", help=_ARMS_HELP)
     for name, default, help in _NUMBERS:
         group.add_argument(f"--{name}", type=positive_int, default=default, help=f"{help}; default: {default}")
-    words = "make so many of the most frequent words that the tokenizer splits whole tokens, before mlm-labels"
+    words = "before mlm-labels, add the N most frequent words that the tokenizer splits as whole tokens"
     group.add_argument("--extend_tokenizer", type=positive_int, metavar="N", help=words)
     group.add_argument("--bf16", action="store_true", help="train in bfloat16")
     add_output_options(parser, "folder for the verdict, a picture of the arms, and the model")

@@ -8,6 +8,7 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ class CommandParser(argparse.ArgumentParser):
         known = [*self._option_string_actions, *choices]
         words = [word.partition("=")[0] for i, word in enumerate(self._words) if i == 0 or word.startswith("--")]
         wrong = [word for word in words if not any(name.startswith(word) for name in known)]
+        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
+            known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
 
 
@@ -292,6 +295,8 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
         return SimCSE(name, **{**options, **settings})
     except (OSError, HFValidationError) as error:
         reason = "there is no such folder" if "Repo id must" in str(error) else _first_line(error)
+        if "couldn't connect" in reason:
+            reason = f"there is no such folder, and the hub cannot be reached ({reason})"
         raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
 
 

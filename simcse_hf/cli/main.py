@@ -31,7 +31,11 @@ OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS = {
     "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
-    "adapt": ("adapt", "adapt_main", "adapt a model to unlabelled text and say whether it helped"),
+    "adapt": (
+        "adapt",
+        "adapt_main",
+        "adapt a model to the text of a domain, perhaps with labels, and say whether it helped",
+    ),
     "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
     "analyze": ("analyze", "analyze_main", "draw pictures of models and runs"),
@@ -42,7 +46,11 @@ COMMANDS = {
     "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
     "mine": ("mine", "mine_main", "mine hard negatives: turn pairs into triplets"),
     "build-nli": ("mine", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
-    "export": ("publish", "export_main", "write a model for sentence-transformers or ONNX Runtime"),
+    "export": (
+        "publish",
+        "export_main",
+        "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8",
+    ),
     "card": ("publish", "card_main", "write the model card from result files"),
     "push": ("publish", "push_main", "upload a model to the Hugging Face hub"),
 }

@@ -28,7 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "range_min": {"type": int, "default": 0, "help": "skip so many of the most similar candidates; default: 0"},
     "range_max": {
         "type": positive_int,
-        "help": "rank at which the search ends; default: range_min + num_negatives, with bounds + 10 x that",
+        "help": "rank at which the search ends; default: range_min + num_negatives, or range_min + 10 * num_negatives "
+        "if scores or margins drop candidates",
     },
     "max_score": {"type": cosine, "help": "drop candidates that are more similar to the anchor"},
     "min_score": {"type": cosine, "help": "drop candidates that are less similar to the anchor"},
@@ -47,7 +48,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _mine_parser() -> argparse.ArgumentParser:
-    parser = command_parser("mine", "Turn pairs into triplets: for each anchor, find similar texts but its positives.")
+    parser = command_parser(
+        "mine", "Turn pairs into triplets: for each anchor, find similar texts that are not its positives."
+    )
     add_model_options(parser)
     add_text_options(parser, several_columns=True)
     group = parser.add_argument_group("candidates")
@@ -62,7 +65,8 @@ def _mine_parser() -> argparse.ArgumentParser:
         "--output_format",
         choices=OUTPUT_FORMATS,
         default="n-tuple",
-        help="n-tuple: columns, and no row for a pair with too few; triplet: a row a negative; default: n-tuple",
+        help="n-tuple: a row for each pair with a column for each negative, pairs with too few are left out; "
+        "triplet: a row for each negative; default: n-tuple",
     )
     add_general_options(parser)
     return parser
@@ -128,7 +132,7 @@ def _nli_parser() -> argparse.ArgumentParser:
         "--hard_negatives_per_pair",
         type=int,
         default=1,
-        help="hard negatives of an entailment pair; 0 keeps pairs without any; default: 1",
+        help="hard negatives of an entailment pair; 0 writes pairs without negatives; default: 1",
     )
     parser.add_argument(
         "--negatives",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXPORTS = ("sentence-transformers", "onnx", "onnx-int8", "openvino-int8")
 INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
+_OF_INT8 = ("texts", "data_dir", "max_loss", "allow_slow", "instructions")
 
 
 def _export_parser() -> argparse.ArgumentParser:
@@ -36,10 +37,12 @@ def _export_parser() -> argparse.ArgumentParser:
         type=float,
         default=0.5,
         metavar="POINTS",
-        help="refuse to lose more of the STS average or, without --data_dir, of 100 * the mean cosine; default: 0.5",
+        help="largest loss: points of the STS average or, without --data_dir, 100 * (1 - mean cosine); default: 0.5",
     )
     group.add_argument("--allow_slow", action="store_true", help="write int8 that is not 1.2 times as fast as float32")
-    group.add_argument("--instructions", choices=INSTRUCTIONS, help="of the processor; default: this processor's")
+    group.add_argument(
+        "--instructions", choices=INSTRUCTIONS, help="processor instructions to export for; default: those here"
+    )
     add_output_options(parser, "folder to write")
     add_general_options(parser)
     return parser
@@ -59,6 +62,10 @@ def export_main(argv: list[str]) -> int:
     to_int8 = arguments.to.endswith("-int8")
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
         parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
+
+    unused = [f"--{name}" for name in _OF_INT8 if getattr(arguments, name) != parser.get_default(name)]
+    if unused and not to_int8:
+        parser.error(f"{', '.join(unused)}: only for --to onnx-int8 and --to openvino-int8")
 
     from ..publishing.export import EXPORTS as EXPORTERS
 

@@ -15,9 +15,9 @@ from typing import Any
 from .common import command_parser
 
 _METHODS = {
-    "unsup": ("run", "train_unsup", "unsupervised: a sentence and another view of it, by default a dropout mask"),
-    "sup": ("run", "train_sup", "supervised: an anchor, its positive and any number of hard negatives"),
-    "mlm": ("pretraining", "train_mlm", "masked-LM pretraining of an encoder for a domain or language"),
+    "unsup": ("run", "train_unsup", "train with a sentence and another view of it, by default a dropout mask"),
+    "sup": ("run", "train_sup", "train with an anchor, its positive and any number of hard negatives, or with labels"),
+    "mlm": ("pretraining", "train_mlm", "pretrain an encoder for a domain or language by masked language modelling"),
 }
 #: The options that people use most, with their default, or those of unsup, sup and mlm. tests/cli/test_train.py
 #: compares them with the defaults of training: importing these takes seconds.
@@ -41,9 +41,13 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "bf16": ("train in bfloat16", False),
     "seed": ("seed of the order, dropout and new weights", 42),
     "seeds": ("train several times: a number of runs, or a list of seeds", None),
+    "train_tokenizer": ("train a tokenizer on the texts, for a new encoder", False),
+    "extend_tokenizer": ("with --model: add the N most frequent words that its tokenizer splits", None),
 }
 #: Those that masked-LM pretraining does not have.
 _CONTRASTIVE = {"dev_file", "objective", "pooler_type", "temp", "gradcache_chunk_size", "eval_steps", "seeds"}
+#: Those that it alone has.
+_MASKED_LM = {"train_tokenizer", "extend_tokenizer"}
 _RECIPES = Path(__file__).parents[1] / "training" / "recipes"
 
 
@@ -65,21 +69,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def _method_parser(method: str) -> argparse.ArgumentParser:
     """Make the parser that prints the short help of a method."""
-    recipes = ", ".join(sorted(path.stem for path in _RECIPES.glob("*.yaml")))
+    names = sorted(path.stem for path in _RECIPES.glob("*.yaml"))
+    recipes = ", ".join(name for name in names if name.startswith("pretrain-") == (method == "mlm"))
     wrap = partial(textwrap.fill, width=80, break_on_hyphens=False)
     parser = command_parser(
         f"train {method}",
         wrap(
-            f"Train a model, {_METHODS[method][2]}. Without a model and texts, the run is offline on the sample in "
+            f"{_METHODS[method][2].capitalize()}. Without a model and texts, the run is offline on the sample in "
             "the package, with a learning rate, a batch size and a number of steps of its own."
         ),
         usage=f"simcse-hf train {method} [RECIPE] [--name value ...]",
         epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {recipes}."),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--help_all", action="store_true", help="list the other options, those of transformers too")
+    parser.add_argument("--help_all", action="store_true", help="list all options, those of transformers too")
     for name, (text, default) in _OPTIONS.items():
-        if method != "mlm" or name not in _CONTRASTIVE:
+        if name not in (_CONTRASTIVE if method == "mlm" else _MASKED_LM):
             default = default[list(_METHODS).index(method)] if isinstance(default, tuple) else default
             parser.add_argument(f"--{name}", metavar="", default=default, help=f"{text} (default: %(default)s)")
     return parser

@@ -191,7 +191,9 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
     """Log how many rows were built and what was left out, or raise a `ValueError` if there are none."""
     left_out = ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
     if not rows:
-        name = source if isinstance(source, (str, Path)) else f"the {type(source).__name__} of pairs"
+        files = [source] if isinstance(source, (str, Path)) else source
+        is_named = isinstance(files, (list, tuple)) and all(isinstance(file, (str, Path)) for file in files)
+        name = ", ".join(map(str, files)) if is_named else f"the {type(source).__name__} of pairs"
         raise ValueError(f"{name}: no row could be built from {premises} premise(s); left out: {left_out}.")
     # Rows that were cut from a larger file have lost the other hypotheses of their premises.
     log = logger.warning if sum(skipped.values()) > rows else logger.info

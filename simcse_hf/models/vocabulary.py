@@ -14,7 +14,7 @@ from ..ops.errors import refuse
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
-_LEAST_COUNT = 5
+LEAST_COUNT = 5
 
 
 def count_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
@@ -56,10 +56,10 @@ def extend_vocabulary(
     slow = f"{type(tokenizer).__name__} is written in Python: words can be added to fast tokenizers only."
     refuse({slow: not tokenizer.is_fast})
     counts = count_words(tokenizer, texts)
-    words = sorted((w for w, n in counts.items() if n >= _LEAST_COUNT), key=lambda w: (-counts[w], w))
+    words = sorted((w for w, n in counts.items() if n >= LEAST_COUNT), key=lambda w: (-counts[w], w))
     pieces = zip(words, _pieces(tokenizer, words), strict=True)
     split = [(w, ids) for w, ids in pieces if len(ids) > 1 or tokenizer.unk_token_id in ids][:number]
-    none = f"the tokenizer knows every word that occurs {_LEAST_COUNT} times or more: leave --extend_tokenizer out."
+    none = f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
     refuse({none: not split})
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
     tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word, _ in split])

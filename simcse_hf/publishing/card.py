@@ -14,9 +14,11 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..evaluation.threshold import describe_threshold
+from ..inference.exported import GRAPHS
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..ops.errors import refuse
 from ..ops.files import write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
@@ -196,13 +198,13 @@ def model_context(
     context = training_context(settings, run, datasets)
     method = transform[0].method if transform else None
     citation = bibtex_of(papers_of(settings, run, method) or ["simcse"])
-    max_length = max_positions(config)
+    limits = [max_positions(config), settings.max_length]
     if transform is not None:
         vector_transform, fit = transform
         if fit.pooler != settings.inference_pooler:
             plain: dict[str, Any] = {"mlp_only_train": False, "templates": [], "denoising": "none", "dense_layers": []}
             settings = replace(settings, pooler_type=fit.pooler, **plain)
-        max_length = min((x for x in (max_length, fit.max_length) if x is not None), default=None)
+        limits.append(fit.max_length)
         context["transform"] = {
             "method": method,
             "url": PAPERS[vector_transform.method].url,
@@ -223,7 +225,7 @@ def model_context(
         "pooler": settings.inference_pooler,
         "mlp_only_train": settings.mlp_only_train,
         "widths": [width for width in context["matryoshka_dims"] if width < encoder_dim],
-        "max_length": max_length,
+        "max_length": min((x for x in limits if x is not None), default=None),
         "template": settings.templates[0] if settings.templates else None,
         "denoising": settings.denoising,
         "template_edges": settings.template_edges,
@@ -260,6 +262,9 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
+    graph = next((name for name in GRAPHS.values() if (directory / name).exists()), None)
+    no_weights = f"{directory} holds an export ({graph}), and a card is for a model with weights: give its folder."
+    refuse({no_weights: graph and not _weight_names(directory)})
     config = load_pretrained(AutoConfig.from_pretrained, directory)
     if getattr(config, SECTION, None) is None:
         raise ValueError(

@@ -29,7 +29,7 @@ from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model
 from ..models.settings import SECTION, check_max_length
-from ..models.vocabulary import extend_vocabulary, measure_words
+from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
@@ -352,7 +352,8 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
 
 def _print_results(results: dict[str, Any]) -> None:
     if "added_words" in results:
-        print(f"\nAdded {results['added_words']} words. The words of the held-out sentences, before and after:")
+        print(f"\nAdded {results['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
+        print("The words of the held-out sentences, before and after:")
         for name, digits in (("pieces_per_word", ".3f"), ("unknown_share", ".2%")):
             print(
                 f"  {name:<16}"

@@ -149,6 +149,7 @@ def test_a_message_of_several_lines_is_joined_into_one(capsys):
         (["trian"], "train"),
         (["train", "unsupp"], "unsup"),
         (["encode", "--modle", "m", "--input", "a.txt"], "--model"),
+        (["evaluate", "--modle", "m"], "--model"),
         (["postprocess", "fti"], "fit"),
         (["train", "unsup", "--max_step", "2"], "--max_steps"),
         (["train", "unsup", "--evaluation_strategy", "steps"], "--eval_strategy"),

@@ -508,3 +508,17 @@ def test_metadata_can_put_neither_html_nor_lines_into_the_card(directory):
     body = write_card(directory, run=run).read_text().split("---", 2)[2]
     assert "<script" not in body and "\n# Hacked" not in body
     assert "x # Hacked &lt;script>alert(1)&lt;/script>" in body and "| a\\|b | 2.00 |" in body
+
+
+def test_a_card_cuts_texts_where_the_model_does(directory):
+    model = SimCSE(directory, device="cpu", max_length=8)
+    model.save_pretrained(directory)
+    card = write_card(directory).read_text()
+    assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card
+
+
+def test_an_export_gets_no_card_because_it_has_no_weights(directory):
+    (directory / "model.safetensors").unlink()
+    (directory / "model.onnx").touch()
+    with pytest.raises(ValueError, match="holds an export .model.onnx., and a card is for a model with weights"):
+        write_card(directory)

@@ -118,7 +118,11 @@ def test_what_a_graph_cannot_do_is_refused(model, tmp_path):
 def test_int8_needs_something_to_measure_with(model, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["export", str(model), "--to", "onnx-int8", "--output", str(tmp_path / "out")])
-    assert "give --texts FILE, --data_dir FOLDER or both" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["export", str(model), "--to", "onnx", "--max_loss", "1", "--output", str(tmp_path / "out")])
+    messages = capsys.readouterr().err
+    assert "give --texts FILE, --data_dir FOLDER or both" in messages
+    assert "--max_loss: only for --to onnx-int8" in messages
 
 
 def test_data_dir_compares_the_sts_sets_that_it_has(model, tmp_path, capsys):

@@ -33,8 +33,6 @@ class Record:
             refuse_changes(self._state["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
             return
         refuse_foreign(directory)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._path, self._state)
 
     def once(self, name: str, compute: Callable[[], Value]) -> Value:
         """Return what is recorded under a name; compute and record it if there is nothing yet.
@@ -49,6 +47,7 @@ class Record:
         done = self._state["done"]
         if name not in done:
             done[name] = compute()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._path, self._state)
         return done[name]
 

@@ -36,6 +36,8 @@ def test_a_measurement_that_was_interrupted_is_made_again(tmp_path):
 )
 def test_other_arguments_are_refused_and_named(tmp_path, changes, message):
     Record(tmp_path / "out", ARGUMENTS)
+    assert not (tmp_path / "out").exists(), "nothing was measured, so other arguments may follow"
+    Record(tmp_path / "out", ARGUMENTS).once("score", lambda: 1)
     with pytest.raises(ValueError, match=message):
         Record(tmp_path / "out", {**ARGUMENTS, **changes})
 
