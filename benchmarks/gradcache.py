@@ -8,8 +8,8 @@ kind runs in a process of its own. Memory is the growth of the peak after a firs
 allocated the gradients. It contains the embeddings of the large batch, their gradients and the token ids.
 
 `--documents` times a step over Wikipedia documents of up to 2,048 tokens instead. The encoder has the model's sizes,
-2,048 positions and random weights, which the time does not depend on. Chunks are filled by the tokens of 4 rows of
-the longest text, as the Trainer does, or by 4 rows in their order, with padding and without, beside
+2,048 positions and random weights, which the time does not depend on. Chunks are filled by the tokens of 4 rows, as
+the Trainer does, or by 4 rows in their order, with padding and without, beside
 sentence-transformers' `CachedMultipleNegativesRankingLoss` with `mini_batch_num_tokens` and `mini_batch_size`.
 """
 
@@ -168,7 +168,7 @@ def time_documents(model: Path, number: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def split_by_rows(inputs: dict[str, Any], chunk_size: int, trim: bool) -> tuple[list[int], list[dict[str, Any]]]:
+def split_by_rows(inputs: dict[str, Any], chunk_size: int, *_: bool) -> tuple[list[int], list[dict[str, Any]]]:
     """Split a batch into chunks of equally many rows in their order, each cut to its longest text."""
     rows = torch.arange(len(inputs["input_ids"])).split(chunk_size)
     longest = inputs["attention_mask"].sum(-1).amax(-1)

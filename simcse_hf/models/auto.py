@@ -57,14 +57,14 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         return _NAMED_CLASSES[config_class]
     try:
         base_class: Any = AutoModel._model_mapping[config_class]
-    except KeyError:
+        arguments = inspect.signature(base_class.forward).parameters.keys()
+    except (KeyError, AttributeError):  # Funnel has a tuple of two models
         raise ValueError(
-            f"transformers' AutoModel has no encoder for {config_class.__name__}. Load a text encoder such as BERT."
+            f"transformers' AutoModel has no encoder, or several, for {config_class.__name__}. Load a text encoder "
+            "such as BERT."
         ) from None
-    if isinstance(base_class, tuple):  # Funnel: the model of all tokens, and one that ends with fewer
-        base_class = base_class[0]
     needed = {"input_ids", "attention_mask", *(["position_ids"] if reads_left_to_right(config_class) else [])}
-    has_all = needed <= inspect.signature(base_class.forward).parameters.keys()
+    has_all = needed <= arguments
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not has_all:
         raise ValueError(
             f"{base_class.__name__} is not a text encoder or decoder. Load an encoder such as BERT, or a decoder such "

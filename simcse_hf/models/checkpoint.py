@@ -13,7 +13,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import logging
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    logging,
+)
 
 from ..ops.files import find_file, read_json_object, replace_files, select_hub_arguments
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
@@ -42,7 +48,7 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 OBJECTIVE_FILE = "_objective.safetensors"
 AUXILIARY_MODULES = ("objective", "second_encoder")
 #: Settings under which the saved state of an objective fits.
-OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims", "dataset_objectives")
+OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims", "dataset_objectives", "encoders")
 
 #: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
 SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY_MODULES)
@@ -106,12 +112,14 @@ class Checkpoint:
         hub (`dict`): The arguments that locate its files, see `HUB_ARGUMENTS`.
         section (`dict`, *optional*): The section `simcse` of its `config.json`.
         files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
+        variant (`str`, *optional*): The variant of the weights, as in `model.fp16.safetensors`.
     """
 
     source: str | os.PathLike
     hub: dict[str, Any]
     section: dict[str, Any] | None
     files: SentenceTransformersFiles
+    variant: str | None = None
 
     @classmethod
     def find(cls, source: str | os.PathLike, config: Any = None, **arguments: Any) -> "Checkpoint":
@@ -120,7 +128,7 @@ class Checkpoint:
         Args:
             source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
             config (`Any`, *optional*): As in transformers: a config, or a checkpoint, in place of the own one.
-            **arguments (`Any`): Arguments of `from_pretrained`. Only those that locate files are used.
+            **arguments (`Any`): Arguments of `from_pretrained`. Only `variant` and those that locate files are used.
 
         Returns:
             `Checkpoint`: What was found.
@@ -131,7 +139,8 @@ class Checkpoint:
         hub = select_hub_arguments(arguments)
         base = adapter_base(source, **hub)
         if base and not any(find_file(source, name, **hub) for name in (ADAPTER_SETTINGS, "modules.json")):
-            return cls.find(base)  # the adapter of another program, which says nothing of the embedding
+            # The adapter of another program, which says nothing of the embedding.
+            return cls.find(base, **{n: x for n, x in arguments.items() if n not in ("revision", "subfolder")})
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
         elif base:
@@ -139,7 +148,7 @@ class Checkpoint:
         else:
             section = PreTrainedConfig.get_config_dict(config or source, **hub)[0].get(SECTION)
         read_section(section)
-        return cls(source, hub, section, read_sentence_transformers_files(source, **hub))
+        return cls(source, hub, section, read_sentence_transformers_files(source, **hub), arguments.get("variant"))
 
     @property
     def kind(self) -> Kind:
@@ -165,8 +174,15 @@ class Checkpoint:
 
     @cached_property
     def weight_names(self) -> frozenset[str]:
-        """The names of the weights; none if they are in a format that is not ours to read."""
-        for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", ADAPTER_WEIGHTS):
+        """The names of the weights.
+
+        Raises:
+            ValueError: If there is no file of weights.
+        """
+        names = [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
+        if self.variant is not None:  # model.fp16.safetensors
+            names = [f".{self.variant}.".join(name.rsplit(".", 1)) for name in names]
+        for name in (*names, ADAPTER_WEIGHTS):
             path = self.find_file(name)
             if path is not None and name.endswith(".json"):
                 return frozenset(read_json_object(path, "weight_map")["weight_map"])
@@ -175,7 +191,10 @@ class Checkpoint:
                     return frozenset(weights.keys())
             if path is not None:
                 return frozenset(torch.load(path, map_location="meta", weights_only=True))
-        return frozenset()
+        raise ValueError(
+            f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
+            "save_pretrained, or name the variant of its files as variant."
+        )
 
     def find_file(self, name: str) -> str | None:
         """Return the local path of a file of the checkpoint, or `None` if it has no such file."""

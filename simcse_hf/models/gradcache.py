@@ -29,7 +29,7 @@ class CachedBatch:
     3. Encode the first chunk again, with a graph, and carry its gradients on into the encoder; then the second.
 
     Rows of similar length share a chunk. A chunk of shorter texts holds more rows: as many as fit into the tokens of
-    `chunk_size` rows of the batch's longest text.
+    `chunk_size` rows of the batch's longest text or, where no padding is computed, of its mean text.
 
     Each chunk has its own random seed, set before both of its passes, so that both draw the same dropout masks. The
     gradient is that of the whole batch under those masks.
@@ -40,7 +40,7 @@ class CachedBatch:
     Args:
         model (`ContrastiveModel`): The model, in training mode.
         inputs (`dict[str, Any]`): The inputs of its forward pass, of shape `(batch, ...)`.
-        chunk_size (`int`): Rows of the batch's longest text in an encoder pass.
+        chunk_size (`int`): Rows in an encoder pass, of which shorter texts make more.
         trim (`bool`, *optional*, defaults to `True`): Cut the padding that no text of a chunk needs. Otherwise all
             texts count as long as the longest.
         autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
@@ -57,7 +57,7 @@ class CachedBatch:
     ):
         assert model.objective is not None
         self.model, self.objective = model, model.objective
-        rows, self.chunks = _split(inputs, chunk_size, trim)
+        rows, self.chunks = _split(inputs, chunk_size, trim, model.runs_unpadded)
         self.order = torch.tensor(rows, device=model.device)
         # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
@@ -148,7 +148,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     Raises:
         ValueError: If the objective or the arguments do not work with GradCache.
     """
-    name = type(objective).__name__
+    name = f"objective {objective.name!r}"
     refuse(
         {
             f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept across chunks: "
@@ -165,11 +165,14 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     )
 
 
-def _split(inputs: dict[str, Any], chunk_size: int, trim: bool) -> tuple[list[int], list[dict[str, Any]]]:
+def _split(
+    inputs: dict[str, Any], chunk_size: int, trim: bool, unpadded: bool
+) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the rows of the batch in the order of their chunks, and the token inputs of each chunk.
 
     Texts of 5, 2, 2, 2 and 2 tokens in chunks of two make a chunk of rows 0 and 1, and one of rows 2, 3 and 4: into
-    2 * 5 tokens fit up to five of the shorter texts.
+    2 * 5 tokens fit up to five of the shorter texts. Without padding, larger chunks save nothing and leave the
+    processor's caches, so there the chunks have as many tokens as two rows on average, 5.2.
     """
     if not trim:
         longest = torch.full((len(inputs["input_ids"]),), inputs["input_ids"].shape[-1])
@@ -177,7 +180,8 @@ def _split(inputs: dict[str, Any], chunk_size: int, trim: bool) -> tuple[list[in
         longest = torch.as_tensor(inputs["lengths"]).amax(-1)
     else:  # one wait for the device
         longest = inputs["attention_mask"].sum(-1).amax(-1).cpu()
-    chunks = length_sorted_batches(longest.numpy(), chunk_size * int(longest.max()))
+    length = longest.double().mean() if unpadded else longest.max()
+    chunks = length_sorted_batches(longest.numpy(), round(chunk_size * float(length)))
     if "mlm_targets" in inputs:  # The processes count the masked tokens of each chunk together.
         number = gather_rows(torch.tensor([len(chunks)], device=inputs["input_ids"].device)).max()
         while len(chunks) < number:

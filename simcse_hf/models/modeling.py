@@ -33,15 +33,15 @@ from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout
 logger = logging.get_logger(__name__)
 
 #: Settings that do not concern the objective: it is kept when they change.
-_NOT_THE_OBJECTIVES = {"max_seq_length", "fixed_mask", "max_length", "prompts", "default_prompt_name", "normalize"}
+_NOT_THE_OBJECTIVES = {
+    *("max_seq_length", "fixed_mask", "mlm_weight", "max_length", "prompts", "default_prompt_name", "normalize")
+}
 
-#: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention,
-#: LUKE's entities, images, and ESM's contacts of amino acids.
+#: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention
+#: and LUKE's entities.
 _WITHOUT_GRADIENT = {
-    "esm": r"^contact_head\.",
     "longformer": r"\.(query|key|value)_global\.",
     "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
-    "visual_bert": r"^embeddings\.visual_",
 }
 
 #: Arguments of `save_pretrained` that concern the upload.
@@ -267,7 +267,7 @@ class ContrastiveModel(PreTrainedModel):
         if pooler_type is not None:
             pooling.check_has_tokens(attention_mask, lengths)
         needs = {
-            "all_layers": pooler_type is not None and pooling.needs_hidden_states(pooler_type),
+            "all_layers": pooler_type in pooling.SECOND_LAYER,
             "first_only": pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
             "pooled": pooler_type == "cls" and self.has_own_pooler,
         }
@@ -297,7 +297,7 @@ class ContrastiveModel(PreTrainedModel):
                 self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask
             )
         else:
-            hidden_states = outputs.hidden_states if pooling.needs_hidden_states(pooler_type) else None
+            hidden_states = outputs.hidden_states if pooler_type in pooling.SECOND_LAYER else None
             embeddings = pooling.pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
             embeddings = self.sentence_head(embeddings) if pooler_type == "cls" else embeddings
         for layer in self.dense_layers:
@@ -332,7 +332,8 @@ class ContrastiveModel(PreTrainedModel):
             `(batch, num_sentences, length, dim)`. Without an objective, all columns are embedded.
 
         Raises:
-            ValueError: If `fixed_mask` is set and a row holds different texts.
+            ValueError: If `fixed_mask` is set, and a row holds different texts, or the objective needs more than one
+                embedding of each text.
         """
         columns = slice(1 if self.objective is not None and self.objective.reconstructs else 0, None)
         texts = {name: batch[name][:, columns] for name in _TEXT_INPUTS if name in batch}
@@ -340,6 +341,13 @@ class ContrastiveModel(PreTrainedModel):
         ids = texts["input_ids"]
         if self.settings.fixed_mask:
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
+            needs_states = self.objective is not None and self.objective.needs_hidden_states
+            if self.second_encoder is not None or needs_states:
+                reads = "hidden states" if needs_states else "a second encoder"
+                raise ValueError(
+                    f"fixed_mask gives each text one embedding, but training (objective {self.settings.objective!r}, "
+                    f"encoders={self.settings.encoders}) needs {reads}, too. Train without the view fixed_mask."
+                )
             if not (ids == ids[:, :1]).all():
                 raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
             anchors = {name: tensor[:, 0] for name, tensor in texts.items()}
@@ -483,7 +491,7 @@ class ContrastiveModel(PreTrainedModel):
             raise ValueError(f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too.")
         is_masked = targets != IGNORED
         logits = self._stock_mlm_head.logits(hidden_states.view(*targets.shape, -1)[is_masked])
-        total = F.cross_entropy(as_full_precision(logits), targets[targets != IGNORED], reduction="sum")
+        total = F.cross_entropy(as_full_precision(logits), targets[is_masked], reduction="sum")
         return mean_over_processes(total, is_masked.sum(), self.training)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------

@@ -50,18 +50,6 @@ TANH = "torch.nn.modules.activation.Tanh"
 POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 
 
-def needs_hidden_states(pooler_type: str) -> bool:
-    """Return whether the pooler reads more than the last layer.
-
-    Args:
-        pooler_type (`str`): One of `POOLER_TYPES`, or `TEMPLATE_POOLER`.
-
-    Returns:
-        `bool`: Whether [`pool`] needs its argument `hidden_states`.
-    """
-    return pooler_type in SECOND_LAYER
-
-
 def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """Average over the tokens that are not padding. [CLS] and [SEP] count, as in the reference implementation.
 
@@ -72,8 +60,10 @@ def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Ten
     Returns:
         `torch.Tensor`: Means of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
     """
+    precision = torch.promote_types(hidden.dtype, torch.float32)  # float16 ends at 65504
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+    means = (hidden * mask).sum(1, dtype=precision) / mask.sum(1, dtype=precision).clamp(min=1)
+    return means.to(hidden.dtype)
 
 
 def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
@@ -161,7 +151,8 @@ def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token
         row = int((is_mask.sum(1) != 1).nonzero()[0])
         raise ValueError(
             f"The pooler 'mask' reads the hidden state at the mask token (id {mask_token_id}), but text {row} of the "
-            f"batch holds {int(is_mask[row].sum())} of them. Tokenize texts with the model's template, as SimCSE does."
+            f"batch holds {int(is_mask[row].sum())}: give texts without it, tokenized with the model's template, as "
+            "SimCSE does."
         )
     return (last_hidden_state * is_mask.unsqueeze(-1)).sum(1)
 
@@ -192,7 +183,7 @@ def pool(
         attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. The first
             token that it marks is [CLS], on whichever side texts are padded.
         hidden_states (`Sequence[torch.Tensor]`, *optional*): The embedding output and every layer's output. Required
-            if [`needs_hidden_states`] says so.
+            for the poolers of `SECOND_LAYER`.
 
     Returns:
         `torch.Tensor`: Embeddings of shape `(batch, dim)`.
@@ -208,7 +199,7 @@ def pool(
     if pooler_type == "avg_no_cls":
         mask = attention_mask.bool()
         return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
-    return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # see needs_hidden_states
+    return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # required here
 
 
 def flatten_rows(

@@ -22,7 +22,6 @@ from .pooling import (
     SECOND_LAYER,
     TANH,
     TEMPLATE_POOLER,
-    needs_hidden_states,
     save_layer,
 )
 from .settings import PoolingSettings, max_positions
@@ -216,13 +215,10 @@ def save_sentence_transformers_files(
         save_layer(directory / HEAD_FOLDER, head, layer)
     for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
         save_layer(directory / DENSE_FOLDER / str(number), state, layer)
-    two_layers = needs_hidden_states(pooler_type)
+    two_layers = pooler_type in SECOND_LAYER
     reasons = {
         "the head is not a single dense layer": pooler_type == "cls" and not head,
         f"sentence-transformers has no pooling like {pooler_type!r}": pooler_type in NOT_IN_SENTENCE_TRANSFORMERS,
-        "WeightedLayerPooling expects one hidden state per layer, and Funnel's decoder adds others": (
-            two_layers and config.model_type == "funnel"
-        ),
     }
     for reason, is_so in reasons.items():
         if is_so:
@@ -271,7 +267,7 @@ def _transformer_config(config: PreTrainedConfig, settings: PoolingSettings) -> 
     if settings.max_length is not None:
         length = min(settings.max_length, positions or settings.max_length)
     transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
-    if needs_hidden_states(settings.inference_pooler):
+    if settings.inference_pooler in SECOND_LAYER:
         transformer["config_args"] = {"output_hidden_states": True}
     return transformer
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..objectives import find_objective
 from ..objectives.base import DEFAULT_TEMPERATURES, SIMILARITIES
 from ..objectives.promptbert import DENOISINGS
+from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -205,7 +206,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             [`ContrastiveSettings`]: The settings.
 
         Raises:
-            ValueError: If a setting is unknown or a value is not valid.
+            ValueError: If a setting is unknown, a value is not valid, or the objective does not read a given value.
         """
         saved = read_section(section)
         _check_known(given.keys())
@@ -229,7 +230,9 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                     values.pop(name, None)
                 if pooler_type != pooler or saved.get("pooler_type") != pooler:
                     saved.pop(name, None)
-        values |= saved | given
+        values |= saved
+        _check_read(given, values)
+        values |= given
         default = DEFAULT_TEMPERATURES.get(str(values.get("similarity", cls.similarity)))
         return cls(**{"temperature": default or cls.temperature, **values})
 
@@ -253,6 +256,21 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 def drop_unchosen(settings: dict[str, Any]) -> dict[str, Any]:
     """Leave out the settings that are `None` because nobody has chosen a value."""
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
+
+
+def _check_read(given: dict[str, Any], values: dict[str, Any]) -> None:
+    """Refuse a setting of the loss that no objective of the model reads, unless it is given as it is."""
+    before = asdict(TrainingSettings()) | values
+    now = before | given
+    tables = now["dataset_objectives"].values() if isinstance(now["dataset_objectives"], dict) else ()
+    names = [now["objective"], *(x["objective"] for x in tables if isinstance(x, dict) and "objective" in x)]
+    classes = [find_objective(str(name)) for name in names]
+    for name in ("temperature", "similarity", "hard_negative_weight"):
+        if now[name] != before[name] and not any(cls is None or name in cls.options() for cls in classes):
+            raise ValueError(
+                f"{name} is {now[name]!r}, but objective {now['objective']!r} does not read it: leave {name} out, or "
+                "choose another objective."
+            )
 
 
 def _poolers(settings: dict[str, Any]) -> set[str]:
@@ -289,15 +307,15 @@ def _check_known(names: Any) -> None:
     unknown = sorted(names - SETTING_NAMES)
     if unknown:
         raise ValueError(
-            f"unknown setting(s) {', '.join(unknown)} for the contrastive head; "
+            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
             f"known settings are {', '.join(sorted(SETTING_NAMES))}."
         )
 
 
-#: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
+#: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _OFFSET_POSITIONS = (
-    "camembert data2vec-text esm ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
+    "camembert data2vec-text ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
 ).split()
 
 

@@ -154,7 +154,7 @@ class Objective(nn.Module):
 
     A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
     constructor after `dim` are its options, which `objective_options` of a run sets. An argument with the name of a
-    model setting (`temperature`, `similarity`, `hard_negative_weight`) receives that setting, if it is not `None`.
+    model setting, such as `temperature`, receives that setting, if it is not `None`.
 
     The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
     (`_objective.safetensors`). `AutoModel` does not load them.
@@ -162,7 +162,7 @@ class Objective(nn.Module):
     The class attributes describe the objective to the rest of the package:
 
     - `summary` completes the sentence "This model was trained with ..." of a model card.
-    - `papers` lists keys of `simcse_hf.publishing.card_training`. The first key is the paper of the method itself.
+    - `papers` lists entries of `publishing/papers.bib`. The first one is the paper of the method itself.
     - `defaults` maps names of training-script arguments to the paper's values, such as
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
       YAML file sets the argument, and log which ones they used. They override the script's own defaults. `similarity`
@@ -444,6 +444,11 @@ class CombinedObjective(Objective):
     parts: nn.ModuleDict | nn.ModuleList
 
     @property
+    def name(self) -> str:
+        """The names of the parts."""
+        return ", ".join(dict.fromkeys(part.name for part in self.objectives))
+
+    @property
     def objectives(self) -> list[Objective]:
         """The parts, in their order."""
         parts = self.parts.values() if isinstance(self.parts, nn.ModuleDict) else self.parts
@@ -481,8 +486,8 @@ class Sum(CombinedObjective):
     """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
 
     [`objective_class`] makes a subclass for each such name. What the parts want decides the attributes of the sum: it
-    has as many views and encoders as the most demanding part, and works with GradCache if all parts do. Where the
-    parts have different defaults or views, those of the first part count.
+    has as many views and encoders as the most demanding part, and works with GradCache if all parts do. The defaults
+    and the view are those of the first part; a default similarity is that of the first part that has one.
 
     Args:
         dim (`int`): Embedding size.
@@ -493,6 +498,10 @@ class Sum(CombinedObjective):
     """
 
     weights: ClassVar[dict[str, float]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle names the class by the objective, because no module holds a class that is made when it is needed.
+        return _empty, (self.name,), self.__dict__
 
     def __init__(self, dim: int, **options: Any):
         super().__init__(dim)
@@ -548,12 +557,14 @@ def _sum_of(name: str) -> type[Sum]:
             f"objective {name!r}: {other} reads {what} than {next(iter(weights))}, so they cannot be summed",
         )
     summaries = [f"{cls.summary} (weight {weights[part]:g})" for part, cls in zip(weights, classes, strict=True)]
+    # Of the other parts' defaults only this one counts: it belongs to the loss of the part that reads it.
+    similarity = {name: x for cls in reversed(classes) for name, x in cls.defaults.items() if name == "similarity"}
     attributes = {
         "name": name,
         "weights": weights,
         "summary": "the sum of " + "; and ".join(summaries),
         "papers": tuple(dict.fromkeys(paper for cls in classes for paper in cls.papers)),
-        "defaults": {key: value for cls in reversed(classes) for key, value in cls.defaults.items()},
+        "defaults": similarity | classes[0].defaults,
         "vectors": tuple(dict.fromkeys(kind for cls in classes for kind in cls.vectors)),
         "supports_gradcache": all(cls.supports_gradcache for cls in classes),
         **{attribute: max(getattr(cls, attribute) for cls in classes) for attribute in ("encoders", "num_views")},
@@ -561,3 +572,8 @@ def _sum_of(name: str) -> type[Sum]:
         "__doc__": Sum.__doc__,
     }
     return type("Sum", (Sum,), attributes)
+
+
+def _empty(name: str) -> Objective:
+    cls = objective_class(name)
+    return cls.__new__(cls)

@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from .base import CombinedObjective, EncodedBatch, Objective, make_objective, named_losses, objective_class, require
+from .base import (
+    CombinedObjective,
+    EncodedBatch,
+    Objective,
+    Sum,
+    make_objective,
+    named_losses,
+    objective_class,
+    require,
+)
 from .info_nce import SimCSEObjective
 
 
@@ -29,8 +38,8 @@ class Matryoshka(CombinedObjective):
         options (`Mapping[str, Any]`): See [`make_objective`].
 
     Raises:
-        ValueError: If a width is not an integer from 1 to `dim` or is named twice, or [`make_objective`] refuses an
-            argument.
+        ValueError: If a width is not an integer from 1 to `dim` or is named twice, [`make_objective`] refuses an
+            argument, or the objective is a sum with a part that encodes texts itself.
     """
 
     def __init__(
@@ -46,7 +55,12 @@ class Matryoshka(CombinedObjective):
         self.dims = sorted({dim, *dims}, reverse=True)
         widths = [dim] if issubclass(objective_class(name), SimCSEObjective) else self.dims
         self.parts = nn.ModuleList(make_objective(name, width, settings, options) for width in widths)
-        self.vectors = self.objectives[0].vectors
+        first = self.objectives[0]
+        parts = first.objectives if isinstance(first, Sum) else []
+        encoding = [part.name for part in parts if isinstance(part, SimCSEObjective) and not part.supports_gradcache]
+        message = f"{', '.join(encoding)} encodes texts itself, at the full size only: train without matryoshka_dims"
+        require(not encoding, f"objective {name!r}: {message}")
+        self.vectors = first.vectors
         self._follow_parts()
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
@@ -92,8 +106,8 @@ class ByDataset(CombinedObjective):
         self._part_of = [self.objectives.index(part) for part in objectives.values()]
         for attribute, what in {"encoders": "other numbers of encoders", "reconstructs": "other embeddings"}.items():
             values = {getattr(part, attribute) for part in self.objectives}
-            names = ", ".join(part.name for part in self.objectives)
-            require(len(values) == 1, f"the objectives of the data sets ({names}) read {what}: train them one by one")
+            message = f"the objectives of the data sets ({self.name}) read {what}: train them one by one"
+            require(len(values) == 1, message)
         self._follow_parts()
 
     def _follow_parts(self) -> None:

@@ -79,7 +79,9 @@ class DiffCSE(SimCSEObjective):
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("a number above 0", replaced_weight=replaced_weight)
-        require(0 < mask_ratio < 1, f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
+        check_options("true or false", projector=projector)
+        check_options("a number above 0", mask_ratio=mask_ratio)
+        require(mask_ratio < 1, f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
@@ -151,14 +153,11 @@ class DiffCSE(SimCSEObjective):
         mean = mean_over_processes(total, tokens.sum())
         return ContrastiveInputs(embeddings, other_losses={"replaced_tokens": self.replaced_weight * mean})
 
-    def _mask(self, ids: torch.Tensor) -> torch.Tensor:
-        return mask_tokens(ids, self._masker)[0]
-
     @torch.no_grad()
     def _generate(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
         generator = cast(nn.Module, self._generator[0]).to(ids.device)
-        return generator(input_ids=self._mask(ids), attention_mask=mask).logits.argmax(-1)
+        return generator(input_ids=mask_tokens(ids, self._masker)[0], attention_mask=mask).logits.argmax(-1)
 
     def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""

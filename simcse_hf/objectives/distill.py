@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops.distributed import gather_rows, world
+from ..ops.distributed import first_row, gather_rows
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
@@ -136,7 +136,7 @@ class Distill(Objective):
         """Compare this process's texts with the candidates of all processes, by default the same texts."""
         texts = F.normalize(texts, dim=-1)
         candidates = texts if candidates is None else F.normalize(candidates, dim=-1)
-        return texts @ (gather_rows(candidates) if self.training else candidates).T
+        return texts @ gather_rows(candidates, self.training).T
 
     def _ranking(self, embeddings: torch.Tensor, teacher: torch.Tensor) -> dict[str, torch.Tensor]:
         second = min(1, embeddings.shape[1] - 1)  # rows of one sentence have one view without consistency
@@ -150,7 +150,7 @@ class Distill(Objective):
             divergence = (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(1).mean() / 2
             losses["consistency"] = self.consistency_weight * divergence
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
-        rows, first = len(cosines), world()[0] * len(cosines) if self.training else 0
+        rows, first = len(cosines), first_row(len(cosines), self.training)
         others = ~F.one_hot(torch.arange(first, first + rows, device=cosines.device), cosines.shape[1]).bool()
         scores, wanted = (x[others].view(rows, -1) for x in (cosines / self.student_temperature, wanted))
         if self.loss == "listnet":

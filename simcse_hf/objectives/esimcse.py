@@ -66,7 +66,8 @@ class ESimCSE(SimCSEObjective):
         queue_size: int = 160,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        require(0 <= momentum < 1, f"momentum must be at least 0 and below 1, got {momentum}")
+        check_options("a number of 0 or more", momentum=momentum)
+        require(momentum < 1, f"momentum must be at least 0 and below 1, got {momentum}")
         check_options("an integer above 0", queue_size=queue_size)
         self.momentum = momentum
         self.momentum_encoder: nn.Module | None = None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops.distributed import gather_rows, sum_over_processes, world
+from ..ops.distributed import first_row, gather_rows, mean_over_processes
 from ..ops.packing import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_rows, require
 
@@ -111,19 +111,16 @@ class ISBERT(Objective):
         hidden_states = cast(torch.Tensor, batch.hidden_states)[:, 0]
         local, sentences = self._features(batch, hidden_states, mask)
         tokens = local.flatten(0, 1).index_select(0, index)
-        rank, processes = world() if self.training else (0, 1)
-        sentence_of_token = (rank * len(mask) + index // mask.shape[1])[:, None]
+        sentence_of_token = (first_row(len(mask), self.training) + index // mask.shape[1])[:, None]
         sentences = gather_rows(sentences, self.training)
         count = torch.full((), len(tokens), device=tokens.device)
-        count = sum_over_processes(count) if self.training else count
         with torch.autocast(tokens.device.type, enabled=False):
             scores = tokens @ sentences.T
             positive = scores.gather(1, sentence_of_token)
             negative = F.softplus(scores.scatter(1, sentence_of_token, float("-inf")))
-            of_same = F.softplus(-positive).sum() / count
-            of_others = negative.sum() / (count * max(len(sentences) - 1, 1))
-            # Sentences differ in length, so the means are taken over the tokens of all processes.
-            return processes * (of_same + of_others)
+            total = F.softplus(-positive).sum() + negative.sum() / max(len(sentences) - 1, 1)
+            # Sentences differ in length, so the mean is taken over the tokens of all processes.
+            return mean_over_processes(total, count, self.training)
 
     def _features(
         self, batch: EncodedBatch, hidden_states: torch.Tensor, mask: torch.Tensor

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import nn
 
-from .base import EncodedBatch, Encoder, TrainingRows, require
+from .base import EncodedBatch, Encoder, TrainingRows, check_options, require
 from .info_nce import ContrastiveInputs, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
@@ -120,6 +120,7 @@ class PromptBERT(SimCSEObjective):
         head: bool = True,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
+        check_options("true or false", denoise=denoise, head=head)
         require(
             template_edges,
             "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "

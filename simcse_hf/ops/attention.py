@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils import logging
 
-from .cpu import keep_mask
+from .cpu import keep_mask, needs_mask
 from .packing import Block, Packing
 
 logger = logging.get_logger(__name__)
@@ -51,7 +51,7 @@ def attend(
     if query.device.type != "cpu":
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
     windowed = window is not None and packing.longest > window + 1
-    if not windowed and (dropout > 0 or packing.longest <= SHORT):
+    if not windowed and (needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)):
         spans = _spans(packing.blocks, key.shape[1], first_only=len(query) != len(key))
         in_blocks = (packing.to_blocks(x) for x in (query, key, value))
         return packing.from_blocks(_AttendInBlocks.apply(*in_blocks, spans, scaling, dropout), query.shape)
@@ -88,21 +88,14 @@ def _attend_on_accelerator(
         bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
         longest = 1 if first_only else packing.longest, packing.longest
         return flash_attention(query, key, value, bounds, longest, scaling=scaling, dropout=dropout, window=window)
-    batch, length = packing.shape
-    mask = packing.token_mask[:, None, None]
+    mask, length = packing.token_mask[:, None, None], packing.shape[1]
     if window is not None and length > window + 1:
         mask = mask & _band(length, window, key.device)
-    if not first_only:
-        q = packing.pad_heads(query)
-    else:
-        if len(query) != batch:
-            query = query.new_zeros(batch, *query.shape[1:]).index_copy(0, packing.rows, query)
-        q = query[:, :, None]
+    # With first tokens as queries every row has a token, and the sentences are the rows.
+    q = query[:, :, None] if first_only else packing.pad_heads(query)
     k, v = packing.pad_heads(key), packing.pad_heads(value)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    if not first_only:
-        return packing.pack_heads(out)
-    return (out if len(packing.rows) == batch else out.index_select(0, packing.rows)).squeeze(2)
+    return out.squeeze(2) if first_only else packing.pack_heads(out)
 
 
 @dataclass

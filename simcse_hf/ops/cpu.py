@@ -35,7 +35,7 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[torch.Tensor, float]:
         ValueError: If `p` rounds to 0 or 1, where there is nothing to draw.
     """
     dropped = round(p * _LEVELS)
-    if not 0 < dropped < _LEVELS:
+    if not needs_mask(p):
         raise ValueError(f"p must be a dropout rate between 2**-16 and 1 - 2**-16 to draw a mask, got {p}.")
     size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
@@ -43,6 +43,11 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[torch.Tensor, float]:
     threshold = dropped - _LEVELS // 2
     mask = torch.from_numpy(draws).clamp_(threshold - 1, threshold).sub_(threshold - 1)
     return mask.view(*shape), _LEVELS / (_LEVELS - dropped)
+
+
+def needs_mask(p: float) -> bool:
+    """Return whether [`keep_mask`] can draw for a dropout rate, which must not round to 0 or 1."""
+    return 0 < round(p * _LEVELS) < _LEVELS
 
 
 class _Dropout(torch.autograd.Function):
@@ -72,8 +77,7 @@ def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:
     Returns:
         `torch.Tensor`: Of the shape of `x`.
     """
-    needs_mask = 0 < round(p * _LEVELS) < _LEVELS
-    if training and x.device.type == "cpu" and needs_mask and not torch.compiler.is_compiling():
+    if training and x.device.type == "cpu" and needs_mask(p) and not torch.compiler.is_compiling():
         return _Dropout.apply(x, p)
     return F.dropout(x, p, training)
 

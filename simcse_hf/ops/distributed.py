@@ -22,7 +22,7 @@ def world() -> tuple[int, int]:
 
 
 def on_first_process(function: Callable[[], T]) -> T:
-    """Call a function in the first process, and return its result or raise its error in all of them.
+    """Call a function in the first process, and return its result or raise an error in all of them.
 
     The others wait in a collective, whose timeout (10 minutes with NCCL) the work must not reach.
 
@@ -33,7 +33,8 @@ def on_first_process(function: Callable[[], T]) -> T:
         `T`: What the function returned.
 
     Raises:
-        ValueError: In all processes, if the function raised one.
+        Exception: In the first process, what the function raised.
+        ValueError: In the other processes, if the function raised an error, with its text.
     """
     rank, processes = world()
     if processes == 1:
@@ -42,8 +43,10 @@ def on_first_process(function: Callable[[], T]) -> T:
     if rank == 0:
         try:
             outcome[0] = function()
-        except ValueError as error:  # The other processes have to learn of it, or they would wait for ever.
-            outcome[1] = str(error)
+        except Exception as error:  # The other processes have to learn of it, or they would wait for ever.
+            outcome[1] = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            dist.broadcast_object_list(outcome)
+            raise
     dist.broadcast_object_list(outcome)
     if outcome[1] is not None:
         raise ValueError(outcome[1])

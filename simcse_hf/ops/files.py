@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import cached_file
 
 from .errors import refuse
@@ -84,6 +85,8 @@ def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
         own = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(__file__).parents[1]))
         own = own and isinstance(error, (ValueError, TypeError, OSError))  # compiled code has no frame of its own
         is_no_damage = isinstance(error, (MemoryError, ImportError, torch.OutOfMemoryError))
+        # transformers raises an OSError where the hub gives no file, here of a model that the folder names.
+        is_no_damage |= isinstance(error.__cause__, (HfHubHTTPError, LocalEntryNotFoundError))
         if own or is_no_damage or not Path(name_or_path).is_dir():
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -222,13 +225,14 @@ def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
 
 
 @contextmanager
-def hold(folder: str | os.PathLike[str]) -> Iterator[None]:
+def hold(folder: str | os.PathLike[str], timeout: float = 0) -> Iterator[None]:
     """Hold a folder during the block, so that no second process writes there. A block within it holds it as well.
 
     The operating system ends the hold of a process that dies.
 
     Args:
         folder (`str` or `os.PathLike`): The folder. It is created if necessary.
+        timeout (`float`, *optional*, defaults to `0`): Seconds to wait for a process that holds it; -1 for no limit.
 
     Raises:
         ValueError: If another process holds the folder, which the message names, or the folder is a file.
@@ -236,9 +240,9 @@ def hold(folder: str | os.PathLike[str]) -> Iterator[None]:
     path = Path(folder).expanduser().resolve()
     refuse({f"{folder} is a file: name a folder.": path.is_file()})
     path.mkdir(parents=True, exist_ok=True)
-    lock, holder = FileLock(path / LOCK, timeout=0, is_singleton=True), path / HOLDER
+    lock, holder = FileLock(path / LOCK, is_singleton=True), path / HOLDER
     try:
-        lock.acquire()
+        lock.acquire(timeout=timeout)
     except Timeout:
         name = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
         raise ValueError(

@@ -169,13 +169,14 @@ def encode_unpadded(
             host does not wait for an accelerator to compute the mask.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
         first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only. Encoders
-            with BERT's layers then compute queries, and all that follows them, for these tokens alone.
+            with BERT's layers then compute queries, and all that follows them, for these tokens alone. Every row then
+            needs a token.
         pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
 
     Returns:
         `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
         `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
-        shape `(batch, dim)` with `pooled`. Padding is zero, and so is the first token of a row without tokens.
+        shape `(batch, dim)` with `pooled`. Padding is zero.
     """
     config = base_model.config
     skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS

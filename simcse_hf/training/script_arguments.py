@@ -98,7 +98,7 @@ class ModelArguments:
             pairs = [str(word).partition("=") for word in (options if isinstance(options, list) else [options])]
             invalid = [name for name, equals, _ in pairs if not (name and equals)]
             refuse({f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}": invalid})
-            options = {name: yaml.safe_load(value) for name, _, value in pairs}
+            options = {name: _read_value(value) for name, _, value in pairs}
         self.objective_options = options
         dims: Any = self.matryoshka_dims
         try:
@@ -177,6 +177,15 @@ class DataArguments:
 _MODEL_SETTINGS = (SETTING_NAMES | {"temp"}) - {"max_seq_length", "temperature"}
 
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
+
+
+def _read_value(word: str) -> Any:
+    """Read a value as YAML does, and 5e-3, which YAML takes for a text, as a number."""
+    value = yaml.safe_load(word)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:

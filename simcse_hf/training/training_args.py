@@ -32,8 +32,6 @@ class SimCSETrainingArguments(TrainingArguments):
     `accelerator_config.non_blocking` on where memory is pinned, and `logging_nan_inf_filter=False` (the filter hides a
     broken loss, which ends a run here, and makes the host wait for the device in every step). With
     `load_best_model_at_end` and a dev set, `metric_for_best_model` is its Spearman correlation by default.
-    `torch_compile_mode` is `"reduce-overhead"`, which records CUDA graphs, on a GPU if all batches have one shape
-    (`pad_to_max_length`).
 
     Args:
         max_seq_length (`int`, *optional*):
@@ -68,7 +66,7 @@ class SimCSETrainingArguments(TrainingArguments):
         mlm_probability (`float`, *optional*, defaults to `0.15`):
             Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
         gradcache_chunk_size (`int`, *optional*):
-            Rows of the batch's longest text that are in the encoder at a time; of shorter texts there are more. A
+            Rows that are in the encoder at a time; of texts shorter than the others there are more. A
             batch may then have any size, at the price of a second forward pass (see [`CachedBatch`]). By default the
             whole batch is encoded in one pass.
         allow_zero_dropout (`bool`, *optional*, defaults to `False`):
@@ -148,7 +146,7 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
     gradcache_chunk_size: int | None = option(
-        None, "Encode the batch in chunks of so many rows of its longest text, for batches of any size (GradCache)."
+        None, "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."
     )
     allow_zero_dropout: bool = option(
         False, "Train although both views of a sentence are equal, as with --dropout 0 (Table 3, p = 0)."
@@ -225,7 +223,6 @@ class SimCSETrainingArguments(TrainingArguments):
             self.use_cpu = True  # transformers refuses bf16 on a CPU without it
         if self.dataloader_num_workers is None:
             self.dataloader_num_workers = 0 if self.use_cpu else default_loader_workers()
-        self._set_compile_mode(on_gpu=torch.cuda.is_available() and not self.use_cpu)
         super().__post_init__()
         #: Whether the trainer may replace `metric_for_best_model`: where one is needed, transformers takes "loss".
         self.best_metric_is_default = is_open and (
@@ -311,23 +308,6 @@ class SimCSETrainingArguments(TrainingArguments):
                 set(columns) - set(COLUMNS)
             ),
         }
-
-    def _set_compile_mode(self, on_gpu: bool) -> None:
-        """Choose the mode of `torch_compile` that records CUDA graphs, where nothing else was chosen."""
-        chosen = self.torch_compile_mode is not None or self.torch_compile_backend not in (None, "inductor")
-        if not self.torch_compile or chosen or not on_gpu:
-            return
-        if not self.pad_to_max_length:
-            logger.warning(
-                "torch_compile records no CUDA graphs, because the batches have many shapes: set pad_to_max_length"
-            )
-        elif self.gradient_accumulation_steps > 1:
-            logger.warning(
-                "torch_compile records no CUDA graphs, because gradient_accumulation_steps keeps gradients that the "
-                "next batch's graph would overwrite"
-            )
-        else:
-            self.torch_compile_mode = "reduce-overhead"
 
 
 def default_loader_workers() -> int:

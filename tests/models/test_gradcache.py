@@ -286,9 +286,14 @@ def test_two_processes_whose_texts_fill_different_numbers_of_chunks_count_masked
 @pytest.mark.parametrize(
     ("settings", "changes", "message"),
     [
-        ({"objective": "is_bert"}, {}, "gradcache_chunk_size: ISBERT reads the hidden states of all tokens"),
-        ({"objective": "esimcse"}, {}, "gradcache_chunk_size: ESimCSE makes passes of its own"),
-        ({"objective": "tsdae"}, {}, "gradcache_chunk_size: TSDAE makes passes of its own over the tokens"),
+        (
+            {"objective": "is_bert"},
+            {},
+            "gradcache_chunk_size: objective 'is_bert' reads the hidden states",
+        ),
+        ({"objective": "simcse+esimcse"}, {}, "objective 'simcse.esimcse' makes passes of its own"),
+        ({"objective": "esimcse", "matryoshka_dims": [8]}, {}, "objective 'esimcse' makes passes of its own"),
+        ({"objective": "tsdae"}, {}, "objective 'tsdae' makes passes of its own over the tokens"),
         ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
         ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
     ],

@@ -3,15 +3,19 @@
 import copy
 import json
 import pickle
+import shutil
 
 import pytest
 import torch
 from conftest import tiny_config
+from huggingface_hub.errors import LocalEntryNotFoundError
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
+from simcse_hf.ops.files import explain_damage
 
 
 def edit_config(directory, **changes):
@@ -105,6 +109,26 @@ def test_a_config_that_turns_named_outputs_off_changes_nothing(saved):
     before = SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")
     edit_config(saved, return_dict=False)
     assert torch.equal(torch.as_tensor(SimCSE(saved, pooler_type="avg", device="cpu").encode("a cat")), before)
+
+
+def test_the_model_of_an_adapter_of_another_program_is_looked_for_in_the_given_cache(saved, tmp_path):
+    hub = tmp_path / "cache" / "models--org--base"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text("a" * 40)
+    model = get_peft_model(BertModel(tiny_config()), LoraConfig(r=2, target_modules=["query"]))
+    model.peft_config["default"].base_model_name_or_path = "org/base"
+    model.save_pretrained(tmp_path / "adapter")
+    arguments = {"cache_dir": tmp_path / "cache", "local_files_only": True, "pooler_type": "avg"}
+    with pytest.raises((ValueError, OSError)) as caught:
+        AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments)
+    assert "damaged" not in str(caught.value)
+    shutil.copytree(saved, hub / "snapshots" / ("a" * 40))
+    assert AutoModelForCL.from_pretrained(tmp_path / "adapter", **arguments).settings.pooler_type == "avg"
+
+
+def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
+    with pytest.raises(OSError, match="not reached"), explain_damage(tmp_path):
+        raise OSError("not reached") from LocalEntryNotFoundError("offline")
 
 
 def test_layers_may_be_left_out_on_purpose(saved):

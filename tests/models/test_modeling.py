@@ -62,7 +62,7 @@ def test_update_settings_changes_objective_and_config():
     assert model.config.simcse["training"]["temperature"] == 0.5
     assert model(**batch).loss.item() != pytest.approx(before)
     objective = model.objective
-    model.update_settings(max_seq_length=20)
+    model.update_settings(max_seq_length=20, mlm_weight=0.2)
     assert model.objective is objective
     with pytest.raises(ValueError, match="do_mlm, pooler_type can only be chosen when the model is created"):
         model.update_settings(pooler_type="avg", do_mlm=True)
@@ -132,6 +132,15 @@ def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
         torch.testing.assert_close(ours.grad, exact.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [({"encoders": 2}, "a second encoder"), ({"objective": "is_bert", "pooler_type": "avg"}, "hidden states")],
+)
+def test_fixed_mask_is_refused_where_a_text_has_more_than_one_embedding(settings, what):
+    with pytest.raises(ValueError, match=f"fixed_mask gives .* needs {what}, too. Train without"):
+        BertForCL(tiny_config(), fixed_mask=True, **settings)(**views(4))
+
+
 # --- the head -----------------------------------------------------------------------------------------------------
 
 
@@ -168,8 +177,6 @@ def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
     [
         ("longformer", {"attention_window": 4}),
         ("luke", {"entity_vocab_size": 5, "entity_emb_size": 8}),
-        ("esm", {}),
-        ("visual_bert", {}),
         ("big_bird", {"attention_type": "original_full"}),
     ],
 )

@@ -217,6 +217,37 @@ def test_head_keep_keeps_the_head_and_head_fresh_replaces_it(start, tmp_path):
         assert kept.head_source == "kept" and torch.equal(dense(kept).weight, pooler.dense.weight)
 
 
+def sharded_bin(model, directory):
+    """Write the weights as one shard of an old checkpoint."""
+    shard, state = "pytorch_model-00001-of-00001.bin", model.state_dict()
+    model.config.save_pretrained(directory)
+    torch.save(state, directory / shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(state, shard)}
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("cls", "save", "arguments"),
+    [
+        (BertModel, lambda model, folder: model.save_pretrained(folder, variant="fp16"), {"variant": "fp16"}),
+        (BertForCL, lambda model, folder: model.save_pretrained(folder, variant="fp16"), {"variant": "fp16"}),
+        (BertModel, sharded_bin, {}),
+    ],
+    ids=["variant", "our variant", "sharded bin"],
+)
+def test_the_head_of_a_variant_or_of_shards_is_kept(cls, save, arguments, tmp_path):
+    start = cls(tiny_config())
+    save(start, tmp_path)
+    model = AutoModelForCL.from_pretrained(tmp_path, **arguments)
+    assert model.head_source == "kept" and torch.equal(dense(model).weight, start.base_model.pooler.dense.weight)
+
+
+def test_a_model_without_a_known_file_of_weights_is_an_error_that_lists_the_files(tmp_path):
+    BertModel(tiny_config()).save_pretrained(tmp_path, variant="fp16")
+    with pytest.raises(ValueError, match=r"no file of weights .*model\.safetensors.* name the variant"):
+        AutoModelForCL.from_pretrained(tmp_path)
+
+
 def test_a_fresh_head_differs_between_seeds_and_follows_initializer_range(tmp_path):
     config = tiny_config(initializer_range=0.1)
     BertForMaskedLM(config).save_pretrained(tmp_path)
@@ -297,6 +328,14 @@ def test_the_objective_continues_from_a_subfolder(tmp_path):
     again.prepare_objective()
     for name, tensor in model.objective.state_dict().items():
         assert torch.equal(again.objective.state_dict()[name], tensor), name
+
+
+def test_the_objective_starts_anew_with_another_number_of_encoders(save_checkpoint):
+    model = AutoModelForCL.from_config(tiny_config(), encoders=2)
+    model.prepare_objective()
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model), encoders=1)
+    again.prepare_objective()
+    assert again.second_encoder is None
 
 
 def test_a_mobilebert_pooler_without_layers_is_not_the_head(save_checkpoint):

@@ -6,11 +6,11 @@ import torch
 
 from simcse_hf.models.pooling import (
     POOLER_TYPES,
+    SECOND_LAYER,
     at_mask,
     check_has_tokens,
     masked_max,
     masked_mean,
-    needs_hidden_states,
     pool,
 )
 
@@ -62,8 +62,8 @@ def test_equals_a_loop_over_the_tokens(pooler_type, layers):
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 def test_only_poolers_that_need_all_layers_read_them(pooler_type, layers):
-    """Poolers for which `needs_hidden_states` is false work with the last layer alone."""
-    if needs_hidden_states(pooler_type):
+    """Poolers that are not in `SECOND_LAYER` work with the last layer alone."""
+    if pooler_type in SECOND_LAYER:
         with pytest.raises(TypeError):
             pool(pooler_type, layers[-1], MASKS)
     else:
@@ -93,6 +93,13 @@ def test_a_row_without_tokens_is_zero(pooling, layers):
     torch.testing.assert_close(pooled[[0, 2]], pooling(layers[0], MASKS)[[0, 2]], rtol=0, atol=0)
 
 
+def test_the_mean_of_many_tokens_in_half_precision_does_not_overflow():
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        hidden = torch.full((1, 8192, 2), 9.0, dtype=dtype)
+        mean = masked_mean(hidden, torch.ones(1, 8192))
+        assert mean.dtype == dtype and (mean == 9).all()
+
+
 def test_padding_gets_no_gradient(layers):
     hidden = layers[-1].requires_grad_()
     pool("avg", hidden, MASKS).sum().backward()
@@ -108,7 +115,7 @@ def test_the_mask_pooler_reads_the_state_at_the_mask_token_of_each_text(layers):
 @pytest.mark.parametrize("second, count", [([2, 5, 3], 0), ([4, 5, 4], 2)])
 def test_the_mask_pooler_names_the_text_that_has_no_mask_token_or_several(second, count):
     ids = torch.tensor([[2, 4, 3], second, [2, 5, 3]])
-    with pytest.raises(ValueError, match=rf"\(id 4\), but text 1 of the batch holds {count} of them"):
+    with pytest.raises(ValueError, match=rf"\(id 4\), but text 1 of the batch holds {count}: give texts without it"):
         at_mask(torch.zeros(3, 3, 4), ids, 4)
 
 

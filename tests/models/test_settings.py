@@ -207,9 +207,26 @@ def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_are_listed():
     with pytest.raises(
-        ValueError, match=r"unknown setting\(s\) temp for the contrastive head; known settings are .*do_mlm, .*"
+        ValueError, match=r"\(s\) temprature of a contrastive model \(did you mean temperature\?\); known .*do_mlm, .*"
     ):
-        BertForCL(tiny_config(), temp=0.05)
+        BertForCL(tiny_config(), temprature=0.05)
+
+
+@pytest.mark.parametrize("objective", ["cosent", "angle", "declutr", "distill"])
+def test_a_setting_that_the_objective_does_not_read_is_refused_unless_it_is_the_checkpoints(objective):
+    with pytest.raises(ValueError, match=f"similarity is 'dot', but objective '{objective}' does not read it: leave"):
+        ContrastiveSettings.resolve(objective=objective, similarity="dot")
+    assert ContrastiveSettings.resolve(objective=objective, similarity="cosine", temperature=0.07).temperature == 0.07
+    assert ContrastiveSettings.resolve(objective=objective, hard_negative_weight=0.0).similarity == "cosine"
+    saved = {"training": {"objective": objective, "similarity": "dot", "temperature": 1.0}}
+    assert ContrastiveSettings.resolve(saved).similarity == "dot"
+    assert ContrastiveSettings.resolve(saved, similarity="dot").temperature == 1.0
+
+
+def test_a_setting_may_be_read_by_a_part_of_a_sum_or_by_the_objective_of_a_data_set():
+    assert ContrastiveSettings.resolve(objective="distill+simcse", similarity="dot").temperature == 1.0
+    tables = {"one": {}, "two": {"objective": "simcse"}}
+    assert ContrastiveSettings.resolve(objective="cosent", similarity="dot", dataset_objectives=tables)
 
 
 @pytest.mark.parametrize("pooler_type", [p for p in POOLER_TYPES if p != "cls"])

@@ -7,6 +7,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch
+from simcse_hf.objectives.masked_lm import mask_tokens
 
 SPECIAL = {0, PAD, CLS, SEP, MASK}
 
@@ -37,7 +38,7 @@ def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, projector=Fa
 def masks_of_the_objective(model, ids, seed):
     """Return the masked ids that the next training step uses after `torch.manual_seed(seed)`."""
     torch.manual_seed(seed)
-    return model.objective._mask(ids)
+    return mask_tokens(ids, model.objective._masker)[0]
 
 
 def with_first_position(encoder, ids, vector):
@@ -96,7 +97,7 @@ def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, s
 def test_tokens_are_masked_as_for_masked_lm_training(generator):
     model, ids = model_of(generator()), torch.full((400, 52), 9)
     ids[:, 0], ids[:, -1] = CLS, SEP
-    masked = model.objective._mask(ids)
+    masked = mask_tokens(ids, model.objective._masker)[0]
     assert masked[:, [0, -1]].equal(ids[:, [0, -1]])
     shares = [(masked == MASK).double().mean().item(), ((masked != MASK) & (masked != ids)).double().mean().item()]
     assert shares[0] == pytest.approx(0.3 * 0.8 * 50 / 52, abs=0.01)
@@ -161,7 +162,8 @@ def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
 
 
 def masking_every_word(model):
-    model.objective._mask = lambda ids: torch.where(ids > MASK, MASK, ids)
+    masker = model.objective._masker
+    masker.torch_mask_tokens = lambda ids, special_tokens_mask: (torch.where(ids > MASK, MASK, ids), ids)
     return model
 
 

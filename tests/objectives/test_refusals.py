@@ -14,6 +14,7 @@ from simcse_hf.objectives.composed import Matryoshka
 from simcse_hf.objectives.info_nce import SimCSEObjective
 
 COUNT, RATE, WEIGHT = "must be an integer above 0", "must be a number above 0", "must be a number of 0 or more"
+TEMPLATE = {"promptbert": {"template_edges": [[2, 3]]}}
 OPTIONS = [
     *[("simcse", {"temperature": x}, f"temperature {RATE}, got {x}") for x in (0.0, -0.05, math.nan, math.inf)],
     ("simcse", {"similarity": "euclidean"}, "similarity must be one of cosine, dot, got 'euclidean'"),
@@ -39,9 +40,14 @@ OPTIONS = [
     *[("barlow_twins", {"projector_dim": x}, f"projector_dim {COUNT}") for x in (0, 1.5, True, "8192")],
     *[("vicreg", {f"{x}_weight": -0.1}, f"{x}_weight {WEIGHT}") for x in ("invariance", "variance", "covariance")],
     *[("contrastive_tension", {"negatives_per_positive": x}, COUNT) for x in (0, 2.0, True, "7")],
-    *[("esimcse", {"momentum": x}, "momentum must be at least 0 and below 1") for x in (1.0, -0.1)],
+    ("esimcse", {"momentum": 1.0}, "momentum must be at least 0 and below 1"),
+    *[("esimcse", {"momentum": x}, f"momentum {WEIGHT}") for x in (-0.1, "0.9")],
     *[("esimcse", {"queue_size": x}, f"queue_size {COUNT}") for x in (0, 2.5)],
-    *[("diffcse", {"mask_ratio": x}, "mask_ratio must lie between 0 and 1") for x in (0.0, 1.0)],
+    ("diffcse", {"mask_ratio": 1.0}, "mask_ratio must lie between 0 and 1"),
+    *[("diffcse", {"mask_ratio": x}, f"mask_ratio {RATE}") for x in (0.0, "0.3")],
+    ("diffcse", {"projector": "no"}, "projector must be true or false, got 'no'"),
+    *[("promptbert", TEMPLATE["promptbert"] | {x: "False"}, f"{x} must be true or f") for x in ("denoise", "head")],
+    ("angle", {"positive_score": "4"}, "positive_score must be a finite number, got '4'"),
     ("diffcse", {"replaced_weight": 0.0}, f"replaced_weight {RATE}"),
     ("promptbert", {}, "pooler_type 'mask' and templates"),
     ("is_bert", {"dropout": 1}, "objective 'is_bert' has no option dropout; its options are: pooler_type"),
@@ -150,6 +156,10 @@ def test_rows_and_batches_are_checked_before_training(name, options, rows, messa
         *[
             (lambda dims=dims: Matryoshka("simcse", 768, dims, {}, {}), f"matryoshka_dims.*{named}")
             for dims, named in (([0], "0"), ([769], "769"), ([64.0], "64.0"), (["64"], "'64'"), ([8, 8], "twice"))
+        ],
+        *[
+            (lambda name=name: Matryoshka(f"simcse+{name}", 8, [4], {}, TEMPLATE.get(name, {})), "without matryoshka")
+            for name in ("esimcse", "diffcse", "promptbert")
         ],
         (lambda: check_options("an integer above 0", size=True), "size must be an integer above 0, got True"),
     ],

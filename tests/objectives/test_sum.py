@@ -1,5 +1,7 @@
 """Sums of objectives: `simcse+barlow_twins:0.1`."""
 
+import pickle
+
 import pytest
 import torch
 from conftest import tiny_config
@@ -53,8 +55,17 @@ def test_what_a_sum_needs_follows_from_its_parts():
 def test_the_settings_of_the_first_papers_win():
     first, second = (objective_class(name).defaults for name in ("cosent+angle", "angle+cosent"))
     assert first["pooler_type"] == "cls_before_pooler" and second != first
+    assert objective_class("simcse+barlow_twins:0.1").defaults == objective_class("simcse+distill").defaults == {}
+    assert ContrastiveSettings.resolve(objective="simcse+barlow_twins").pooler_type == "cls"
     assert ContrastiveSettings.resolve(objective="softmax+supcon").similarity == "dot"
     assert ContrastiveSettings.resolve(objective="softmax+supcon").pooler_type == "avg_no_cls"
+
+
+def test_a_model_with_a_sum_can_be_pickled():
+    model = AutoModelForCL.from_config(tiny_config(), objective="simcse+distill")
+    before = model.prepare_objective()
+    after = pickle.loads(pickle.dumps(model)).objective
+    assert type(after) is type(before) and after.name == "simcse+distill"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
 from simcse_hf.inference.encoding import encode_token_ids
-from simcse_hf.ops.distributed import differentiable_sum, gather_rows, sum_over_processes, world
+from simcse_hf.ops.distributed import differentiable_sum, gather_rows, on_first_process, sum_over_processes, world
 
 WORLDS = (1, 2, 4)
 ROWS = 8
@@ -94,6 +94,10 @@ def checks(rank, processes):
     (total * (rank + 1)).sum().backward()  # each process has a different gradient of the total
     results["total"], results["gradient of the total"] = total.detach(), term.grad
     results["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
+    try:
+        on_first_process(lambda: open("/missing/dev.csv"))
+    except (OSError, ValueError) as error:
+        results["error"] = type(error).__name__, str(error)
     return results
 
 
@@ -193,6 +197,14 @@ def test_encoding_nothing_makes_no_forward_pass_and_does_not_hang(results):
         for of_rank in results[processes]:
             vectors, calls = of_rank["nothing encoded"]
             assert len(vectors) == 0 and calls == 0
+
+
+def test_an_error_of_the_first_process_reaches_all_processes(results):
+    message = "[Errno 2] No such file or directory: '/missing/dev.csv'"
+    for processes in WORLDS:
+        first, *others = (of_rank["error"] for of_rank in results[processes])
+        assert first == ("FileNotFoundError", message)
+        assert others == [("ValueError", f"FileNotFoundError: {message}")] * (processes - 1)
 
 
 def test_a_process_without_a_group_gathers_nothing():

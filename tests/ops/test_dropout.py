@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import random_batch, tiny_config
 from torch import nn
 from transformers import AutoModel
 
@@ -74,6 +74,17 @@ def test_dropout_is_the_identity_in_evaluation_and_at_rate_0():
     assert torch.equal(FastDropout(0.5).eval()(x), x)
     assert torch.equal(FastDropout(0.0).train()(x), x)
     assert not dropout(x, 1.0).any()
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1.0])
+def test_attention_takes_a_dropout_rate_that_rounds_to_0_or_1(rate):
+    model = BertForCL(tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=rate))
+    slow = BertForCL(tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=round(rate)), unpadded=False)
+    slow.load_state_dict(model.state_dict())
+    batch = random_batch(4)
+    found, expected = (x.train()(**batch).sentence_embeddings for x in (model, slow))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    found.sum().backward()
 
 
 def test_replacing_dropout_keeps_a_models_weights_names_and_rates():

@@ -60,7 +60,7 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
 def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(tmp_path):
     line = (
         f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 "
-        "covariance_weight=0.5 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
+        "covariance_weight=5e-1 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
     )
     model, _, training = parse_arguments(line.split())
     file = tmp_path / "run.yaml"

@@ -81,26 +81,3 @@ def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, core
 
 def test_a_run_on_a_cpu_makes_its_batches_in_the_training_process(tmp_path):
     assert SimCSETrainingArguments(str(tmp_path), use_cpu=True).dataloader_num_workers == 0
-
-
-@pytest.mark.parametrize(
-    "changes, mode, warning",
-    [
-        ({"pad_to_max_length": True}, "reduce-overhead", None),
-        ({"pad_to_max_length": True, "torch_compile_mode": "default"}, "default", None),
-        ({"pad_to_max_length": True, "torch_compile_backend": "aot_eager"}, None, None),
-        ({"pad_to_max_length": True, "gradient_accumulation_steps": 2}, None, "gradient_accumulation_steps keeps"),
-        ({}, None, "set pad_to_max_length"),
-    ],
-)
-def test_torch_compile_on_a_gpu_records_cuda_graphs_where_all_batches_have_one_shape(
-    monkeypatch, tmp_path, caplog, changes, mode, warning
-):
-    for name in ("ACCELERATE_DYNAMO_MODE", "ACCELERATE_DYNAMO_BACKEND"):  # transformers sets them
-        monkeypatch.setenv(name, "")
-    args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, torch_compile=True, **changes)
-    with caplog.at_level("WARNING", logger="simcse_hf"):
-        args._set_compile_mode(on_gpu=True)
-    assert args.torch_compile_mode == mode
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("simcse_hf")]
-    assert (warning is None) == (not ours) and (warning or "") in "".join(ours)

@@ -176,6 +176,7 @@ class AnglE(Objective):
         weights = {"cosine": cosine_weight, "in_batch": in_batch_weight, "angle": angle_weight}
         check_options("a number of 0 or more", **{f"{name}_weight": weight for name, weight in weights.items()})
         check_options("a number above 0", angle_temperature=angle_temperature)
+        check_options("a finite number", positive_score=positive_score)
         require(
             dim % 2 == 0,
             f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, got "
