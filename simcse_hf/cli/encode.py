@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--columns",
         nargs="+",
         metavar="NAME",
-        help="encode the texts of these columns row by row, as a --teacher or --guide of training reads them",
+        help="encode the texts of these columns row by row, for use as --teacher or --guide in training",
     )
     group = parser.add_argument_group("embeddings")
     group.add_argument("--no_normalize", action="store_true", help="do not scale embeddings to unit length")

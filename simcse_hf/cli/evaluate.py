@@ -61,7 +61,9 @@ def _evaluate_parser() -> argparse.ArgumentParser:
         metavar="GOAL",
         help="choose the cosine from which the pairs of --task pairs=FILE are similar: f1, or e.g. precision=0.95",
     )
-    parser.add_argument("--save_threshold", action="store_true", help="write it into config.json and card of --model")
+    parser.add_argument(
+        "--save_threshold", action="store_true", help="write the threshold into config.json and card of the model"
+    )
     parser.add_argument("--geometry", action="store_true", help="add alignment, uniformity and spectrum on STS-B")
     parser.add_argument("--mteb", nargs="+", default=[], metavar="TASK", help="MTEB data sets or categories, or `all`")
     parser.add_argument("--verbose", action="store_true", help="list every subset and split")
@@ -95,6 +97,39 @@ def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         parser.error(f"{arguments.model} is a checkpoint of a run, whose files must stay: name the saved model")
 
 
+def _describe(
+    model: Any, evaluation: "Evaluation", arguments: argparse.Namespace, protocol: "Protocol"
+) -> dict[str, Any]:
+    """Return the document of the results, with what was evaluated and how."""
+    from ..evaluation.report import describe_protocol, versions
+    from ..evaluation.sts import HUB, HUB_REVISIONS
+    from ..evaluation.transfer import CLASSIFIER_CONFIGS
+
+    return {
+        "model": arguments.model,
+        "revision": getattr(model, "revision", None),
+        "pooler": getattr(model, "pooler_type", None),
+        "max_length": getattr(model, "max_length", None),
+        "long_texts": getattr(model, "long_texts", None),
+        "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
+        "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
+        "results": evaluation.results,
+    }
+
+
+def _choose_threshold(evaluation: "Evaluation", goal: str | float) -> tuple[dict[str, Any], str]:
+    """Return a threshold for the pairs of `--task`, and a sentence about it."""
+    from ..evaluation.threshold import choose_threshold, describe_threshold
+
+    precision = None if goal == "f1" else float(goal)
+    scores, source = evaluation.scores["pairs"]["pairs"], evaluation.results["pairs"]["source"]
+    threshold = choose_threshold(scores, precision, source)
+    return threshold, describe_threshold(threshold)
+
+
 def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
     """Write a threshold into the config.json of a local model, and into its card if this package wrote one."""
     from ..inference.saved_threshold import probe_cosines
@@ -112,7 +147,7 @@ def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
 def _compare_parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "compare",
-        "Compare models or result files with the first one named, with confidence intervals from a paired bootstrap.",
+        "Compare models or result files with the first, with confidence intervals from a paired bootstrap.",
     )
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help=f"result file (.json) of `simcse-hf evaluate`, or {MODEL_HELP}"
@@ -145,9 +180,7 @@ def evaluate_main(argv: list[str]) -> int:
     from accelerate import PartialState
 
     from ..evaluation import Evaluation
-    from ..evaluation.report import describe_protocol, format_table, versions, write_results
-    from ..evaluation.sts import HUB, HUB_REVISIONS
-    from ..evaluation.transfer import CLASSIFIER_CONFIGS
+    from ..evaluation.report import format_table, write_results
 
     protocol = _protocol(arguments)
     model = _load(arguments.model, arguments)
@@ -162,30 +195,20 @@ def evaluate_main(argv: list[str]) -> int:
             evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
     if evaluation is None or not PartialState().is_main_process:
         return 0
-    document = {
-        "model": arguments.model,
-        "revision": getattr(model, "revision", None),
-        "pooler": getattr(model, "pooler_type", None),
-        "max_length": getattr(model, "max_length", None),
-        "long_texts": getattr(model, "long_texts", None),
-        "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
-        "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
-        "versions": versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
-        "results": evaluation.results,
-    }
+    document = _describe(model, evaluation, arguments, protocol)
     table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
+    failure = None
     if arguments.threshold is not None:
-        from ..evaluation.threshold import choose_threshold, describe_threshold
-
-        precision = None if arguments.threshold == "f1" else arguments.threshold
-        result = evaluation.results["pairs"]
-        document["threshold"] = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, result["source"])
-        table += f"\n\nthreshold: {describe_threshold(document['threshold'])}"
+        try:
+            document["threshold"], sentence = _choose_threshold(evaluation, arguments.threshold)
+            table += f"\n\nthreshold: {sentence}"
+        except ValueError as error:
+            failure = error
     report(arguments, document, table)
     if arguments.output:
         write_results(arguments.output, document, evaluation.scores)
+    if failure is not None:  # the results, which may have taken long, are written without a threshold
+        raise failure
     if arguments.save_threshold:
         _save_threshold(model, document["threshold"])
     return 0
@@ -205,8 +228,12 @@ def compare_main(argv: list[str]) -> int:
     if len(set(arguments.models)) < 2:
         parser.error("give at least two different models or result files")
     models = [name for name in arguments.models if not _is_result_file(name)]
+    if missing := [name for name in models if name.endswith(".json")]:
+        parser.error(f"{missing[0]}: there is no such file")
     if models and not _names_data(arguments):
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
+    if not models and (_names_data(arguments) or arguments.tasks or arguments.task_set):
+        parser.error("result files have their tasks: leave out --data_dir, --pairs, --task, --tasks and --task_set")
     check_output_file(parser, arguments)
 
     from accelerate import PartialState

@@ -161,7 +161,8 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         type=_threshold,
-        help="hide sentences with a lower cosine, a number or `saved` in the model; default: hide none",
+        help="hide sentences with a lower cosine: a number, or `saved` for the one that `evaluate --save_threshold` "
+        "wrote; default: hide none",
     )
 
 
@@ -213,7 +214,7 @@ def search_main(argv: list[str]) -> int:
         # Escape sequences of a text would reach the terminal.
         lines = [f"  {m.score:.4f}  {''.join(c if c.isprintable() else ' ' for c in m.sentence)}\n" for m in matches]
         if best and not matches:
-            lines = [f"  no sentence reaches {threshold}; the best one has {best[0].score:.4f}\n"]
+            lines = [f"  no sentence reaches {threshold:.4g}; the best one has {best[0].score:.4f}\n"]
         results = [{**match._asdict(), "row": match.row, "columns": match.columns} for match in matches]
         document = {"query": query, "results": results, "best_score": best[0].score if best else None}
         report(arguments, document, f"{query}\n{''.join(lines)}")
@@ -241,6 +242,8 @@ def open_index(folder: str, arguments: argparse.Namespace, parameters: str | Non
     }
     if arguments.model is None and saved["revision"] is not None:
         settings["revision"] = saved["revision"]
+    if arguments.model is None and arguments.model_backend == "torch":
+        settings["backend"] = saved.get("model_backend", "torch")  # not in an index of 0.3
     model = load_encoder(arguments.model or saved["model"], arguments, **settings)
     if saved["document_prompt"] is not None:
         model.prompts["document"] = saved["document_prompt"]

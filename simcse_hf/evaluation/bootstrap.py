@@ -72,7 +72,7 @@ def counted_average_precision(similarity: np.ndarray, gold: np.ndarray, counts: 
     Args:
         similarity (`numpy.ndarray`): The score that ranks the pairs, of shape `(n,)`. Pairs with equal scores are
             counted together, as in scikit-learn.
-        gold (`numpy.ndarray`): 1 for a pair that belongs to the top and 0 for any other, of shape `(n,)`.
+        gold (`numpy.ndarray`): 1 for a positive pair and 0 for a negative one, of shape `(n,)`.
         counts (`numpy.ndarray`): How often each pair occurs in each sample, of shape `(samples, n)`.
 
     Returns:
@@ -159,7 +159,11 @@ def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator, confi
 
 
 def resampled_scores(
-    systems: list[Parts], aggregation: str, metric: str, resamples: int, random: np.random.Generator
+    systems: list[Parts],
+    aggregation: str = "all",
+    metric: str = "spearman",
+    resamples: int = 1000,
+    random: np.random.Generator | None = None,
 ) -> np.ndarray:
     """Score each system of a task on the same resamples of its examples, which are drawn within each subset.
 
@@ -169,10 +173,10 @@ def resampled_scores(
             (accuracy or mean), the `similarity` of pairs (average precision), or `clusters` (V-measure). All systems
             have the examples in the same order. Examples of one `group`, if a system has this array, share texts and
             are drawn together; see [`groups_to_draw`].
-        aggregation (`str`): `"all"`, `"mean"` or `"wmean"`.
-        metric (`str`): `"spearman"` or `"pearson"`, for `predicted` scores.
-        resamples (`int`): Number of resamples.
-        random (`numpy.random.Generator`): Random generator.
+        aggregation (`str`, *optional*, defaults to `"all"`): `"all"`, `"mean"` or `"wmean"`, for `predicted` scores.
+        metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`, for `predicted` scores.
+        resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
+        random (`numpy.random.Generator`, *optional*): Random generator. The default has the seed 0.
 
     Returns:
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
@@ -185,6 +189,7 @@ def resampled_scores(
             f"aggregation {aggregation!r} must be one of {', '.join(AGGREGATIONS)} and metric {metric!r} one of "
             f"{', '.join(METRICS)}."
         )
+    random = np.random.default_rng(0) if random is None else random
     grouped = next((parts for parts in systems if all("group" in named for named in parts.values())), systems[0])
     groups = [groups_to_draw(named, part) for part, named in grouped.items()]
     sizes = list(map(len, groups))

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
+from ..ops.errors import refuse
 from .bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
-from .report import NOT_TASKS, format_number, format_rows, headline, is_transfer, is_user_task
+from .report import NOT_TASKS, average_members, format_number, format_rows, headline, is_transfer, is_user_task
 from .scoring import PAPER_PROTOCOL, Evaluation, Protocol
-
-AVERAGES = {"average": False, "average_transfer": True}
 
 
 def compare_evaluations(
@@ -62,12 +62,10 @@ def compare_evaluations(
     ends = np.cumsum([len(seeds) for seeds in systems.values()])
     groups = {task: [task] for task in common}
     averages: dict[str, dict[str, Any]] = {}
-    for key, transfer in AVERAGES.items():
-        members = [task for task in common if is_transfer(task) == transfer and task not in users]
-        if members:
-            groups[key] = members
-            averages[key] = {name: _mean(scores[name][task] for task in members) for name in named}
-            averages[key]["tasks"] = members
+    for key, members in average_members([task for task in common if task not in users]).items():
+        groups[key] = members
+        averages[key] = {name: _mean(scores[name][task] for task in members) for name in named}
+        averages[key]["tasks"] = members
     baseline, *others = systems
     differences: dict[str, dict[str, Any]] = {name: {} for name in others}
     for key, members in groups.items():
@@ -172,8 +170,11 @@ def _samples(
     names = [name for name, seeds in systems.items() for _ in seeds]
     scores = [each.scores.get(task) for seeds in systems.values() for each in seeds]
     found = [parts for parts in scores if parts is not None]
-    if len(found) < len(scores):
+    if len(found) < len(scores) or (protocol.mode == "dev" and is_transfer(task)):  # dev answers are not stored
         return None
+    split, stored = "dev" if protocol.mode == "dev" else "test", list(found[0])
+    problem = f"{task}: mode {protocol.mode} compares the split {split}, but the stored scores are of {stored[0]}"
+    refuse({f"{problem}. Evaluate again with this mode.": stored in (["test"], ["dev"]) and stored != [split]})
     for name, parts in zip(names, found, strict=True):
         same = list(parts) == list(found[0]) and all(
             np.array_equal(parts[part].get(key, []), found[0][part].get(key, []))
@@ -185,5 +186,5 @@ def _samples(
                 f"{task}: {name} and {names[0]} were not evaluated on the same examples. Evaluate both with the same "
                 "data and mode."
             )
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng([seed, crc32(task.encode())])  # independent of the resamples of other tasks
     return resampled_scores(found, protocol.aggregation, protocol.metric, resamples, random)

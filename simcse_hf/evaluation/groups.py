@@ -42,7 +42,9 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
     return connected_components(graph, directed=False)[1][: len(memberships)]
 
 
-def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np.ndarray:
+def divide_groups(
+    groups: np.ndarray, share: float, seed: int, where: str, advice: str = "Give two separate files instead."
+) -> np.ndarray:
     """Divide units so that no group is in both parts: large groups first, each to the part that lacks more units.
 
     Args:
@@ -50,6 +52,7 @@ def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np
         share (`float`): Share of the units in the first part.
         seed (`int`): Seed of the order of groups of equal size.
         where (`str`): The task's file, for messages.
+        advice (`str`, *optional*): What the error says to do.
 
     Returns:
         `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
@@ -69,7 +72,7 @@ def divide_groups(groups: np.ndarray, share: float, seed: int, where: str) -> np
             chosen.append(numbers[position])
     problem = (
         f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split into "
-        f"parts of {share:.0%} and {1 - share:.0%} that share no text. Give two separate files instead."
+        f"parts of {share:.0%} and {1 - share:.0%} that share no text. {advice}"
     )
     refuse({problem: (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any()})
     return np.isin(groups, chosen)
@@ -79,8 +82,9 @@ def groups_to_draw(named: dict[str, np.ndarray], where: str) -> np.ndarray:
     """Return what the bootstrap draws as a whole: groups of rows that share texts, or single rows.
 
     Rows that share a text are alike in what a model makes of it, so an interval that draws them one by one is too
-    narrow. Groups are drawn if there are enough of them. Groups of n rows in all, of which group i has n_i, vary as
-    n² / Σ n_i² groups of equal size do (Kish 1965, section 8.2), so one that holds most rows counts for little.
+    narrow. Groups are drawn if there are enough of them, or at least half as many as rows. Groups of n rows in all, of
+    which group i has n_i, vary as n² / Σ n_i² groups of equal size do (Kish 1965, section 8.2), so one that holds most
+    rows counts for little.
 
     Args:
         named (`dict[str, numpy.ndarray]`): The array `gold` and, unless the scores were stored by an older version,
@@ -98,10 +102,10 @@ def groups_to_draw(named: dict[str, np.ndarray], where: str) -> np.ndarray:
         )
         return np.arange(n)
     sizes = np.bincount(groups)
-    if sizes.max() > 1 and n**2 < LEAST_GROUPS * (sizes**2).sum():
+    if n**2 < min(LEAST_GROUPS, n / 2) * (sizes**2).sum():  # few rows make few groups, which are drawn all the same
         logger.warning_once(
-            f"{where}: shared texts link the {n} rows into {len(sizes)} group(s), one of {sizes.max()} rows. "
-            "These are too few to be drawn, so the intervals draw single rows and may be too narrow."
+            f"{where}: most rows share texts with each other (the largest group has {sizes.max()} of {n} rows), so "
+            "the intervals resample single rows and may be too narrow. Use pairs with more different texts."
         )
         return np.arange(n)
     return groups

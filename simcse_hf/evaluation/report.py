@@ -4,7 +4,7 @@ import platform
 import statistics
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,29 @@ def headline(result: dict[str, Any], mode: str, aggregation: str, metric: str) -
     return result[metric]
 
 
-def add_averages(results: dict[str, Any], tasks: tuple[str, ...], mode: str, aggregation: str, metric: str) -> None:
-    """Add `average` to results: the mean over the STS tasks, or over the transfer tasks if there are no others.
+def average_members(tasks: Sequence[str]) -> dict[str, list[str]]:
+    """Return the tasks of each average.
 
-    Correlations and accuracies are averaged separately: with both kinds of tasks, the transfer tasks are averaged in
-    `average_transfer`. A task without a score is listed in `missing` and does not enter the average.
+    Correlations and accuracies are averaged separately.
+
+    Args:
+        tasks (`Sequence[str]`): Names of tasks.
+
+    Returns:
+        `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
+        with transfer tasks only, `average` is over them.
     """
     sts = [task for task in tasks if not is_transfer(task)]
     transfer = [task for task in tasks if is_transfer(task)]
-    for key, members in zip(("average", "average_transfer"), filter(None, (sts, transfer)), strict=False):
+    return dict(zip(("average", "average_transfer"), filter(None, (sts, transfer)), strict=False))
+
+
+def add_averages(results: dict[str, Any], tasks: tuple[str, ...], mode: str, aggregation: str, metric: str) -> None:
+    """Add the averages of [`average_members`] to results.
+
+    A task without a score is listed in `missing` and does not enter the average.
+    """
+    for key, members in average_members(tasks).items():
         values = {task: headline(results[task], mode, aggregation, metric) for task in members}
         present = [task for task in members if values[task] is not None]
         results[key] = {

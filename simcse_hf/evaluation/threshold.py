@@ -4,12 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers.utils import logging
 
 from ..ops.errors import refuse
 from .bootstrap import interval, resampled_scores
 from .groups import divide_groups
 
-CONFIDENCE, RESAMPLES, SEED = 0.95, 1000, 0
+logger = logging.get_logger(__name__)
+
+CONFIDENCE, SEED = 0.95, 0
+#: Least pairs at or above a threshold on the half that chooses it.
+LEAST_PAIRS = 10
 
 
 def choose_threshold(scores: dict[str, np.ndarray], precision: float | None, source: str) -> dict[str, Any]:
@@ -29,16 +34,45 @@ def choose_threshold(scores: dict[str, np.ndarray], precision: float | None, sou
         and `precision` and `recall`, each with the two ends of its interval, times 100.
 
     Raises:
-        ValueError: If the pairs cannot be divided, a half lacks pairs of a label, or no threshold reaches the
-            precision.
+        ValueError: If the pairs cannot be divided, a half lacks pairs of a label, no threshold reaches the precision,
+            or fewer than 10 pairs of the first half reach the threshold.
     """
     similarity, gold, groups = (scores[name] for name in ("similarity", "gold", "group"))
-    first = divide_groups(groups, 0.5, SEED, source)
+    first = divide_groups(groups, 0.5, SEED, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         one_label = f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more pairs."
         refuse({one_label: len(np.unique(half)) < 2})
-    order = np.argsort(-similarity[first], kind="stable")
-    ranked, found = similarity[first][order], gold[first][order].cumsum()
+    cosine = _best_cosine(similarity[first], gold[first], precision, source)
+    positive, similar = gold[~first] == 1, similarity[~first] >= cosine
+    common = {"gold": gold[~first], "group": np.unique(groups[~first], return_inverse=True)[1]}
+    parts = [{source: {"value": each.astype(float)} | common} for each in (positive & similar, similar, positive)]
+    refuse({f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.": not similar.any()})
+    hits, *totals = resampled_scores(parts, random=np.random.default_rng(SEED))
+    measured = {}
+    for name, drawn, among in zip(("precision", "recall"), totals, (similar, positive), strict=True):
+        drawn = np.divide(hits, drawn, out=np.full_like(hits, np.nan), where=drawn > 0)
+        share = (positive & similar).sum() / among.sum()
+        if name == "precision" and share < (precision or 0):
+            logger.warning(
+                f"{source}: the threshold chosen for a precision of {precision} has {share:.3f} on the half that "
+                "measures. Give more pairs, or ask for a higher precision to have a margin."
+            )
+        measured[name] = [round(100 * float(x), 2) for x in (share, *interval(drawn, CONFIDENCE))]
+    return {
+        "cosine": cosine,
+        "goal": "f1" if precision is None else f"precision={precision:g}",
+        "source": Path(source).name,
+        "chosen_on": int(first.sum()),
+        "measured_on": int((~first).sum()),
+        "confidence": CONFIDENCE,
+        **measured,
+    }
+
+
+def _best_cosine(similarity: np.ndarray, gold: np.ndarray, precision: float | None, source: str) -> float:
+    """Return the threshold with the highest F1 or, at a precision, the highest recall; see [`choose_threshold`]."""
+    order = np.argsort(-similarity, kind="stable")
+    ranked, found = similarity[order], gold[order].cumsum()
     precisions, recalls = found / np.arange(1, len(found) + 1), found / found[-1]
     value = recalls if precision is not None else 2 * found / (np.arange(1, len(found) + 1) + found[-1])
     last_of_equals = np.append(np.diff(ranked) != 0, True)
@@ -50,27 +84,12 @@ def choose_threshold(scores: dict[str, np.ndarray], precision: float | None, sou
     )
     refuse({out_of_reach: not allowed.any()})
     best = int(np.where(allowed, value, -1).argmax())
-    cosine = float(ranked[best : best + 2].mean())
-
-    positive, similar = gold[~first] == 1, similarity[~first] >= cosine
-    common = {"gold": gold[~first], "group": np.unique(groups[~first], return_inverse=True)[1]}
-    parts = [{source: {"value": each.astype(float)} | common} for each in (positive & similar, similar, positive)]
-    refuse({f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.": not similar.any()})
-    hits, *totals = resampled_scores(parts, "all", "spearman", RESAMPLES, np.random.default_rng(SEED))
-    measured = {}
-    for name, drawn, among in zip(("precision", "recall"), totals, (similar, positive), strict=True):
-        drawn = np.divide(hits, drawn, out=np.full_like(hits, np.nan), where=drawn > 0)
-        share = (positive & similar).sum() / among.sum()
-        measured[name] = [round(100 * float(x), 2) for x in (share, *interval(drawn, CONFIDENCE))]
-    return {
-        "cosine": cosine,
-        "goal": "f1" if precision is None else f"precision={precision:g}",
-        "source": Path(source).name,
-        "chosen_on": int(first.sum()),
-        "measured_on": int((~first).sum()),
-        "confidence": CONFIDENCE,
-        **measured,
-    }
+    few = (
+        f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and a "
+        f"choice needs at least {LEAST_PAIRS}. Give more pairs, or ask for a lower precision."
+    )
+    refuse({few: best + 1 < LEAST_PAIRS})
+    return float(ranked[best : best + 2].mean())
 
 
 def describe_threshold(threshold: dict[str, Any]) -> str:

@@ -20,8 +20,8 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import world
 
 T = TypeVar("T")
-# A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
-_TOKENIZER_LOCK = threading.Lock()
+#: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
+TOKENIZER_LOCK = threading.Lock()
 _END: Any = object()
 
 
@@ -44,7 +44,7 @@ def tokenize_texts(
     Returns:
         `list[list[int]]`: The token ids of each text, special tokens included.
     """
-    with _TOKENIZER_LOCK, _unchanged(tokenizer):
+    with TOKENIZER_LOCK, unchanged(tokenizer):
         if templates:
             return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
         if not texts:
@@ -80,7 +80,7 @@ def full_length(
 
 
 @contextmanager
-def _unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+def unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """Restore the truncation and padding that a fast tokenizer keeps from its last call, and would save."""
     backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
     truncation, padding = (None, None) if backend is None else (backend.truncation, backend.padding)

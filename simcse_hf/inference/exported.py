@@ -19,6 +19,7 @@ from ..ops.files import find_file
 GRAPHS = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}
 #: The file beside the graph that holds its weights; ONNX has it for large models only.
 WEIGHTS = {"onnx": "model.onnx.data", "openvino": "openvino_model.bin"}
+_FORMATS = {"onnx": "onnx", "openvino": "openvino-int8 --texts FILE"}  # of `simcse-hf export`
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -51,9 +52,10 @@ class ExportedModel(nn.Module):
         if path is None:
             raise ValueError(
                 f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
-                f"{backend}-int8 --output FOLDER`, and load that folder."
+                f"{_FORMATS[backend]} --output FOLDER`, and load that folder."
             )
-        find_file(name_or_path, WEIGHTS[backend], **hub_arguments)  # downloads it beside the graph
+        weights = find_file(name_or_path, WEIGHTS[backend], **hub_arguments)  # downloads it beside the graph
+        self.files = [path] if weights is None else [path, weights]
         self.config = config
         self.settings = ContrastiveSettings.from_config(config)
         self.compute, self.embedding_dim = (_open_onnx if backend == "onnx" else _open_openvino)(path)

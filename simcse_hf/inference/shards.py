@@ -1,5 +1,6 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
+import json
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from ..data.read import load_text_dataset, stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
@@ -36,8 +38,10 @@ FORMATS = ("npy", "parquet")
 
 _MAX_SHARDS = 1_000_000
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
-#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content.
-_NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"))
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, and
+#: the size of a batch.
+_NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"), ("settings", "token_budget"))
+_NEW = ("tokenizer", "templates")  # of the model; 0.3 did not write them
 Row = tuple[int, str]  # the line or row number, from 1, and the text
 TokenIds = list[list[int]]
 #: Exceptions for a damaged shard.
@@ -306,25 +310,46 @@ def remove_run(folder: str | os.PathLike) -> None:
 
 
 def describe_model(model: SimCSE) -> dict[str, Any]:
-    """Return what decides a model's embeddings, with a digest of its weights, as the manifest holds it."""
+    """Return what decides a model's embeddings, as the manifest holds it, and what the model is called.
+
+    Args:
+        model (`SimCSE`): The model.
+
+    Returns:
+        `dict[str, Any]`: The name and the settings, and digests of the weights (with the transform) and the tokenizer.
+    """
     # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-    unused = set() if model.pooler_type == "cls" else {id(p) for p in model.model.contrastive_head.parameters()}
+    head = None if model.pooler_type == "cls" else getattr(model.model, "contrastive_head", None)
+    unused = set() if head is None else {id(p) for p in head.parameters()}
     transform = {} if model.postprocessing is None else model.postprocessing.state_dict()
     weights = blake2b()
     for name, tensor in [*sorted(model.model.named_parameters()), *transform.items()]:
         if id(tensor) not in unused:
             weights.update(name.encode())
             weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for path in getattr(model.model, "files", ()):  # of an exported graph
+        weights.update(digest(path).encode())
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,
         "pooler": model.pooler_type,
         "max_length": model.max_length,
         "long_texts": None if model.long_texts == "cut" else model.long_texts,  # 0.3 cut all texts and wrote nothing
+        "backend": None if model.backend == "torch" else model.backend,  # 0.3 wrote nothing
         "dtype": str(model.model.dtype).removeprefix("torch."),
+        "tokenizer": _digest_of_tokenizer(model.tokenizer),
+        "templates": list(model.model.settings.templates),
         "weights": weights.hexdigest(),
         "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
     }
+
+
+def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    if not tokenizer.is_fast:
+        return blake2b(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+    # The truncation and the padding are those of the last call.
+    rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return blake2b(json.dumps(rules).encode()).hexdigest()
 
 
 def _start(
@@ -345,7 +370,10 @@ def _start(
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
         earlier = read_manifest(folder)
         compared = [
-            (section, key) for section in manifest for key in manifest[section] if (section, key) not in _NAMES
+            (section, key)
+            for section in manifest
+            for key in manifest[section]
+            if (section, key) not in _NAMES and (key not in _NEW or key in earlier["model"])
         ]
         before, now = ({f"{name} {key}": x[name].get(key) for name, key in compared} for x in (earlier, manifest))
         advice = "Name another folder, or run with what it was started with."

@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,8 +34,8 @@ from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .exported import ExportedModel, refuse_changes
 from .quantization import check_precision, check_truncate_dim, quantize
-from .saved_threshold import read_threshold
-from .windows import check_long_texts, mean_of_windows, tokenize_windows
+from .saved_threshold import drop_outdated_threshold, read_threshold
+from .windows import check_long_texts, mean_of_windows, split_long
 
 logger = logging.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class SimCSE:
     ) -> None:
         if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
-        self.long_texts = check_long_texts(long_texts)
+        self.long_texts, self.backend = check_long_texts(long_texts), backend
         config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
         self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
         saved = find_transform(name_or_path, hub_arguments)
@@ -113,8 +113,7 @@ class SimCSE:
         self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
         loading: dict[str, Any] = {"dtype": dtype or torch.float32, "do_mlm": False}  # that head serves training only
         loading |= {} if head is None else {"head": head}
-        if pooler_type is not None:
-            loading |= _settings_of_pooler(pooler_type, own_pooler)
+        loading |= {} if pooler_type is None else _settings_of_pooler(pooler_type, own_pooler)
         if backend == "torch":
             self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
         else:
@@ -216,6 +215,7 @@ class SimCSE:
             "token_budget": token_budget,
             "show_progress_bar": show_progress_bar,
             "split_over_processes": split_over_processes,
+            "long_texts": long_texts,
             "normalize_embeddings": normalize_embeddings,
             "truncate_dim": truncate_dim,
             "precision": precision,
@@ -256,23 +256,24 @@ class SimCSE:
         """
         if max_length is not None:
             check_max_length(max_length, self.model.config)
-        prefixed = [prefix + text for text in texts] if prefix else texts
+        texts = [prefix + text for text in texts] if prefix else texts
         limit = self.max_length if max_length is None else max_length
         templates = self.model.settings.templates
         full = full_length(self.tokenizer, limit, templates, prefix)
-        if check_long_texts(long_texts or self.long_texts) == "mean" and full is not None:
-            return tokenize_windows(self.tokenizer, texts, limit, templates, prefix, full)
-        token_ids = tokenize_texts(self.tokenizer, prefixed, limit, templates)
+        token_ids = tokenize_texts(self.tokenizer, texts, limit, templates)
+        mean = check_long_texts(long_texts or self.long_texts) == "mean"
+        parts = split_long(self.tokenizer, texts, token_ids, full, templates, prefix) if mean else [token_ids]
         if not self._warned_of_unknown:
-            self._warned_of_unknown = check_known(token_ids, self.tokenizer, "the texts to encode", refuses=False)
-        cut = 0 if full in (None, self._warned_of_length) else sum(len(row) >= cast(int, full) for row in token_ids)
+            self._warned_of_unknown = check_known(chain(*parts), self.tokenizer, "the texts to encode", refuses=False)
+        may_be_cut = not mean and full not in (None, self._warned_of_length)
+        cut = sum(len(row) >= cast(int, full) for row in token_ids) if may_be_cut else 0
         if cut:
             self._warned_of_length = full
             logger.warning(
                 f"{cut} of {len(token_ids)} texts ({cut / len(token_ids):.1%}) fill the maximum length of {full} "
                 "tokens, so their ends may be cut. Raise max_length if the model can read more."
             )
-        return token_ids
+        return parts if mean else token_ids
 
     def embed(
         self,
@@ -280,6 +281,7 @@ class SimCSE:
         texts: Sequence[str],
         *,
         first: int = 0,
+        long_texts: str | None = None,
         normalize_embeddings: bool | None = True,
         truncate_dim: int | None = None,
         precision: str = "float32",
@@ -292,6 +294,7 @@ class SimCSE:
             token_ids (`Sequence`): What [`SimCSE.tokenize`] returned.
             texts (`Sequence[str]`): The texts, for errors.
             first (`int`, *optional*, defaults to `0`): The number of the first text in errors.
+            long_texts (`str`, *optional*): What [`SimCSE.tokenize`] was called with.
             normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
             precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
@@ -306,7 +309,7 @@ class SimCSE:
         """
         check_precision(precision)
         check_truncate_dim(truncate_dim, self.dim)
-        windows = bool(token_ids) and isinstance(token_ids[0][0], list)
+        windows = bool(texts) and (long_texts or self.long_texts) == "mean"
         rows = [row for text in token_ids for row in text] if windows else token_ids
         embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
         if windows:
@@ -497,7 +500,8 @@ class SimCSE:
         return self.postprocessing_fit
 
     def to(self, device: str | torch.device) -> "SimCSE":
-        """Move the model to a device, and return it."""
+        """Move the model to a device, and return it; an exported graph stays on the CPU."""
+        refuse_changes(device=self.backend != "torch" and torch.device(device).type != "cpu")
         self.device = torch.device(device)
         self.model.to(self.device)  # type: ignore[arg-type]
         return self
@@ -519,6 +523,7 @@ class SimCSE:
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
+        drop_outdated_threshold(self)
         self.model.update_settings(
             prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
         )
@@ -554,16 +559,11 @@ class SimCSE:
             `str`: The URL of the commit or of the pull request.
         """
         api = HfApi(token=token, library_name="simcse_hf")
+        options: dict[str, Any] = {"commit_message": commit_message, "revision": revision, "create_pr": create_pr}
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            commit = api.upload_folder(
-                repo_id=repo_id,
-                folder_path=directory,
-                commit_message=commit_message,
-                revision=revision,
-                create_pr=create_pr,
-            )
+            commit = api.upload_folder(repo_id=repo_id, folder_path=directory, **options)
         return commit.pr_url or commit.commit_url
 
     def _check_fit(self, fit: Fit | None) -> None:

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,9 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process
+from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.errors import refuse
-from ..ops.files import write_atomically
+from ..ops.files import hold, read_npy, write_atomically
 from ..search.exact import ExactIndex
 from .shards import MANIFEST, describe_model, describe_texts, encode_file, read_manifest, shard_paths, texts_of_rows
 from .simcse import SimCSE
@@ -59,7 +61,8 @@ class RowVectors:
             factor = math.sqrt(weight / total)
             self._parts.append((factor, manifest["settings"]["shard_size"], shard_paths(folder)))
             model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
-            contents.append([factor, texts, model, manifest["settings"].get("prompt")])
+            chosen = [manifest["settings"].get(name) for name in ("prompt", "truncate_dim")]
+            contents.append([factor, texts, model, *chosen])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self._maps: list[list[np.ndarray]] | None = None
@@ -104,7 +107,7 @@ class RowVectors:
     def neighbors(self, number: int) -> np.ndarray:
         """Find the rows whose anchors are the most similar, among blocks of at most 65,536 rows.
 
-        They are searched once and kept in the cache of `datasets`.
+        They are searched once and kept in the cache of `datasets`. Each process searches every W-th block.
 
         Args:
             number (`int`): How many rows to find for each.
@@ -115,22 +118,32 @@ class RowVectors:
         """
         path = _cache() / f"neighbors-{self.digest}-{number}.npy"
 
-        def search() -> None:
-            if path.exists():
-                return
-            logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
-            parts = []
-            for rows in np.array_split(np.arange(self.num_rows), -(-self.num_rows // _BLOCK)):
-                vectors = self(rows)[:, 0]
-                index = ExactIndex(vectors.shape[1])
-                index.add(vectors)
-                found = rows[index.search(vectors, min(number, len(rows)))[1]]
-                parts.append(np.pad(found, ((0, 0), (0, number - found.shape[1])), mode="edge"))
-            with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, np.concatenate(parts))
+        blocks = np.array_split(np.arange(self.num_rows), -(-self.num_rows // _BLOCK))
 
-        on_first_process(search)
+        def join(parts: Path) -> None:
+            found = [read_npy(parts / f"{block}.npy") for block in range(len(blocks))]
+            with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, np.concatenate(found))
+
+        with ExitStack() as stack:
+            folder = on_first_process(
+                lambda: None if path.exists() else stack.enter_context(TemporaryDirectory(dir=path.parent))
+            )
+            if folder is not None:
+                logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
+                rank, processes = world()
+                for block in range(rank, len(blocks), processes):
+                    np.save(Path(folder, f"{block}.npy"), self._neighbors_among(blocks[block], number))
+                wait_for_all()
+                on_first_process(lambda: join(Path(folder)))
         return np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def _neighbors_among(self, rows: np.ndarray, number: int) -> np.ndarray:
+        vectors = self(rows)[:, 0]
+        index = ExactIndex(vectors.shape[1])
+        index.add(vectors)
+        found = rows[index.search(vectors, min(number, len(rows)))[1]]
+        return np.pad(found, ((0, 0), (0, number - found.shape[1])), mode="edge")
 
 
 def _cache() -> Path:
@@ -140,13 +153,13 @@ def _cache() -> Path:
 
 
 def _split_weight(source: str) -> tuple[str, float]:
-    """Split `model:0.33` into the name and the weight, which is 1 if there is none."""
+    """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
     name, colon, tail = source.rpartition(":")
     try:
         weight = float(tail) if colon else math.nan
     except ValueError:
         weight = math.nan
-    if math.isnan(weight):
+    if math.isnan(weight) or Path(source).expanduser().exists():
         return source, 1.0
     refuse({f"{source}: the weight {tail} is not a number above 0": not 0 < weight < math.inf})
     return name, weight
@@ -165,7 +178,9 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     key = blake2b(repr([texts, described, model.resolve_prompt()]).encode(), digest_size=16).hexdigest()
     folder = _cache() / key
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
-    encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
+    # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
+    with hold(folder, timeout=-1) if world()[0] == 0 else nullcontext():
+        encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
     return folder
 
 
@@ -175,8 +190,8 @@ def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> No
     shape = f"{settings['precision']} in {settings['format']}"
     refuse(
         {
-            f"{folder} holds the vectors of {found['rows']:,} texts of {found.get('file')}, and not of the {count:,} "
-            "texts of the training rows in their order: encode the training file with `simcse-hf encode`, naming its "
+            f"{folder} holds the vectors of other texts, or in another order, than the training rows "
+            f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, naming its "
             "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
             "(empty cells, --max_train_samples) must not be in the encoded file.": found.get("texts") != texts,
             f"{folder} holds vectors as {shape}; a teacher or guide needs float32 in npy: encode the file again with "

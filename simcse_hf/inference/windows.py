@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .encoding import tokenize_texts
+from ..data.templates import Template, read_template, special_tokens
+from ..ops.errors import refuse
+from .encoding import TOKENIZER_LOCK, unchanged
 
 #: What happens to texts that are longer than the model reads.
 LONG_TEXTS = ("cut", "mean")
@@ -24,59 +26,70 @@ def check_long_texts(long_texts: str) -> str:
     return long_texts
 
 
-def tokenize_windows(
+def split_long(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    max_length: int | None,
-    templates: Sequence[str],
-    prefix: str,
-    full: int,
+    token_ids: Sequence[list[int]],
+    full: int | None,
+    templates: Sequence[str] = (),
+    prompt: str = "",
 ) -> list[list[list[int]]]:
-    """Tokenize texts, each in windows that hold all its words.
+    """Split the token ids of long texts into windows. Threads may call this at the same time.
+
+    Each window has the special tokens, the template and the prompt around its part of the text's own tokens.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer, a fast one.
-        texts (`Sequence[str]`): The texts.
-        max_length (`int`, *optional*): As in [`tokenize_texts`].
-        templates (`Sequence[str]`): The model's templates.
-        prefix (`str`): What is put before each window.
-        full (`int`): The tokens of a full window, prompt, template and special tokens included.
+        texts (`Sequence[str]`): The texts, each with the prompt before it.
+        token_ids (`Sequence[list[int]]`): What [`tokenize_texts`] returned for them.
+        full (`int`, *optional*): The length of a text that may have been cut, from [`full_length`].
+        templates (`Sequence[str]`, *optional*, defaults to `()`): The model's templates.
+        prompt (`str`, *optional*, defaults to `""`): The prompt.
 
     Returns:
-        `list[list[list[int]]]`: The token ids of each window of each text, special tokens included.
+        `list[list[list[int]]]`: The token ids of each window of each text. A text that was not cut is one window.
 
     Raises:
         ValueError: If the tokenizer does not say where its tokens lie in a text.
     """
-    if not tokenizer.is_fast:
-        raise ValueError('long_texts="mean" needs a fast tokenizer, which says where each token lies in the text')
-    room = full - len(tokenize_texts(tokenizer, [prefix], None, templates)[0])
-    windows = [[text] for text in texts]
-    # A text has at most as many tokens as bytes.
-    long = [i for i, text in enumerate(texts) if len(text.encode("utf-8", "surrogatepass")) > room]
-    if long:
-        batch = [texts[i] for i in long]
+    slow = 'long_texts="mean" needs a fast tokenizer, which says where each token lies in the text'
+    refuse({f'{slow}: load one, or use long_texts="cut".': not tokenizer.is_fast})
+    windows = [[row] for row in token_ids]
+    long = [i for i, row in enumerate(token_ids) if full is not None and len(row) >= full]
+    if full is None or not long:
+        return windows
+    with TOKENIZER_LOCK, unchanged(tokenizer):
+        around = read_template(templates[0], tokenizer) if templates else Template(*special_tokens(tokenizer))
+        lead = " " if around.space else ""
+        batch = [lead + texts[i] for i in long]
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for i, offsets in zip(long, encoded["offset_mapping"], strict=True):
-            windows[i] = split_text(texts[i], [end for _, end in offsets], room)
-    token_ids = iter(tokenize_texts(tokenizer, [prefix + x for x in chain(*windows)], max_length, templates))
-    return [[next(token_ids) for _ in parts] for parts in windows]
+    room = full - around.num_tokens
+    for i, text, ids, offsets in zip(long, batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        if templates:
+            ids = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids]
+        ends = np.maximum.accumulate([end for _, end in offsets])
+        # A token of the prompt's last space and the text's first word belongs to the text.
+        first = min(int(np.searchsorted(ends, len(lead + prompt), side="right")), room - 1) if prompt else 0
+        bounds = [first + x for x in (*split_tokens(text, ends[first:], room - first), len(ids) - first)]
+        before = [*around.before, *ids[:first]]
+        windows[i] = [[*before, *ids[a:b], *around.after] for a, b in pairwise(bounds)]
+    return windows
 
 
-def split_text(text: str, ends: Sequence[int], room: int) -> list[str]:
-    """Split a text into windows of at most `room` tokens.
+def split_tokens(text: str, ends: Sequence[int] | np.ndarray, room: int) -> list[int]:
+    """Split the tokens of a text into windows of at most `room` tokens.
 
     A window ends at the last end of a sentence that it holds; without one, at the last end of a word; without one,
-    anywhere. "One two. Three four five." has seven tokens and makes, with room for four, "One two." and " Three four
-    five.".
+    anywhere. "One two. Three four five." has seven tokens and makes, with room for four, "One two." and "Three four
+    five.", which start at the tokens 0 and 3.
 
     Args:
         text (`str`): The text.
-        ends (`Sequence[int]`): Where each token ends in the text, as a number of characters.
+        ends (`Sequence[int]`): Where each token ends in the text, as a number of characters, in ascending order.
         room (`int`): Tokens in a window.
 
     Returns:
-        `list[str]`: The windows. Joined, they are the text.
+        `list[int]`: The number of the first token of each window.
     """
     # How many tokens lie before each end of a sentence, and before each end of a word.
     breaks = [
@@ -88,7 +101,7 @@ def split_text(text: str, ends: Sequence[int], room: int) -> list[str]:
         first, last = starts[-1], starts[-1] + room
         inside = [x[(x > first) & (x <= last)] for x in breaks]
         starts.append(next((int(x[-1]) for x in inside if len(x)), last))
-    return [text[a:b] for a, b in pairwise([0, *(ends[start - 1] for start in starts[1:]), len(text)])]
+    return starts
 
 
 def mean_of_windows(embeddings: torch.Tensor, lengths: Sequence[Sequence[int]]) -> torch.Tensor:

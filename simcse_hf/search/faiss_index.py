@@ -58,9 +58,9 @@ class FaissIndex:
             index = self._faiss.index_factory(self.dim, description, self._faiss.METRIC_INNER_PRODUCT)
         if isinstance(index, self._faiss.IndexHNSW):
             index.hnsw.efConstruction, index.hnsw.efSearch = 80, 128
-        elif isinstance(index, self._faiss.IndexIVF):
-            index.nprobe = max(1, index.nlist // 10)
-            index.cp.min_points_per_centroid = 1  # otherwise faiss warns of few embeddings on standard error
+        elif (inverted := self._faiss.try_extract_index_ivf(index)) is not None:  # also one behind a PCA
+            inverted.nprobe = max(1, inverted.nlist // 10)
+            inverted.cp.min_points_per_centroid = 1  # otherwise faiss warns of few embeddings on standard error
         return index
 
     def set_parameters(self, parameters: str) -> None:

@@ -28,6 +28,8 @@ _WINDOW = 10_000  # sentences that are encoded together
 PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
+#: The same for an exported graph and a text in a batch: int8 rounds activations by the range of the whole batch.
+_SAME_EXPORTED = 0.98
 _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
@@ -212,7 +214,8 @@ class SentenceIndex:
                 f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and "
                 "with its prompt for documents if it has one."
             )
-            refuse({problem: not cosine >= SAME})
+            is_torch = getattr(self.model, "backend", "torch") == "torch"
+            refuse({problem: not cosine >= (SAME if is_torch else _SAME_EXPORTED)})
             count += len(part)
             yield window, part
         refuse({f"there are more sentences than the {count} vectors": next(texts, None) is not None})
@@ -342,6 +345,7 @@ class SentenceIndex:
             "max_length": getattr(self.model, "max_length", None),
             "long_texts": getattr(self.model, "long_texts", "cut"),
             "document_prompt": getattr(self.model, "prompts", {}).get("document"),
+            "model_backend": getattr(self.model, "backend", "torch"),
             "backend": self.backend,
             "truncate_dim": self.truncate_dim,
             "count": len(self),
@@ -431,16 +435,23 @@ def check_target(folder: str | os.PathLike) -> None:
 
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     """Refuse a model that does not give the embeddings of a saved index."""
-    probe = _encode_documents(model, [PROBE], described["truncate_dim"])[0]
-    saved = np.array(described["probe"], dtype=np.float32)
-    cosine = probe @ saved if len(probe) == len(saved) else float("nan")
-    if not cosine >= SAME:  # also where it is NaN
-        name, pooler = getattr(model, "name_or_path", None), getattr(model, "pooler_type", None)
-        raise ValueError(
-            f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; {name!r} "
-            f"with pooler_type {pooler!r} is another model: its embedding of a sentence has {len(probe)} dimensions "
-            f"instead of {len(saved)}, or another direction (cosine {cosine:.4f})."
+    for name, default in (("long_texts", "cut"), ("max_length", None)):  # 0.3 cut all texts and wrote no long_texts
+        saved, now = described.get(name, default), getattr(model, name, None)
+        problem = (
+            f"{folder} was built with {name} {saved!r}, and the model has {now!r}: load it with {name}={saved!r}."
         )
+        refuse({problem: hasattr(model, name) and now != saved})
+    probe = _encode_documents(model, [PROBE], described["truncate_dim"])[0]
+    expected = np.array(described["probe"], dtype=np.float32)
+    what = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; " + (
+        f"{getattr(model, 'name_or_path', None)!r} with pooler_type {getattr(model, 'pooler_type', None)!r}"
+    )
+    advice = "load it with the model, pooler, prompt and max_length of the index."
+    sizes = f"{what} gives embeddings of {len(probe)} dimensions instead of {len(expected)}: {advice}"
+    refuse({sizes: len(probe) != len(expected)})
+    cosine = float(probe @ expected)
+    other = f"{what} gives another embedding for a fixed sentence (cosine {cosine:.4f}): {advice}"
+    refuse({other: not cosine >= SAME})  # also where it is NaN
 
 
 def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:

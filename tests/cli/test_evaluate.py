@@ -99,6 +99,9 @@ def test_compares_result_files_with_models(folder, tmp_path, capsys):
     capsys.readouterr()
     assert compare_main(["wide.json", "narrow.json", "--output", "files.json"]) == 0
     assert "narrow.json - wide.json" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        compare_main(["wide.json", "narrow.json", "--tasks", "STS12"])
+    assert "result files have their tasks: leave out" in capsys.readouterr().err
     assert compare_main(["wide.json", "narrow", *common, "--output", "mixed.json"]) == 0
     files, mixed = (json.loads((tmp_path / name).read_text()) for name in ("files.json", "mixed.json"))
     differences = files["differences"]["narrow.json"]
@@ -113,6 +116,7 @@ def test_compares_result_files_with_models(folder, tmp_path, capsys):
         (["evaluate", "--model", "x:y", "--data_dir", "d", "--task_set", "sts", "--tasks", "MR"], "not allowed with"),
         (["compare", "a", "a"], "at least two different"),
         (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
+        (["compare", "a", "b.json"], "b.json: there is no such file"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(words, message, capsys):

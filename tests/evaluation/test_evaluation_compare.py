@@ -83,3 +83,42 @@ def test_evaluations_that_cannot_be_compared_are_an_error():
         compare_evaluations({"x": x, "y": Evaluation({"STS13": {"missing": "no"}}, {})})
     with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
         compare_evaluations({"x": x, "y": other}, confidence=95)
+
+
+def test_scores_of_another_split_are_not_resampled():
+    results = {"STSBenchmark": {"splits": {split: {"spearman": 50.0} for split in ("dev", "test")}}}
+    scores = {
+        "STSBenchmark": {"test": {"predicted": random.rand(90), "gold": random.rand(90), "group": np.arange(90)}}
+    }
+    pair = {name: Evaluation(results, scores) for name in ("x", "y")}
+    compare_evaluations(pair, Protocol(mode="test"), resamples=10)
+    with pytest.raises(
+        ValueError, match="STSBenchmark: mode dev compares the split dev, but the stored scores are of test"
+    ):
+        compare_evaluations(pair, Protocol(mode="dev"), resamples=10)
+    pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
+    assert compare_evaluations(pair, Protocol(mode="dev"))["differences"]["y"]["MR"]["low"] is None
+
+
+def test_the_resamples_of_tasks_are_independent():
+    pairs = [(evaluation(0.2, 2 * i), evaluation(0.6, 2 * i + 1)) for i in range(2)]
+    both = {}
+    for name, (first, second) in zip("xy", pairs, strict=True):
+        both[name] = Evaluation(
+            {"STS12": first.results["STS12"], "STS13": second.results["STS12"]},
+            {"STS12": first.scores["STS12"], "STS13": second.scores["STS12"]},
+        )
+    same = {name: Evaluation({"STS12": x.results["STS13"]}, {"STS12": x.scores["STS13"]}) for name, x in both.items()}
+    interval, other = (
+        compare_evaluations(each, resamples=200)["differences"]["y"][task]
+        for each, task in ((both, "STS13"), (same, "STS12"))
+    )
+    assert interval["difference"] == other["difference"] and interval["low"] != other["low"]
+
+
+def test_accuracies_alone_make_the_average_as_in_the_table_of_one_model():
+    pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
+    for each in pair.values():
+        del each.results["STS12"]
+    averages = compare_evaluations(pair, resamples=10)["averages"]
+    assert averages["average"]["tasks"] == ["MR"] and "average_transfer" not in averages

@@ -76,8 +76,33 @@ def test_what_cannot_be_reached_or_measured_is_an_error():
         choose_threshold(mixed, 0.99, "pairs.csv")
     with pytest.raises(ValueError, match="pairs.csv: one half of the 200 pairs has pairs of a single label"):
         choose_threshold(scores | {"gold": np.arange(200) == 3}, None, "pairs.csv")
-    with pytest.raises(ValueError, match="linked by shared texts"):
+    with pytest.raises(ValueError, match="linked by shared texts.*Give pairs with more different texts"):
         choose_threshold(labelled(200, groups=np.zeros(200, dtype=int)), None, "pairs.csv")
+
+
+def test_a_choice_by_fewer_than_10_pairs_is_an_error():
+    scores = {
+        "similarity": np.linspace(0, 1, 200),
+        "gold": (np.arange(200) >= 184).astype(int),
+        "group": np.arange(200),
+    }
+    few = divide_groups(scores["group"], 0.5, 0, "x")[184:].sum()
+    assert 0 < few < 10
+    with pytest.raises(
+        ValueError, match=f"pairs.csv: only {few} pairs of the half that chooses reach the best cosine"
+    ):
+        choose_threshold(scores, None, "pairs.csv")
+    choose_threshold(scores | {"gold": (np.arange(200) >= 150).astype(int)}, None, "pairs.csv")
+
+
+def test_a_precision_below_the_goal_on_the_half_that_measures_is_a_warning(caplog):
+    scores = labelled(600)
+    first = divide_groups(scores["group"], 0.5, 0, "x")
+    worse = scores | {"gold": np.where(first, scores["gold"], np.arange(600) % 4 == 0)}
+    for each, warned in ((worse, True), (scores | {"similarity": scores["gold"] / 2}, False)):
+        caplog.clear()
+        choose_threshold(each, 0.8, "pairs.csv")
+        assert ("pairs.csv: the threshold chosen for a precision of 0.8 has 0." in caplog.text) is warned
 
 
 # --- the command, the model and the search ---------------------------------------------------------------------------
@@ -143,14 +168,52 @@ def test_a_model_without_a_threshold_names_the_command(model):
 def test_a_threshold_of_other_embeddings_is_refused(model, pairs, monkeypatch):
     monkeypatch.setattr(saved_threshold, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
     with_threshold = save_threshold(model, pairs)
-    with pytest.raises(ValueError, match="was chosen with other weights or settings"):
+    with pytest.raises(ValueError, match="does not fit this model: a few fixed sentences had other cosines"):
         SimCSE(with_threshold, pooler_type="cls_before_pooler").threshold  # noqa: B018
     changed = AutoModelForCL.from_pretrained(with_threshold)
     with torch.no_grad():
         changed.base_model.embeddings.word_embeddings.weight.normal_()
     changed.save_pretrained(with_threshold)
-    with pytest.raises(ValueError, match="was chosen with other weights or settings"):
+    with pytest.raises(ValueError, match="does not fit this model: a few fixed sentences had other cosines"):
         SimCSE(with_threshold).threshold  # noqa: B018
+
+
+def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_path, capsys):
+    rows = [
+        f"{WORDS[0]},{text} {other},{i % 2}" for i, (text, other) in enumerate(zip(WORDS, WORDS[::-1], strict=True))
+    ]
+    path = tmp_path / "star.csv"
+    path.write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
+    words = [
+        "--model",
+        str(model),
+        "--task",
+        f"pairs={path}",
+        "--threshold",
+        "f1",
+        "--output",
+        str(tmp_path / "out.json"),
+    ]
+    with pytest.raises(ValueError, match="Give pairs with more different texts"):
+        evaluate_main(words)
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert "average_precision" in document["results"]["pairs"] and "threshold" not in document
+    assert "average_precision" in capsys.readouterr().out
+
+
+def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(model, pairs, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(saved_threshold, "PROBES", WORDS[:4])
+    save_threshold(model, pairs)
+    (tmp_path / "texts.txt").write_text("\n".join(WORDS[:20]))
+    whitened = SimCSE(model)
+    whitened.fit_postprocessing("whitening", tmp_path / "texts.txt", dim=8)
+    for name, changed in (("whitened", whitened), ("pooler", SimCSE(model, pooler_type="cls_before_pooler"))):
+        caplog.clear()
+        changed.save_pretrained(tmp_path / name)
+        assert "similarity_threshold" not in json.loads((tmp_path / name / "config.json").read_text())
+        assert "its threshold does not fit this model and is not saved" in caplog.text
+    SimCSE(model).save_pretrained(tmp_path / "same")
+    assert "similarity_threshold" in json.loads((tmp_path / "same" / "config.json").read_text())
 
 
 def test_training_removes_the_threshold_of_the_model_it_starts_from(with_threshold, tokenizer, tmp_path):

@@ -1,18 +1,24 @@
 """Vectors of frozen models for training rows: matched by position and digest, weighted, encoded once, and mined."""
 
 import json
+import os
 import pickle
+import shutil
+import signal
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import WORDS, tiny_config
 from datasets import Dataset, config
+from process_helpers import held_elsewhere, in_processes
 
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.inference import vectors as module
-from simcse_hf.inference.shards import encode_file, read_manifest, write_vectors
+from simcse_hf.inference.shards import describe_model, encode_file, read_manifest, write_vectors
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.inference.vectors import RowVectors
 from simcse_hf.models.auto import contrastive_class
@@ -112,6 +118,44 @@ def test_the_digest_stands_for_texts_weights_and_shares_but_not_for_names(tmp_pa
     assert mixed != RowVectors([folders[0], folders[2]], rows, CPU).digest
 
 
+def test_the_digest_knows_dimensions_that_were_left_out(checkpoint, tmp_path):
+    rows, model = rows_of(), SimCSE(checkpoint, device="cpu")
+    for dim in (None, 16):
+        encode_file(model, rows, tmp_path / str(dim), truncate_dim=dim)
+    full, half = (RowVectors([str(tmp_path / name)], rows, CPU) for name in ("None", "16"))
+    assert full.digest != half.digest
+
+
+def test_the_cache_knows_models_by_their_tokenizers_and_templates(checkpoint, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    rules = json.loads((other / "tokenizer.json").read_text())
+    rules["model"]["vocab"] |= {"cat": rules["model"]["vocab"]["dog"], "dog": rules["model"]["vocab"]["cat"]}
+    (other / "tokenizer.json").write_text(json.dumps(rules))
+    first, second = (SimCSE(path, device="cpu") for path in (checkpoint, other))
+    before = describe_model(first)
+    first.encode("the cat " * 60, max_length=8)  # the truncation of a call does not count
+    assert describe_model(first) == before
+    assert before["weights"] == describe_model(second)["weights"]
+    assert before["tokenizer"] != describe_model(second)["tokenizer"]
+    assert before["templates"] == []
+
+
+def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache):
+    rows = rows_of()
+    found = RowVectors([checkpoint], rows, CPU)(np.arange(7))
+    (folder,) = [path for path in cache.iterdir() if path.is_dir()]
+    with held_elsewhere(folder) as child:
+        threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
+        np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), found)
+
+
+def test_a_path_with_a_colon_is_no_weight(tmp_path):
+    rows = rows_of()
+    folder, _ = written(tmp_path / "seed:1", rows)
+    assert RowVectors([folder, f"{folder}:3"], rows, CPU)(np.arange(7)).shape == (7, 3, 8)
+
+
 # --- refusals ---
 
 
@@ -124,7 +168,9 @@ def test_vectors_of_other_texts_are_refused(tmp_path, change):
         "other order": rows.select(range(6, -1, -1)),
         "fewer rows": rows.select(range(6)),
     }[change]
-    with pytest.raises(ValueError, match=r"api holds the vectors of 21 texts of rows, and not of the"):
+    with pytest.raises(
+        ValueError, match=r"api holds the vectors of other texts, or in another order, .* \(21 there, "
+    ):
         RowVectors([folder], others, CPU)
 
 
@@ -179,3 +225,21 @@ def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, monkeypatch,
         np.testing.assert_array_equal(found[part], part[np.argsort(-cosines, axis=1)[:, :4]])
     monkeypatch.setattr(module, "ExactIndex", None)  # they are searched once
     np.testing.assert_array_equal(RowVectors([folder], rows, CPU).neighbors(4), found)
+
+
+def _neighbors(folder, cache, rank, processes):
+    config.HF_DATASETS_CACHE, module._BLOCK = cache, 6
+    searched, among = [], RowVectors._neighbors_among
+    RowVectors._neighbors_among = lambda self, rows, number: [searched.append(rows[0]), among(self, rows, number)][1]
+    found = RowVectors([folder], rows_of(24), CPU).neighbors(4)
+    return np.array(found).tolist(), np.array(searched).tolist()
+
+
+def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 6)
+    folder, _ = written(tmp_path / "api", rows_of(24), dim=8)
+    alone = np.array(RowVectors([folder], rows_of(24), CPU).neighbors(4)).tolist()
+    (first, some), (second, others) = in_processes(partial(_neighbors, folder, str(tmp_path / "two")), tmp_path)
+    assert first == second == alone
+    assert (some, others) == ([0, 12], [6, 18])
+    assert [path.suffix for path in (tmp_path / "two" / "simcse_hf" / "vectors").iterdir()] == [".npy"]

@@ -322,6 +322,7 @@ def test_resuming_a_finished_run_does_nothing(model, source, tmp_path, monkeypat
     before = contents(tmp_path / "out")
     monkeypatch.setattr(model, "tokenize", None)
     encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
+    encode_file(model, source, tmp_path / "out", shard_size=20, resume=True, token_budget=64)  # changes no embedding
     assert contents(tmp_path / "out") == before
 
 

@@ -14,10 +14,13 @@ from conftest import CLS, PAD, SEP, tiny_config
 from transformers import AutoModel, BertForMaskedLM, BertModel, RobertaForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
+from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import default_token_budget, encode_token_ids, tokenize_texts
+from simcse_hf.inference.shards import encode_file
 from simcse_hf.models.pooling import POOLER_TYPES, pool
+from simcse_hf.publishing.export import export_onnx
 from simcse_hf.training.callbacks import SimilarityEvalCallback
 
 TEXTS = [
@@ -486,3 +489,28 @@ def test_texts_of_unknown_tokens_are_reported_once_a_model(make, caplog):
     for _ in range(2):
         model.encode(["猫 坐 在 垫子 上"] * 8)
     assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1
+
+
+def test_an_export_is_encoded_to_shards_and_searched_like_its_model(make, tmp_path, capsys):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    plain, folder, texts = make(), str(tmp_path / "onnx"), tmp_path / "texts.txt"
+    with pytest.raises(ValueError, match=r"Write one with `simcse-hf export .* --to onnx --output FOLDER`"):
+        SimCSE(plain.name_or_path, backend="onnx")
+    export_onnx(plain, folder)
+    exported = SimCSE(folder, backend="onnx")
+    texts.write_text("the cat sat\na dog\n")
+    (shard,) = encode_file(exported, texts, tmp_path / "shards")
+    np.testing.assert_allclose(np.load(shard), plain.encode(["the cat sat", "a dog"]).numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="leave out device"):
+        exported.encode("a dog", device="meta")
+
+    words = ["--input", str(texts), "--vectors", str(tmp_path / "shards"), "--output", str(tmp_path / "index")]
+    assert index_main(["--model", folder, "--model_backend", "onnx", "--quiet", *words]) == 0
+    capsys.readouterr()
+    assert search_main(["a dog", "--index", str(tmp_path / "index"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["sentence"] == "a dog"
+
+    exported.model.files = [texts]  # another graph
+    with pytest.raises(ValueError, match="made with other settings .model weights"):
+        encode_file(exported, texts, tmp_path / "shards", resume=True)

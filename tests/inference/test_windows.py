@@ -1,6 +1,8 @@
 """A text that is longer than the model reads is encoded with all its words, as the mean of its windows."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,12 +10,15 @@ import torch
 from conftest import tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.data.templates import read_template
+from simcse_hf.inference.encoding import tokenize_texts
 from simcse_hf.inference.shards import encode_file
-from simcse_hf.inference.windows import split_text
+from simcse_hf.inference.windows import split_long, split_tokens
 from simcse_hf.search import describe
 
 LONG = "a cat sat on the mat . the dog ran in the big house . a bird sang . the old man slept in a small red house"
@@ -54,6 +59,13 @@ def test_windows_end_with_a_sentence_or_else_with_a_word(text, room, windows):
     assert split_text(text, token_ends(text, tokens), room) == windows
 
 
+def split_text(text, ends, room):
+    """Return the parts of the text that the windows hold."""
+    ends = list(ends)
+    starts = split_tokens(text, ends, room)
+    return [text[a:b] for a, b in pairwise([0, *(ends[start - 1] for start in starts[1:]), len(text)])]
+
+
 def _split_marks(word):
     parts = [""]
     for character in word:
@@ -76,6 +88,67 @@ def test_windows_hold_the_whole_text_and_none_has_more_tokens_than_there_is_room
     windows = split_text(text, ends, room)
     assert "".join(windows) == text
     assert all(sum(not character.isspace() for character in window) <= room for window in windows)
+
+
+@pytest.fixture(scope="module")
+def metaspace():
+    """A Unigram tokenizer that puts a token of its own before each text, as those of SentencePiece do."""
+    words = [
+        (piece, -float(i)) for i, piece in enumerate(["<unk>", "<s>", "</s>", "<pad>", *"▁ab.!?。的", "▁ab", "ab"])
+    ]
+    backend = Tokenizer(models.Unigram(words, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ab .!?\n。的é", max_size=60), st.integers(1, 9), st.sampled_from(["", "a: ", "b"]))
+def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(metaspace, text, room, prompt):
+    (prompted,) = tokenize_texts(metaspace, [prompt])
+    full = len(prompted) + room
+    cut = tokenize_texts(metaspace, [prompt + text], full)
+    (windows,) = split_long(metaspace, [prompt + text], cut, full, prompt=prompt)
+    (whole,) = tokenize_texts(metaspace, [prompt + text])
+    assert max(map(len, windows)) <= full and windows[0][: len(windows[0]) - 1] == whole[: len(windows[0]) - 1]
+    if len(windows) == 1:
+        assert windows == cut == [whole]
+    repeated = [  # how many leading tokens each window may share with the first one
+        n
+        for n in range(1, len(prompted))
+        if sum((window[n:-1] for window in windows), whole[:n]) == whole[:-1]
+        and all(window[:n] == whole[:n] for window in windows)
+    ]
+    assert repeated
+    assert all(window[-1] == 2 for window in windows)
+
+
+def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(make):
+    simcse = make()
+    backend = simcse.tokenizer.backend_tokenizer
+    before = backend.truncation, backend.padding
+    texts = [LONG * 20] * 4
+    expected = {kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")}
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda kind: simcse.tokenize(texts, long_texts=kind), ["cut", "mean"] * 40))
+    assert all(ids == expected[kind] for ids, kind in zip(found, ["cut", "mean"] * 40, strict=True))
+    assert (backend.truncation, backend.padding) == before
+
+
+def test_an_empty_first_text_is_a_text_like_any_other(make, monkeypatch):
+    simcse = make("cut")
+    monkeypatch.setattr(simcse, "tokenize", lambda texts, *_: [[] if not text else [2, 5, 3] for text in texts])
+    with pytest.raises(ValueError, match="has no token"):  # the model's error, and not one about lists
+        simcse.encode(["", "a"])
+
+
+def test_no_text_has_no_embedding(make):
+    assert len(make().encode([])) == 0
+
+
+def test_unknown_tokens_are_reported_for_windows_too(make, caplog):
+    make().encode(["xyz " * 120])
+    assert "of the tokens are unknown" in caplog.text
 
 
 @pytest.mark.parametrize("pooler_type", ["avg", "cls_before_pooler"])

@@ -140,7 +140,7 @@ def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, k
 def test_a_model_that_gives_nan_is_not_the_model_of_an_index(model, folder):
     """NaN < 0.999 is false, so that such a model could pass for the right one."""
     change_description(folder, probe=[float("nan")] * 8)
-    with pytest.raises(ValueError, match="is another model"):
+    with pytest.raises(ValueError, match="gives another embedding for a fixed sentence"):
         SentenceIndex.load(folder, model)
 
 

@@ -163,14 +163,37 @@ def test_an_index_of_another_model_pooler_or_dimension_is_refused(model, checkpo
     config = tiny_config("bert", hidden_size=64)
     wider = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "wider")
     for path, options, message in (
-        (other, {}, "other' with pooler_type 'avg' is another model"),
-        (checkpoint, {"pooler_type": "cls_before_pooler"}, "pooler_type 'avg'.*'cls_before_pooler' is another model"),
+        (other, {}, "other' with pooler_type 'avg' gives another embedding"),
+        (
+            checkpoint,
+            {"pooler_type": "cls_before_pooler"},
+            "pooler_type 'avg'.*'cls_before_pooler' gives another embedding",
+        ),
         (wider, {}, "64 dimensions instead of 32"),
     ):
         with pytest.raises(ValueError, match=message):
             SentenceIndex.load(tmp_path / "index", SimCSE(path, device="cpu", **options))
+    for options, message in (
+        ({"long_texts": "mean"}, "long_texts 'cut', and the model has 'mean': load it with long_texts='cut'"),
+        ({"max_length": 8}, "max_length 40, and the model has 8: load it with max_length=40"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SentenceIndex.load(tmp_path / "index", SimCSE(checkpoint, device="cpu", **options))
     moved = shutil.copytree(checkpoint, tmp_path / "moved")
     SentenceIndex.load(tmp_path / "index", SimCSE(moved, device="cpu", dtype=torch.bfloat16))
+
+
+def test_vectors_of_an_int8_export_may_differ_by_their_batch(model, monkeypatch):
+    vectors = model.encode(SENTENCES, convert_to_numpy=True)
+    noise = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
+    noise -= (noise * vectors).sum(axis=1, keepdims=True) * vectors
+    vectors += 0.14 * noise / np.linalg.norm(noise, axis=1, keepdims=True)  # cosines of 0.99
+    with pytest.raises(ValueError, match="their cosine is 0.990"):
+        SentenceIndex.build(model, SENTENCES, vectors=[vectors])
+    monkeypatch.setattr(model, "backend", "onnx")
+    assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
+    with pytest.raises(ValueError, match="not this model's for these sentences"):
+        SentenceIndex.build(model, SENTENCES, vectors=[vectors[::-1]])
 
 
 def test_embeddings_of_other_sentences_are_refused(model):

@@ -150,3 +150,12 @@ def test_too_few_embeddings_to_train_on_and_indexes_without_filters_are_named():
     index.add(unit_vectors(50))
     with pytest.raises(ValueError, match="'PCA8,Flat' takes no filter"):
         index.search(unit_vectors(1), 1, np.ones(50, dtype=bool))
+
+
+@pytest.mark.parametrize("backend", ["PCA8,IVF20,Flat", "IVF20,Flat,RFlat"])
+def test_a_tenth_of_the_cells_is_probed_behind_other_steps_too(backend, capfd):
+    index = make(backend)
+    index.add(unit_vectors(300))
+    index.search(unit_vectors(2, seed=1), 3)
+    assert index._faiss.extract_index_ivf(index._index).nprobe == 2
+    assert "training points" not in capfd.readouterr().err

@@ -196,7 +196,7 @@ def paired_interval(
     others = any(not np.array_equal(result.scores["unit"], before[0].scores["unit"]) for result in results)
     refuse({f"{task.source}: the results are not those of the same {task.unit}s.": others})
     systems = [{task.kind: result.scores} for result in results]
-    scores = resampled_scores(systems, "all", "spearman", resamples, np.random.default_rng(seed))
+    scores = resampled_scores(systems, resamples=resamples, random=np.random.default_rng(seed))
     random = np.random.default_rng([seed, 1])
     start, end = (
         mean_over_drawn_seeds(part, random, confidence) for part in (scores[: len(before)], scores[len(before) :])
