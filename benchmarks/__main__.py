@@ -14,7 +14,6 @@ from .harness import Report
 
 BENCHMARKS = {
     "cpu": "training and encoding on a CPU against sentence-transformers",
-    "versions": "training and encoding with this checkout and another one",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
     "int8": "encoding on a CPU in int8, beside the backends of sentence-transformers",
     "encode_workers": "encoding a file with several workers, under accelerate and on Ray",
@@ -22,7 +21,6 @@ BENCHMARKS = {
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
     "distill": "a small encoder learns from all-MiniLM-L6-v2 without labels",
-    "finetune": "contrastive encoders as starts for fine-tuned classification",
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
     "learning_rates": "which learning rate suits which batch size",

@@ -298,7 +298,7 @@ def _parse(where: str, text: str) -> Any:
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
     """Open rows that are objects, arrays of equal length or, in memory, texts."""
-    nothing = object()
+    nothing: Any = object()
     first = next((value for _, value in values()), nothing)
     kind: Any = list if isinstance(first, tuple) else type(first)
     if first is nothing:
