@@ -100,7 +100,7 @@ def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namesp
 def _describe(
     model: Any, evaluation: "Evaluation", arguments: argparse.Namespace, protocol: "Protocol"
 ) -> dict[str, Any]:
-    """Return the document of the results, with what was evaluated and how."""
+    """Return the content of the result file: the scores, the model and the protocol."""
     from ..evaluation.report import describe_protocol, versions
     from ..evaluation.sts import HUB, HUB_REVISIONS
     from ..evaluation.transfer import CLASSIFIER_CONFIGS

@@ -13,7 +13,7 @@ from .groups import divide_groups
 logger = logging.get_logger(__name__)
 
 CONFIDENCE, SEED = 0.95, 0
-#: Least pairs at or above a threshold on the half that chooses it.
+#: A threshold must be reached by at least so many pairs of the half that chooses it.
 LEAST_PAIRS = 10
 
 

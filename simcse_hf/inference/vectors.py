@@ -49,7 +49,7 @@ class RowVectors:
     def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
         self.num_rows, self.width = len(rows), len(rows.column_names)
         texts = on_first_process(lambda: describe_texts(text for _, text in texts_of_rows(rows)))
-        weighted = [_split_weight(source) for source in sources]
+        weighted = [split_weight(source) for source in sources]
         total, contents = sum(weight for _, weight in weighted), []
         self._parts: list[tuple[float, int, list[Path]]] = []  # factor, vectors of a shard, shards
         for source, weight in weighted:
@@ -152,7 +152,7 @@ def _cache() -> Path:
     return folder
 
 
-def _split_weight(source: str) -> tuple[str, float]:
+def split_weight(source: str) -> tuple[str, float]:
     """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
     name, colon, tail = source.rpartition(":")
     try:

@@ -139,7 +139,7 @@ class Checkpoint:
         hub = select_hub_arguments(arguments)
         base = adapter_base(source, **hub)
         if base and not any(find_file(source, name, **hub) for name in (ADAPTER_SETTINGS, "modules.json")):
-            # The adapter of another program, which says nothing of the embedding.
+            # Another program saved this adapter, so it has no settings of the embedding.
             return cls.find(base, **{n: x for n, x in arguments.items() if n not in ("revision", "subfolder")})
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)

@@ -34,7 +34,13 @@ logger = logging.get_logger(__name__)
 
 #: Settings that do not concern the objective: it is kept when they change.
 _NOT_THE_OBJECTIVES = {
-    *("max_seq_length", "fixed_mask", "mlm_weight", "max_length", "prompts", "default_prompt_name", "normalize")
+    "max_seq_length",
+    "fixed_mask",
+    "mlm_weight",
+    "max_length",
+    "prompts",
+    "default_prompt_name",
+    "normalize",
 }
 
 #: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention

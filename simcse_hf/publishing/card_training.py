@@ -209,7 +209,8 @@ def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     defaults = ContrastiveSettings.resolve(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
     options = settings.pop("objective_options")
     known_options = option_defaults(settings["objective"])
-    # Two follow from the templates, three are of inference, and the card names the objectives of data sets elsewhere.
+    # The first two follow from the templates, and training does not read the next three. The card names the objectives
+    # of data sets elsewhere.
     unread = ["mask_token_id", "template_edges", "max_length", "normalize", "prompts", "dataset_objectives"]
     if known_options is not None:
         unread += [name for name in _OBJECTIVE_SETTINGS if name not in known_options]

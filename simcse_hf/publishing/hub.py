@@ -134,18 +134,17 @@ def push_model(
         name_repository(directory, repo_id)
     else:
         write_card(directory, repo_id=repo_id)
-    operations = {path: CommitOperationAdd(path, directory / path) for path in files_to_push(directory)}
+    paths, results = files_to_push(directory), EVAL_RESULTS.as_posix()
+    operations = [CommitOperationAdd(path, directory / path) for path in paths if path != results]
     api = HfApi(token=token, library_name="simcse_hf")
     try:
-        if (results := EVAL_RESULTS.as_posix()) in operations:
-            del operations[results]
-            if content := _on_registered_benchmarks(api, directory / results):
-                operations[results] = CommitOperationAdd(results, content)
+        if results in paths and (content := _on_registered_benchmarks(api, directory / results)):
+            operations.append(CommitOperationAdd(results, content))
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         if revision is not None and not create_pr:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         commit = api.create_commit(
-            repo_id, operations.values(), commit_message=commit_message, revision=revision, create_pr=create_pr
+            repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
         )
     except _OIDC_ERRORS as error:
         raise PushError(
@@ -168,12 +167,12 @@ def push_model(
 
 
 def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
-    """Return a file of `.eval_results` with the scores alone whose data sets the hub has registered as benchmarks."""
+    """Return a file of `.eval_results` without the scores on data sets that are not registered as benchmarks."""
     registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
     scores = yaml.safe_load(path.read_text(encoding="utf-8"))
     kept = [score for score in scores if score["dataset"]["id"] in registered]
     if left := [score["dataset"]["id"] for score in scores if score not in kept]:
-        logger.info(f"{path}: not pushed are scores on {', '.join(left)}, which the hub lists as no benchmark.")
+        logger.info(f"{path}: scores on {', '.join(left)} are not pushed, because these are no registered benchmarks.")
     return yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
 
 

@@ -13,6 +13,7 @@ import torch
 from transformers.utils import logging
 
 from ..evaluation.metrics import higher_is_better
+from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
 from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
@@ -128,7 +129,7 @@ def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSE
     values = {name: value for name, value in (vars(model_args) | vars(data_args)).items() if name not in _PLACES}
     values |= {name: value for name, value in hyperparameter_values(args).items() if name != "seed"}
     tables = cast(dict, args.datasets or {}).values()
-    folders = [Path(name.partition(":")[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
+    folders = [Path(split_weight(name)[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
     for path in [*inputs_of(model_args, data_args).values(), *(own.get("train_file") for own in tables), *folders]:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)

@@ -185,12 +185,8 @@ class _Adaptation:
         impossible = wanted - self.arms.keys() - {UNTRAINED} if self.settings.arms else set()
         kept = [START, *untrained]
         left_out = {name: "it needs --labels, or --labels and --pretrained" for name in sorted(impossible)}
-        refuse(
-            {
-                f"no arm of {', '.join(sorted(wanted))} can be tried: give --labels and --pretrained": wanted
-                <= impossible
-            }
-        )
+        nothing = f"no arm of {', '.join(sorted(wanted))} can be tried: give --labels and --pretrained"
+        refuse({nothing: wanted <= impossible})
         for name in (name for name in ARM_NAMES if name in self.arms and name in wanted):
             try:
                 for each in {self.arms[name].control, name} - costs.keys():

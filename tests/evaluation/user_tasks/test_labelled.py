@@ -1,4 +1,4 @@
-"""Classification and clustering: files in, scores out, and what is refused."""
+"""Classification and clustering tasks: their files, their scores and their errors."""
 
 import numpy as np
 import pytest
