@@ -21,7 +21,8 @@ from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
 from ..models.checkpoint import replace_model
 from ..models.pooling import POOLER_TYPES
-from ..models.settings import SECTION, ContrastiveSettings, check_max_length, check_tokenizer, length_limit
+from ..models.settings import SECTION, ContrastiveSettings, check_max_length, length_limit
+from ..models.tokenizers import check_tokenizer
 from ..ops.errors import check_finite, check_finite_texts, refuse
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained

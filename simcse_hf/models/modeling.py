@@ -26,6 +26,7 @@ from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import select_hub_arguments
 from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights
+from ..ops.packing import send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
@@ -76,6 +77,42 @@ class ContrastiveOutput(ModelOutput):
     contrastive_loss: torch.Tensor | None = None
     mlm_loss: torch.Tensor | None = None
     parts: dict[str, torch.Tensor] | None = None
+
+
+def _check_inputs(
+    input_ids: torch.Tensor,
+    mlm_input_ids: torch.Tensor | None,
+    mlm_targets: torch.Tensor | None,
+    lengths: np.ndarray | None,
+    stock: dict[str, Any],
+) -> None:
+    """Refuse inputs that do not fit together, or that ask for what a contrastive model does not compute."""
+    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
+            "model.base_model for these."
+        )
+    shape = tuple(input_ids.shape)
+    if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
+        raise ValueError(
+            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+        )
+    if len(shape) not in (2, 3):
+        raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+    if lengths is not None and lengths.shape != shape[:-1]:
+        raise ValueError(
+            f"lengths must have the shape {shape[:-1]}, one number for each text of input_ids, got {lengths.shape}. "
+            "Leave lengths out if the batch was changed after the collator made it."
+        )
+
+
+def _flatten_rows(
+    inputs: dict[str, torch.Tensor], counts: np.ndarray | None
+) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
+    """Flatten rows of texts and their lengths, from `(batch, num_sentences, length)` to `(n, length)`."""
+    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
+    return flat, None if counts is None else counts.reshape(-1)
 
 
 class ContrastiveModel(PreTrainedModel):
@@ -360,7 +397,7 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = self.embed(**anchors, lengths=None if counts is None else counts[:, 0])
             return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
         if self.objective is not None and self.objective.needs_hidden_states:
-            flat, flat_counts = pooling.flatten_rows(texts, counts)
+            flat, flat_counts = _flatten_rows(texts, counts)
             outputs = self._encode_tokens(
                 **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
             )
@@ -368,10 +405,43 @@ class ContrastiveModel(PreTrainedModel):
             return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
         has_gaps = "relations" in batch
         if self.second_encoder is None:
-            return pooling.embed_columns(self, texts, counts, slice(None), has_gaps), None
-        first = pooling.embed_columns(self, texts, counts, slice(0, 1), has_gaps)
-        others = pooling.embed_columns(self.second_encoder, texts, counts, slice(1, None), has_gaps)
+            return self._embed_columns(texts, counts, slice(None), has_gaps), None
+        first = self._embed_columns(texts, counts, slice(0, 1), has_gaps)
+        others = self.second_encoder._embed_columns(texts, counts, slice(1, None), has_gaps)
         return torch.cat([first, others], dim=1), None
+
+    def _embed_columns(
+        self, inputs: dict[str, torch.Tensor], counts: np.ndarray | None, columns: slice, has_gaps: bool
+    ) -> torch.Tensor:
+        """Embed some columns of a batch in one pass.
+
+        Args:
+            inputs (`dict[str, torch.Tensor]`): `input_ids` and `attention_mask` of shape
+                `(batch, num_sentences, length)`.
+            counts (`np.ndarray`, *optional*): The number of tokens of each text.
+            columns (`slice`): The columns.
+            has_gaps (`bool`): Whether there may be texts without tokens, which get embeddings of zeros.
+
+        Returns:
+            `torch.Tensor`: Embeddings of shape `(batch, columns, dim)`.
+        """
+        rows = len(inputs["input_ids"])
+        chosen = {name: tensor[:, columns] for name, tensor in inputs.items()}
+        flat, lengths = _flatten_rows(chosen, None if counts is None else counts[:, columns])
+        if not has_gaps or (lengths is not None and lengths.all()):
+            return self.embed(**flat, lengths=lengths).unflatten(0, (rows, -1))
+        # Rows with fewer sentences than the widest are filled up with padding.
+        mask = flat["attention_mask"]
+        if lengths is None:
+            present = mask.any(1).nonzero()[:, 0]
+        else:
+            places = lengths.nonzero()[0]
+            lengths = lengths[places]
+            (present,) = send([torch.from_numpy(places)], mask.device)
+        texts = {name: tensor.index_select(0, present) for name, tensor in flat.items()}
+        embedded = self.embed(**texts, lengths=lengths)
+        zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
+        return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
 
     # --- the loss ---------------------------------------------------------------------------------------------------
 
@@ -465,7 +535,7 @@ class ContrastiveModel(PreTrainedModel):
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
         row_inputs = {name: others.pop(name, None) for name in ROW_INPUTS}
-        pooling.check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
+        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
@@ -482,7 +552,7 @@ class ContrastiveModel(PreTrainedModel):
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
-                flat, counts = pooling.flatten_rows(masked, lengths)
+                flat, counts = _flatten_rows(masked, lengths)
                 hidden_states = self._encode_tokens(**flat, lengths=counts).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss

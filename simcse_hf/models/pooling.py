@@ -15,7 +15,6 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import find_file, write_json
-from ..ops.packing import send
 from ..ops.unpadded import first_tokens, reads_left_to_right
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
@@ -72,35 +71,6 @@ def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
         raise ValueError(
             f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
             "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
-        )
-
-
-def check_inputs(
-    input_ids: torch.Tensor,
-    mlm_input_ids: torch.Tensor | None,
-    mlm_targets: torch.Tensor | None,
-    lengths: np.ndarray | None,
-    stock: dict[str, Any],
-) -> None:
-    """Refuse inputs of a model that do not fit together, or that ask for what it does not compute."""
-    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
-    if asked:
-        raise ValueError(
-            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
-            "model.base_model for these."
-        )
-    if mlm_input_ids is not None and (mlm_targets is None or input_ids.dim() != 3):
-        raise ValueError(
-            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
-        )
-    if input_ids.dim() not in (2, 3):
-        raise ValueError(
-            f"input_ids must be (batch, num_sentences, length) or (batch, length), got {tuple(input_ids.shape)}"
-        )
-    if lengths is not None and lengths.shape != input_ids.shape[:-1]:
-        raise ValueError(
-            f"lengths must have the shape {tuple(input_ids.shape[:-1])}, one number for each text of input_ids, got "
-            f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
         )
 
 
@@ -200,49 +170,6 @@ def pool(
         mask = attention_mask.bool()
         return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
     return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # required here
-
-
-def flatten_rows(
-    inputs: dict[str, torch.Tensor], counts: np.ndarray | None
-) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Flatten rows of texts and their lengths, from `(batch, num_sentences, length)` to `(n, length)`."""
-    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
-    return flat, None if counts is None else counts.reshape(-1)
-
-
-def embed_columns(
-    encoder: Any, inputs: dict[str, torch.Tensor], counts: np.ndarray | None, columns: slice, has_gaps: bool
-) -> torch.Tensor:
-    """Embed some columns of a batch in one pass.
-
-    Args:
-        encoder (`ContrastiveModel`): The model.
-        inputs (`dict[str, torch.Tensor]`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`.
-        counts (`np.ndarray`, *optional*): The number of tokens of each text.
-        columns (`slice`): The columns.
-        has_gaps (`bool`): Whether there may be texts without tokens, which get embeddings of zeros.
-
-    Returns:
-        `torch.Tensor`: Embeddings of shape `(batch, columns, dim)`.
-    """
-    rows = len(inputs["input_ids"])
-    flat, flat_counts = flatten_rows(
-        {name: tensor[:, columns] for name, tensor in inputs.items()}, None if counts is None else counts[:, columns]
-    )
-    if not has_gaps or (flat_counts is not None and flat_counts.all()):
-        return encoder.embed(**flat, lengths=flat_counts).unflatten(0, (rows, -1))
-    # Rows with fewer sentences than the widest are filled up with padding.
-    mask = flat["attention_mask"]
-    if flat_counts is None:
-        present = mask.any(1).nonzero()[:, 0]
-    else:
-        (places,) = flat_counts.nonzero()
-        flat_counts = flat_counts[places]
-        (present,) = send([torch.from_numpy(places)], mask.device)
-    texts = {name: tensor.index_select(0, present) for name, tensor in flat.items()}
-    embedded = encoder.embed(**texts, lengths=flat_counts)
-    zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
-    return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
 
 
 class SentenceHead(nn.Module):

@@ -15,7 +15,8 @@ from ..data.views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 from ..models.adapters import add_lora, check_save_adapter, has_adapter, unwrap
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
-from ..models.settings import THRESHOLD, ContrastiveSettings, check_max_length, check_tokenizer
+from ..models.settings import THRESHOLD, ContrastiveSettings, check_max_length
+from ..models.tokenizers import check_tokenizer
 from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_tokens
 from ..ops.errors import refuse
