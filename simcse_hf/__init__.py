@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .models.auto import RobertaForCL as RobertaForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.settings import ContrastiveSettings as ContrastiveSettings
-    from .training.callbacks import SimilarityEvalCallback as SimilarityEvalCallback
+    from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
 
@@ -34,7 +34,7 @@ _MODULE_OF = {
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
-    "SimilarityEvalCallback": "training.callbacks",
+    "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
     "load_text_dataset": "data.read",
 }

@@ -24,7 +24,7 @@ from ..models.settings import dropout_rates
 from ..objectives import Objective, TrainingRows
 from ..objectives.composed import ByDataset
 from ..ops.errors import refuse
-from .callbacks import DevSetCallback
+from .dev_sets import DevSetCallback
 from .training_args import SimCSETrainingArguments
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..models.tokenizers import check_tokenizer
 from ..objectives import Objective, objective_class
 from ..objectives.masked_lm import mask_tokens
 from ..ops.errors import refuse
-from .callbacks import DevSetCallback
+from .dev_sets import DevSetCallback
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)

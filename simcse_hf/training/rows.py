@@ -28,7 +28,7 @@ from ..models.modeling import ContrastiveModel
 from ..objectives import Objective, objective_class
 from ..objectives.composed import ByDataset
 from ..ops.errors import refuse
-from .callbacks import default_prompt
+from .dev_sets import default_prompt
 from .preparation import is_mixture, set_default_view
 from .training_args import COLUMNS, SimCSETrainingArguments
 

@@ -32,7 +32,7 @@ from ..ops.distributed import hold_together, on_first_process
 from ..ops.errors import refuse
 from ..ops.loading import load_pretrained
 from ..search import SentenceIndex
-from .callbacks import make_dev_sets, warn_of_overlap
+from .dev_sets import make_dev_sets, warn_of_overlap
 from .parser import check_files
 from .run_record import SEEDS, check_output_dir, clear_output_dir, write_results
 from .script_arguments import DataArguments, ModelArguments, parse_arguments

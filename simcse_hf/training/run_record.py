@@ -33,8 +33,9 @@ from ..models.settings import ContrastiveSettings, dropout_rates
 from ..ops.errors import changes, refuse, refuse_changes
 from ..ops.files import STAGING, read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
-from .callbacks import DEV_SCORES, DevSetCallback, SimilarityEvalCallback, dev_change
 from .checkpoints import checkpoints
+from .dev_scores import DEV_SCORES, dev_change
+from .dev_sets import DevSetCallback, SimilarityEvalCallback
 
 if TYPE_CHECKING:
     from .trainer import SimCSETrainer

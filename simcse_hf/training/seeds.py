@@ -18,8 +18,8 @@ from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
 from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
-from .callbacks import DEV_SCORES, dev_change
 from .checkpoints import newest_whole_checkpoint
+from .dev_scores import DEV_SCORES, dev_change
 from .run_record import RESULTS, SEEDS, check_output_dir, clear_output_dir, describe_change, hyperparameter_values
 from .script_arguments import DataArguments, ModelArguments
 from .training_args import SimCSETrainingArguments

@@ -39,11 +39,15 @@ from ..ops.errors import refuse
 from ..ops.files import folder_problem, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
-from .callbacks import CollapseWatch, DevSetCallback, LossTracker, RowsCallback, keep_dev_scores, make_dev_sets
 from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
 from .checks import check_dev_sets, check_run
+from .collapse import CollapseWatch
+from .dev_scores import keep_dev_scores
+from .dev_sets import DevSetCallback, make_dev_sets
+from .loss_tracker import LossTracker
 from .preparation import is_mixture, load_model, make_masked_lm_view, make_masker, prepare_model, set_defaults
 from .rows import RowMaker, Rows
+from .rows_callback import RowsCallback
 from .run_record import SETTINGS, compare_settings, describe_run, run_settings, weights_digest
 from .training_args import SimCSETrainingArguments
 

@@ -20,7 +20,7 @@ from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation import sts
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training import run
-from simcse_hf.training.callbacks import make_dev_sets
+from simcse_hf.training.dev_sets import make_dev_sets
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES

@@ -21,7 +21,7 @@ from simcse_hf.inference.encoding import default_token_budget, encode_token_ids,
 from simcse_hf.inference.shards import encode_file
 from simcse_hf.models.pooling import POOLER_TYPES, pool
 from simcse_hf.publishing.export import export_onnx
-from simcse_hf.training.callbacks import SimilarityEvalCallback
+from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
 TEXTS = [
     "a cat sat on the mat .",

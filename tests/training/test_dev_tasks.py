@@ -10,7 +10,7 @@ from datasets import Dataset
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
-from simcse_hf.training.callbacks import TasksEvalCallback, make_dev_sets, warn_of_overlap
+from simcse_hf.training.dev_sets import TasksEvalCallback, make_dev_sets, warn_of_overlap
 from simcse_hf.training.run_record import write_results
 
 VOCABULARY = [word for word in WORDS.split() if word.isalpha()]

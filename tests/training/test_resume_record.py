@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.training.callbacks import SimilarityEvalCallback
 from simcse_hf.training.checkpoints import checkpoints
+from simcse_hf.training.dev_sets import SimilarityEvalCallback
 from simcse_hf.training.run_record import run_settings, write_results
 
 NAME = "dropout as the view"
