@@ -14,7 +14,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 from simcse_hf.data.columns import class_columns
-from simcse_hf.data.read import open_table
+from simcse_hf.data.open_table import open_table
 
 
 def main() -> None:

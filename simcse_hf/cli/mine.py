@@ -88,7 +88,8 @@ def mine_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     check_table_file(parser, arguments)
 
-    from ..data.read import load_text_dataset, stream_texts
+    from ..data.file_texts import stream_texts
+    from ..data.read import load_text_dataset
     from ..search.mining import MiningOptions, mine_hard_negatives
 
     options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})

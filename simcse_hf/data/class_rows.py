@@ -8,8 +8,13 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from ..ops.errors import refuse
-from .columns import LABEL, RowCleaner, class_columns, is_resolved, mark_resolved
-from .read import Table, find_paths, load_from_hub, open_records, open_table, table_cleaners
+from .columns import LABEL, class_columns
+from .dataset_columns import is_resolved, mark_resolved
+from .hub_dataset import load_from_hub
+from .open_table import open_table
+from .read import find_paths, table_cleaners
+from .row_cleaner import RowCleaner
+from .table import Table, open_records
 
 logger = logging.get_logger(__name__)
 

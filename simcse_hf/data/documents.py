@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..ops.errors import refuse
-from .read import open_table
+from .open_table import open_table
 from .templates import special_tokens
 from .view_dataset import SeededDataset
 

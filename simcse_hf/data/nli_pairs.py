@@ -12,8 +12,9 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
 from ..ops.errors import refuse
-from .columns import check_text, find_parts
-from .read import open_table
+from .columns import find_parts
+from .open_table import open_table
+from .texts import check_text
 
 logger = logging.get_logger(__name__)
 

@@ -12,8 +12,12 @@ import torch
 from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import SAMPLE_ROWS, RowCleaner, resolve_columns, text_features
-from .read import find_paths, load_from_hub, open_table, table_cleaners
+from .columns import SAMPLE_ROWS, resolve_columns
+from .dataset_columns import text_features
+from .hub_dataset import load_from_hub
+from .open_table import open_table
+from .read import find_paths, table_cleaners
+from .row_cleaner import RowCleaner
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 from transformers.utils import logging
 
-from ..data.columns import find_part, find_parts, parse_score
-from ..data.read import csv_records, open_table, read_lines
+from ..data.columns import find_part, find_parts
+from ..data.csv_records import csv_records
+from ..data.dataset_columns import parse_score
+from ..data.lines import read_lines
+from ..data.open_table import open_table
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
 from .metrics import cosine_similarity_pairs, pearson, spearman

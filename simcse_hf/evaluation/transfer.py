@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.read import read_lines
+from ..data.lines import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups

@@ -16,7 +16,8 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from ..data.read import list_texts, stream_texts, text_column
+from ..data.file_texts import stream_texts, text_column
+from ..data.texts import list_texts
 from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
 from ..models.checkpoint import replace_model

@@ -16,7 +16,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.read import list_texts, stream_rows
+from ..data.file_texts import stream_rows
+from ..data.texts import list_texts
 from ..ops.errors import NotFiniteError, check_finite, refuse
 from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex, unit_length

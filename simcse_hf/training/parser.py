@@ -12,7 +12,7 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
-from ..data.read import SUFFIX
+from ..data.lines import SUFFIX
 from ..ops.errors import refuse
 from ..ops.suggestions import did_you_mean
 

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
-from ..data.columns import LABEL, SAMPLE_ROWS, SCORE, resolve_dataset_columns, resolve_scored_pairs
+from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
+from ..data.dataset_columns import resolve_dataset_columns, resolve_scored_pairs
 from ..data.documents import SpanDataset
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
-from simcse_hf.data import columns, read
-from simcse_hf.data.read import DataFileNotFoundError, load_text_dataset, open_table, stream_texts
+from simcse_hf.data import lines, texts
+from simcse_hf.data.file_texts import stream_texts
+from simcse_hf.data.open_table import DataFileNotFoundError, open_table
+from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.stream import load_text_stream
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
@@ -330,7 +332,7 @@ def test_loads_a_configuration_and_split_from_the_hub(load, monkeypatch, tmp_pat
             raise ConnectionError("offline")
         return Dataset.from_dict({"idx": [0], "sentence": ["One."]})
 
-    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
+    monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
     assert load("org/name:config", split="validation[:10]").to_list() == [{"sent0": "One."}]
     with pytest.raises(ValueError, match="'name' is no file here, and could not be loaded from the hub.*offline"):
         load("name")
@@ -376,7 +378,7 @@ def test_a_nul_byte_is_refused_with_its_line(name, tmp_path):
 @pytest.mark.parametrize("reader", [load_text_dataset, load_text_stream, stream_texts])
 def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(tmp_path, monkeypatch, name, head, reader):
     path = write(tmp_path / name, head + "a " * 2_000_000)
-    monkeypatch.setattr(read, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(lines, "LONGEST_TEXT", 1000)
     tracemalloc.start()
     with pytest.raises(ValueError, match=rf"{name}, line {1 + head.count(chr(10))}: more than 16 million characters"):
         list(reader(path))
@@ -387,9 +389,9 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(tmp_path, mo
 
 @pytest.mark.parametrize("source", ["x.json", "x.parquet", "memory"])
 def test_a_text_that_is_too_long_is_refused_in_files_that_are_not_read_by_lines(tmp_path, load, monkeypatch, source):
-    monkeypatch.setattr(columns, "LONGEST_TEXT", 1000)
-    texts = ["short", "a" * 1000, "a" * 1001]
-    (tmp_path / "x.json").write_text(json.dumps([{"text": text} for text in texts]))
-    pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet")
+    monkeypatch.setattr(texts, "LONGEST_TEXT", 1000)
+    rows = ["short", "a" * 1000, "a" * 1001]
+    (tmp_path / "x.json").write_text(json.dumps([{"text": text} for text in rows]))
+    pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=r"row 3, column '(text|0)': more than 16 million characters"):
-        load(texts if source == "memory" else tmp_path / source)
+        load(rows if source == "memory" else tmp_path / source)

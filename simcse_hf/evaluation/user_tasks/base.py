@@ -10,8 +10,10 @@ from zlib import crc32
 
 import numpy as np
 
-from ...data.columns import check_text, find_parts
-from ...data.read import SUFFIX, open_table
+from ...data.columns import find_parts
+from ...data.lines import SUFFIX
+from ...data.open_table import open_table
+from ...data.texts import check_text
 from ...ops.errors import refuse
 from ..bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from ..embeddings import SentenceEmbeddings

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
 from ...data.columns import find_part
-from ...data.read import open_table
+from ...data.open_table import open_table
 from ...ops.errors import refuse
 from ...search.exact import unit_length
 from ..groups import distinct

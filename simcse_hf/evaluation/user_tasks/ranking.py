@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.read import SUFFIX, open_table
+from ...data.lines import SUFFIX
+from ...data.open_table import open_table
 from ...ops.errors import refuse
 from ...search.exact import ExactIndex, unit_length
 from ..groups import distinct
