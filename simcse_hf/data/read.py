@@ -17,7 +17,7 @@ from ..ops.files import digest, read_json, write_json
 from .cache import VERSION, cached_rows
 from .columns import resolve_columns
 from .dataset_columns import mark_resolved, resolve_dataset_columns, text_features
-from .hub_dataset import HUB_ID, load_from_hub
+from .hub_dataset import is_hub_name, load_from_hub
 from .lines import SUFFIX, SUFFIXES
 from .open_table import open_table
 from .row_cleaner import RowCleaner
@@ -56,12 +56,12 @@ def load_text_dataset(
 
             - a path to a .txt, .csv, .tsv, .json, .jsonl or .parquet file, to one of these followed by .gz, or a list
               of such paths;
-            - the name of a dataset on the Hugging Face hub, `name` or `name:config`;
+            - the name of a dataset on the Hugging Face hub, `name`, `name:split` or `name:config:split`;
             - a dataset or data frame in memory;
             - a list of strings, of tuples or of dicts. A list of strings is a list of paths if every string has one of
               the extensions above.
-        split (`str`, *optional*, defaults to `"train"`): Split of a hub dataset or `DatasetDict`. A hub dataset also
-            takes a slice such as `"train[:10%]"`.
+        split (`str`, *optional*, defaults to `"train"`): Split of a `DatasetDict`, or of a hub dataset whose name does
+            not say it. A hub dataset also takes a slice such as `"train[:10%]"`.
         columns (`Sequence[str]`, *optional*): The columns to take: anchor, positive, hard negatives. By default they
             are chosen by their names, see [`~data.columns.resolve_columns`]; the cells of a tuple by their position.
         expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
@@ -123,8 +123,8 @@ def find_paths(source: str | Path | Sequence[Any]) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        is_id = isinstance(source, str) and HUB_ID.fullmatch(source) and not SUFFIX.search(source)
-        return None if is_id and not path.exists() else [path]
+        is_file = isinstance(source, Path) or path.exists() or SUFFIX.search(source) or not is_hub_name(source)
+        return [path] if is_file else None
     if source and all(isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item)) for item in source):
         return [Path(item).expanduser() for item in source]
     for item in source[:5]:

@@ -15,6 +15,7 @@ from transformers.utils import logging
 from ..data.columns import find_part, find_parts
 from ..data.csv_records import csv_records
 from ..data.dataset_columns import parse_score
+from ..data.hub_dataset import load_from_hub
 from ..data.lines import read_lines
 from ..data.open_table import open_table
 from .embeddings import SentenceEmbeddings
@@ -147,19 +148,19 @@ def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> 
 
 
 def read_pairs_argument(argument: str) -> ScoredPairs:
-    """Read the pairs of a file, or of a hub data set written as `name` (its test split) or `name:split`."""
+    """Read the pairs of a file, or of a hub data set: `name` (its test split), `name:split` or `name:config:split`."""
     if Path(argument).exists() or Path(argument.removesuffix(".gz")).suffix in TABLE_SUFFIXES:
         return read_scored_pairs(argument)
-    name, _, split = argument.partition(":")
-    return load_hub_pairs(name, split or "test", name)
+    return load_hub_pairs(argument, "test", argument.partition(":")[0])
 
 
 def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
     """Load the scored pairs of a split of a hub data set.
 
     Args:
-        dataset (`str`): Id of the data set, or a local folder with the layout of one.
-        split (`str`): Name of the split.
+        dataset (`str`): Name of the data set, see [`~data.hub_dataset.load_from_hub`], or a local folder with the
+            layout of one.
+        split (`str`): The split, if `dataset` does not say it.
         name (`str`): Name of the set in tables and results.
         revision (`str`, *optional*): Commit of the data set. Defaults to the newest.
 
@@ -169,9 +170,8 @@ def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = N
     Raises:
         ValueError: If the columns or rows are not scored pairs. The message names data set, split and row.
     """
-    from datasets import load_dataset
-
-    rows, where = load_dataset(dataset, split=split, revision=revision), f"{dataset}, split {split}"
+    rows = load_from_hub(dataset, split, revision=revision)
+    where = f"{dataset}, split {rows.split}"
     columns = find_parts(rows.column_names, _PARTS, where)
     return _collect(
         name,

@@ -99,7 +99,7 @@ def test_a_dev_set_on_the_hub_is_named_like_those_of_evaluate(monkeypatch):
     pairs = ScoredPairs("dev", ["a", "b"], ["c", "d"], [1.0, 2.0])
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *words: named.append(words) or pairs)
     (dev_set,) = make_dev_sets("mteb/stsbenchmark-sts:validation", None)
-    assert named[0][:2] == ("mteb/stsbenchmark-sts", "validation") and len(dev_set.texts) == 4
+    assert named[0][0] == "mteb/stsbenchmark-sts:validation" and len(dev_set.texts) == 4
 
 
 def test_the_sample_run_ends_with_neighbours_and_the_next_command(tmp_path, capsys):

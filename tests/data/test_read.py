@@ -15,6 +15,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Value
 
 from simcse_hf.data import lines, texts
+from simcse_hf.data.class_rows import is_labelled
 from simcse_hf.data.file_texts import stream_texts
 from simcse_hf.data.open_table import DataFileNotFoundError, open_table
 from simcse_hf.data.read import load_text_dataset
@@ -323,24 +324,37 @@ def test_refuses_sources_that_do_not_fit_together(tmp_path, load):
         load_text_dataset(single, cache_dir=single)
 
 
-def test_loads_a_configuration_and_split_from_the_hub(load, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("org/name", ("org/name", None, "validation[:10]")),
+        ("org/name:config", ("org/name", "config", "validation[:10]")),
+        ("org/name:test", ("org/name", None, "test")),
+        ("name:test[10%:20%]", ("name", None, "test[10%:20%]")),
+        ("org/name:config:test[:5]", ("org/name", "config", "test[:5]")),
+    ],
+)
+def test_a_dataset_of_the_hub_is_named_with_its_configuration_and_split(load, monkeypatch, name, expected):
     calls = []
 
-    def load_dataset(*args, **options):
-        calls.append((args, options))
-        if args[0] == "name":
-            raise ConnectionError("offline")
-        return Dataset.from_dict({"idx": [0], "sentence": ["One."]})
+    def load_dataset(name, configuration, split, **options):
+        calls.append((name, configuration, split))
+        return Dataset.from_dict({"idx": [0], "sentence": ["One."], "label": ["a"]})
 
     monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
-    assert load("org/name:config", split="validation[:10]").to_list() == [{"sent0": "One."}]
+    monkeypatch.setattr("simcse_hf.data.hub_dataset.get_dataset_config_names", lambda _: ["default", "config"])
+    assert load(name, split="validation[:10]").to_list() == [{"sent0": "One."}]
+    assert is_labelled(name, split="validation[:10]")
+    assert calls == [expected] * 2
+
+
+def test_a_dataset_of_the_hub_that_cannot_be_loaded_is_named(load, monkeypatch):
+    def load_dataset(*args, **options):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
     with pytest.raises(ValueError, match="'name' is no file here, and could not be loaded from the hub.*offline"):
         load("name")
-    cache_dir = str(tmp_path / "cache")
-    assert calls == [
-        (("org/name", "config"), {"split": "validation[:10]", "cache_dir": cache_dir}),
-        (("name", None), {"split": "train", "cache_dir": cache_dir}),
-    ]
 
 
 def test_the_fingerprint_depends_on_content_and_arguments_only(tmp_path, load):

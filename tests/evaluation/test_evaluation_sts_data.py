@@ -138,7 +138,10 @@ def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monke
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *arguments: asked.append(arguments))
     read_pairs_argument("someone/sts-nl")
     read_pairs_argument("someone/sts-nl:validation")
-    assert asked == [("someone/sts-nl", "test", "someone/sts-nl"), ("someone/sts-nl", "validation", "someone/sts-nl")]
+    assert asked == [
+        ("someone/sts-nl", "test", "someone/sts-nl"),
+        ("someone/sts-nl:validation", "test", "someone/sts-nl"),
+    ]
 
 
 @needs_shared
