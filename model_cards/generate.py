@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from simcse_hf.models.settings import ContrastiveSettings
 from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
-from simcse_hf.publishing.card_results import Table
+from simcse_hf.publishing.card_tables import Table
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "simcse_hf" / "training" / "recipes"

@@ -35,7 +35,7 @@ def analyze_main(argv: list[str]) -> int:
     if len(set(names)) != len(paths):
         parser.error(f"--names must give {len(paths)} different names, one for each source")
 
-    from ..publishing.plots import analyze
+    from ..publishing.analysis import analyze
 
     sources = dict(zip(names, paths, strict=True))
     with output_folder(

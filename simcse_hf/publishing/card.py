@@ -1,11 +1,10 @@
 """Writes the model card (README.md and `.eval_results`) of a saved model from the files in its directory."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jinja2
 import yaml
@@ -18,29 +17,15 @@ from ..inference.exported import GRAPHS
 from ..models.pooling import TANH
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
-from ..ops.errors import refuse
-from ..ops.files import write_text
+from ..ops.files import read_json, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from .card_results import (
-    Measured,
-    Table,
-    adaptation_seeds,
-    adaptation_tables,
-    adaptation_text,
-    comparison_text,
-    dev_metric_id,
-    dev_table,
-    eval_result_entries,
-    evaluation_tables,
-    model_index,
-    read_adaptation,
-    read_measured,
-    read_run,
-    without_outdated,
-)
+from .card_adaptation import adaptation_table, adaptation_text, read_adaptation
+from .card_sources import Measured, comparison_text, read_measured, read_run, without_outdated
+from .card_tables import Table, dev_table, evaluation_tables
 from .card_training import PAPERS, bibtex_of, hub_id, hyperparameters, papers_of, training_context
+from .hub_results import dev_metric_id, eval_result_entries, model_index
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -48,7 +33,7 @@ MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and 
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
 _WRITTEN_HERE = ("citation", "training_text", "template", "prompt", "comparison")
-FRONT_MATTER: dict[str, Any] = {
+FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
@@ -62,8 +47,8 @@ def write_card(
     *,
     comparisons: Sequence[str | os.PathLike] | None = None,
     repo_id: str | None = None,
-    run: dict[str, Any] | None = None,
-    language: str | Sequence[str] | None = None,
+    run: dict | None = None,
+    language: str | list[str] | None = None,
     license: str | None = None,
     datasets: Sequence[str] | None = None,
     tags: Sequence[str] | None = None,
@@ -83,7 +68,7 @@ def write_card(
             followed by the name of the directory.
         run (`dict`, *optional*): The result of `describe_run`, where `results.json` is not written yet. A
             `results.json` of another run is then ignored.
-        language (`str` or `Sequence[str]`, *optional*): For the front matter, like `license` and `datasets`. Each
+        language (`str` or `list[str]`, *optional*): For the front matter, like `license` and `datasets`. Each
             defaults to the value in the present card, if there is one.
         license (`str`, *optional*): The name of the license.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data, in place of those of the run.
@@ -98,52 +83,64 @@ def write_card(
     """
     directory = Path(directory)
     config, settings = _read_config(directory)
-    path = directory / CARD
-    previous = _previous_front_matter(path)
+    previous = _previous_front_matter(directory / CARD)
     transform = find_transform(directory, {})
+    method = transform[0].method if transform else None
     run = _merge_runs(read_run(directory / "results.json"), run)
     adaptation = read_adaptation(directory)
-    trained = run or adaptation_seeds(adaptation)
-    measured = _read_evaluations(directory, evaluations, repo_id, settings, transform, trained)
-    scores = [score for each in measured for score in model_index(each.document)]
+    chosen = adaptation.get("chosen", {})
+
+    pooler = transform[1].pooler if transform else settings.inference_pooler
+    if evaluations is None:
+        evaluations = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
+    if comparisons is None:
+        comparisons = sorted(directory.glob("comparison*.json"))
+    trained = run or chosen
+    measured = [read_measured(Path(path), directory, repo_id, trained, pooler, method) for path in evaluations]
+
+    tables = [dev_table(run, method)] if run.get("final") else []
+    if adaptation:
+        tables.append(adaptation_table(adaptation))
+    scores = []
+    for each in measured:
+        tables += evaluation_tables(each, trained)
+        scores += model_index(each.document)
+
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
+    repo_id = repo_id or _placeholder(directory)
     in_sentence_transformers = _is_sentence_transformers_model(directory)
-    languages = language if language is None or isinstance(language, str) else list(language)
+    objectives = [part.partition(":")[0] for part in settings.objective.split("+")]
+    front_matter = _library(objectives, in_sentence_transformers)
+    for tag in (*_run_tags(objectives, run), *(tags or ())):
+        if tag not in front_matter["tags"]:
+            front_matter["tags"].append(tag)
     data = ModelCardData(
-        language=languages or previous.get("language"),
+        language=language or previous.get("language"),
         license=license or previous.get("license"),
-        datasets=list(datasets or _hub_datasets(previous, run)) or None,
-        base_model=hub_id(run.get("base_model") or adaptation.get("chosen", {}).get("model"))
-        or previous.get("base_model"),
+        datasets=list(datasets or dict.fromkeys([*previous.get("datasets", ()), *run.get("hub_datasets", ())]))
+        or None,
+        base_model=hub_id(run.get("base_model") or chosen.get("model")) or previous.get("base_model"),
         model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
-        **_library(settings.objective, in_sentence_transformers, [*_run_tags(settings.objective, run), *(tags or ())]),
+        **front_matter,
         **_about(scores, run),
     )
-    method = transform[0].method if transform else None
-    context = model_context(config, settings, run, transform, data.datasets)
     content = render_card(
         data,
         name=name,
-        repo_id=repo_id or _placeholder(directory),
+        repo_id=repo_id,
         own_pooler=any("pooler." in key for key in _weight_names(directory)),
-        tables=[
-            *filter(None, [dev_table(run, method)]),
-            *adaptation_tables(adaptation),
-            *(table for each in measured for table in evaluation_tables(each, trained)),
-        ],
-        comparison=comparison_text(
-            sorted(directory.glob("comparison*.json")) if comparisons is None else [Path(path) for path in comparisons]
-        ),
+        tables=tables,
+        comparison=comparison_text([Path(path) for path in comparisons]),
         training_text=adaptation_text(adaptation),
         hyperparameters=hyperparameters(settings, config, run),
         sentence_transformers=in_sentence_transformers,
-        **context,
+        **model_context(config, settings, run, transform, data.datasets),
     )
-    write_text(path, content)
-    _write_eval_results(directory, measured, repo_id or _placeholder(directory))
-    return path
+    write_text(directory / CARD, content)
+    _write_eval_results(directory, measured, repo_id)
+    return directory / CARD
 
 
 def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> str:
@@ -179,10 +176,10 @@ def _plain(value: Any) -> Any:
 def model_context(
     config: PreTrainedConfig,
     settings: ContrastiveSettings,
-    run: dict[str, Any],
+    run: dict,
     transform: tuple[VectorTransform, Fit] | None = None,
     datasets: Sequence[str] | None = None,
-) -> dict[str, Any]:
+) -> dict:
     """Collect what the template says about the model, its training and its papers.
 
     Args:
@@ -197,13 +194,22 @@ def model_context(
     """
     context = training_context(settings, run, datasets)
     method = transform[0].method if transform else None
-    citation = bibtex_of(papers_of(settings, run, method) or ["simcse"])
+    papers = papers_of(settings, run, method) or ["simcse"]
     limits = [max_positions(config), settings.max_length]
+    encoder_dim = settings.dense_layers[-1]["out_features"] if settings.dense_layers else config.hidden_size
+    dim = encoder_dim
     if transform is not None:
         vector_transform, fit = transform
+        dim = vector_transform.output_dim
         if fit.pooler != settings.inference_pooler:
-            plain: dict[str, Any] = {"mlp_only_train": False, "templates": [], "denoising": "none", "dense_layers": []}
-            settings = replace(settings, pooler_type=fit.pooler, **plain)
+            settings = replace(
+                settings,
+                pooler_type=fit.pooler,
+                mlp_only_train=False,
+                templates=[],
+                denoising="none",
+                dense_layers=[],
+            )
         limits.append(fit.max_length)
         context["transform"] = {
             "method": method,
@@ -214,10 +220,10 @@ def model_context(
             "file": fit.file,
             "columns": fit.columns,
         }
-    encoder_dim = settings.dense_layers[-1]["out_features"] if settings.dense_layers else config.hidden_size
+    threshold = getattr(config, THRESHOLD, None)
     return context | {
         "model_type": config.model_type,
-        "dim": encoder_dim if transform is None else transform[0].output_dim,
+        "dim": dim,
         "dense_layers": [
             {"folder": f"{DENSE_FOLDER}/{number}", "activation": _activation(layer), **layer}
             for number, layer in enumerate(settings.dense_layers)
@@ -231,12 +237,12 @@ def model_context(
         "template_edges": settings.template_edges,
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
-        "citation": citation,
-        "threshold": describe_threshold(threshold) if (threshold := getattr(config, THRESHOLD, None)) else None,
+        "citation": bibtex_of(papers),
+        "threshold": describe_threshold(threshold) if threshold else None,
     }
 
 
-def _activation(layer: dict[str, Any]) -> str:
+def _activation(layer: dict) -> str:
     """Return the name in `torch.nn` of the activation of a dense layer."""
     return layer.get("activation_function", TANH).rpartition(".")[2]
 
@@ -251,10 +257,14 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     directory = Path(directory)
     if is_written_by_hand(directory / CARD):
         return
-    for name, before, after in ((CARD, '"', '"'), (EVAL_RESULTS, f"{_HUB}/", "/blob/")):
-        if (path := directory / name).exists():
-            text, old = path.read_text(encoding="utf-8"), f"{before}{_placeholder(directory)}{after}"
-            write_text(path, text.replace(old, f"{before}{repo_id}{after}"))
+    placeholder = _placeholder(directory)
+    _replace_text(directory / CARD, f'"{placeholder}"', f'"{repo_id}"')
+    _replace_text(directory / EVAL_RESULTS, f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/")
+
+
+def _replace_text(path: Path, old: str, new: str) -> None:
+    if path.exists():
+        write_text(path, path.read_text(encoding="utf-8").replace(old, new))
 
 
 def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:
@@ -262,9 +272,12 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
-    graph = next((name for name in GRAPHS.values() if (directory / name).exists()), None)
-    no_weights = f"{directory} holds an export ({graph}), and a card is for a model with weights: give its folder."
-    refuse({no_weights: graph and not _weight_names(directory)})
+    if not _weight_names(directory):
+        for graph in GRAPHS.values():
+            if (directory / graph).exists():
+                raise ValueError(
+                    f"{directory} holds an export ({graph}), and a card is for a model with weights: give its folder."
+                )
     config = load_pretrained(AutoConfig.from_pretrained, directory)
     if getattr(config, SECTION, None) is None:
         raise ValueError(
@@ -274,70 +287,56 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
     return config, ContrastiveSettings.from_config(config)
 
 
-def _read_evaluations(
-    directory: Path,
-    paths: Sequence[str | os.PathLike] | None,
-    repo_id: str | None,
-    settings: ContrastiveSettings,
-    transform: tuple[VectorTransform, Fit] | None,
-    run: dict[str, Any],
-) -> list[Measured]:
-    if paths is None:
-        paths = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
-    pooler, method = (
-        (settings.inference_pooler, None) if transform is None else (transform[1].pooler, transform[0].method)
-    )
-    return [read_measured(Path(path), directory, repo_id, run, pooler=pooler, transform=method) for path in paths]
-
-
-def _merge_runs(saved_run: dict[str, Any], run: dict[str, Any] | None) -> dict[str, Any]:
+def _merge_runs(saved_run: dict, run: dict | None) -> dict:
     """Add `results.json` to the description of a run, unless the file belongs to another run."""
-    if run is None or all(saved_run.get(name) == run[name] for name in ("steps", "train_loss")):
-        return {**saved_run, **(run or {})}
-    return run
+    if run is None:
+        return saved_run
+    for name in ("steps", "train_loss"):
+        if saved_run.get(name) != run[name]:
+            return run
+    return saved_run | run
 
 
-def _library(objective: str, in_sentence_transformers: bool, tags: Sequence[str]) -> dict[str, Any]:
+def _library(objectives: Sequence[str], in_sentence_transformers: bool) -> dict:
     """Return the front matter of every card. The hub shows how to load a model by its library."""
-    names = [term.partition(":")[0] for term in objective.split("+")]  # those of a sum
-    card_tags = [tag for tag in TAGS if tag != "simcse" or tag in names] + [name for name in names if name != "simcse"]
-    front_matter = {**FRONT_MATTER, "tags": [*card_tags, *(tag for tag in tags if tag not in card_tags)]}
-    if not in_sentence_transformers:
-        front_matter["library_name"] = "transformers"
-        front_matter["tags"] = [tag for tag in front_matter["tags"] if tag != FRONT_MATTER["library_name"]]
-    return front_matter
+    if in_sentence_transformers:
+        library = FRONT_MATTER["library_name"]
+        tags = list(TAGS)
+    else:
+        library = "transformers"
+        tags = TAGS[1:]
+    if "simcse" not in objectives:
+        tags.remove("simcse")
+    return FRONT_MATTER | {"library_name": library, "tags": tags + [name for name in objectives if name != "simcse"]}
 
 
-def _run_tags(objective: str, run: dict[str, Any]) -> list[str]:
+def _run_tags(objectives: Sequence[str], run: dict) -> list[str]:
     """Return the tags about a training run by which the hub searches, as sentence-transformers writes them."""
     if not run:
         return []
-    losses = [f"loss:{term.partition(':')[0]}" for term in objective.split("+")]
-    rows = run.get("train_rows")
-    return ["generated_from_trainer", *losses, *([f"dataset_size:{rows}"] if rows else [])]
+    tags = ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
+    if rows := run.get("train_rows"):
+        tags.append(f"dataset_size:{rows}")
+    return tags
 
 
-def _about(scores: Sequence[EvalResult], run: dict[str, Any]) -> dict[str, Any]:
+def _about(scores: Sequence[EvalResult], run: dict) -> dict:
     """Return the metrics that the card reports, and an example from the dev set for the page of the model."""
-    dev = {dev_metric_id(key) for key in run.get("final") or ()} - {None}
-    metrics = sorted({score.metric_type for score in scores} | cast(set[str], dev))
+    about: dict = {}
+    metrics = {score.metric_type for score in scores}
+    metrics.update(filter(None, map(dev_metric_id, run.get("final") or ())))
+    if metrics:
+        about["metrics"] = sorted(metrics)
     source, *others = run.get("dev_texts") or [""]
-    widget = [{"source_sentence": source, "sentences": others}] if others else None
-    return {name: value for name, value in {"metrics": metrics, "widget": widget}.items() if value}
-
-
-def _hub_datasets(previous: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    """Return the data sets of the present card and of the run."""
-    return list(dict.fromkeys([*previous.get("datasets", ()), *run.get("hub_datasets", ())]))
+    if others:
+        about["widget"] = [{"source_sentence": source, "sentences": others}]
+    return about
 
 
 def _is_sentence_transformers_model(directory: Path) -> bool:
     """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
     path = directory / "modules.json"
-    if not path.exists():
-        return False
-    modules = json.loads(path.read_text(encoding="utf-8"))
-    return all(module["type"].startswith("sentence_transformers.") for module in modules)
+    return path.exists() and all(module["type"].startswith("sentence_transformers.") for module in read_json(path))
 
 
 def _weight_names(directory: Path) -> list[str]:
@@ -352,7 +351,7 @@ def _placeholder(directory: Path) -> str:
     return f"your-name/{directory.resolve().name}"
 
 
-def _previous_front_matter(path: Path) -> dict[str, Any]:
+def _previous_front_matter(path: Path) -> dict:
     if not path.exists():
         return {}
     if is_written_by_hand(path):
@@ -363,8 +362,10 @@ def _previous_front_matter(path: Path) -> dict[str, Any]:
 
 
 def _write_eval_results(directory: Path, measured: Sequence[Measured], repo_id: str) -> None:
-    path, entries = directory / EVAL_RESULTS, []
-    for each in measured:  # a result file in another folder is not pushed, but the card names its protocol
+    path = directory / EVAL_RESULTS
+    entries = []
+    for each in measured:
+        # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
         entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
     if not entries:

@@ -11,7 +11,6 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from ..inference.simcse import SimCSE
-from ..ops.errors import refuse
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
 from .secrets import file_holds_secret
@@ -53,7 +52,8 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
             contains an access token or a password.
     """
     directory = Path(directory)
-    refuse({f"{directory} is not a directory. Give the directory of the model.": not directory.is_dir()})
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory. Give the directory of the model.")
     paths = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     paths = [path for path in paths if _PUSHED_ALTHOUGH_HIDDEN.search(path) or not _NOT_PUSHED.search(path)]
     required = {
@@ -62,7 +62,8 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
         "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
     }
     missing = [part for part, names in required.items() if not set(names) & set(paths)]
-    refuse({f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.": missing})
+    if missing:
+        raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
         _check_file(directory, path)
     return paths
@@ -70,15 +71,16 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
 
 def _check_file(directory: Path, name: str) -> None:
     path = directory / name
-    outside = (
-        f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
-        "Copy the file into the directory, or remove the link."
-    )
-    secret = (
-        f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and revoke it."
-    )
-    refuse({outside: not path.resolve().is_relative_to(directory.resolve())})
-    refuse({secret: path.suffix != ".onnx" and file_holds_secret(path)})
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ValueError(
+            f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
+            "Copy the file into the directory, or remove the link."
+        )
+    if path.suffix != ".onnx" and file_holds_secret(path):
+        raise ValueError(
+            f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and "
+            "revoke it."
+        )
 
 
 def check_model(directory: str | os.PathLike) -> None:
@@ -134,7 +136,8 @@ def push_model(
         name_repository(directory, repo_id)
     else:
         write_card(directory, repo_id=repo_id)
-    paths, results = files_to_push(directory), EVAL_RESULTS.as_posix()
+    paths = files_to_push(directory)
+    results = EVAL_RESULTS.as_posix()
     operations = [CommitOperationAdd(path, directory / path) for path in paths if path != results]
     api = HfApi(token=token, library_name="simcse_hf")
     try:
@@ -146,23 +149,12 @@ def push_model(
         commit = api.create_commit(
             repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
         )
-    except _OIDC_ERRORS as error:
-        raise PushError(
-            f"{repo_id} was not pushed: HF_OIDC_RESOURCE asks for a trusted publisher, but {error}"
-        ) from error
-    except OfflineModeIsEnabled as error:
-        raise PushError(
-            f"{repo_id} was not pushed: HF_HUB_OFFLINE forbids all requests. Unset it and try again."
-        ) from error
-    except HfHubHTTPError as error:
-        raise PushError(f"{repo_id} was not pushed: {_advice(error, token)}") from error
-    except ValueError as error:  # the hub validates the card's front matter before any upload
-        raise PushError(f"{repo_id} was not pushed: {error}") from error
-    except _CONNECTION_ERRORS as error:
-        raise PushError(
-            f"{repo_id} was not pushed: the connection to {api.endpoint} failed ({_root_cause(error)}). Nothing is "
-            "lost. Run the same command again; files that were already uploaded are not sent twice."
-        ) from error
+    except (
+        ValueError,
+        *_CONNECTION_ERRORS,
+        *_OIDC_ERRORS,
+    ) as error:  # the hub validates the card's front matter before any upload
+        raise PushError(f"{repo_id} was not pushed: {_advice(error, api)}") from error
     return commit.pr_url or commit.commit_url
 
 
@@ -191,9 +183,21 @@ def check_repo_id(repo_id: str) -> None:
         raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
 
 
-def _advice(error: HfHubHTTPError, token: str | None) -> str:
+def _advice(error: BaseException, api: HfApi) -> str:
+    """Say why a push failed, and what to do."""
+    if isinstance(error, _OIDC_ERRORS):
+        return f"HF_OIDC_RESOURCE asks for a trusted publisher, but {error}"
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE forbids all requests. Unset it and try again."
+    if not isinstance(error, HfHubHTTPError):
+        if isinstance(error, ValueError):
+            return str(error)
+        return (
+            f"the connection to {api.endpoint} failed ({_root_cause(error)}). Nothing is lost. Run the same command "
+            "again; files that were already uploaded are not sent twice."
+        )
     status = error.response.status_code
-    if status == 401 and (token or get_token()) is None:
+    if status == 401 and (api.token or get_token()) is None:
         return "no access token was found. Log in with `hf auth login` or set HF_TOKEN."
     if status == 401:
         return "the hub does not accept the access token. Log in again with `hf auth login` or correct HF_TOKEN."

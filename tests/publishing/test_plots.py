@@ -10,7 +10,7 @@ from scipy.integrate import trapezoid
 
 from simcse_hf.cli.analyze import analyze_main
 from simcse_hf.evaluation.report import write_results
-from simcse_hf.publishing import plots
+from simcse_hf.publishing import analysis, plots, run_log
 
 PNG = b"\x89PNG"
 
@@ -54,28 +54,13 @@ def test_the_command_draws_four_pictures_and_writes_their_numbers(tmp_path, caps
 
 
 def test_a_picture_without_numbers_is_named_with_the_reason(tmp_path):
-    document = plots.analyze({"run": write_run(tmp_path / "run", dev=False)}, tmp_path / "out")
+    document = analysis.analyze({"run": write_run(tmp_path / "run", dev=False)}, tmp_path / "out")
     assert set(document["omitted"]) == {"alignment_uniformity", "cosine_densities", "singular_values"}
     assert list(document["training_curves"]) == ["loss"] and not (tmp_path / "out" / "singular_values.png").exists()
 
 
-def test_a_single_point_is_not_drawn_and_the_start_model_is_named(tmp_path):
-    model = write_model(tmp_path / "model.json")
-    document = json.loads(model.read_text())
-    for trained, named in (({}, "another model"), ({"base_model": "org/start"}, "org/start")):
-        (tmp_path / "trained").mkdir(exist_ok=True)
-        (tmp_path / "trained" / "results.json").write_text(json.dumps(trained))
-        model.write_text(json.dumps(document | {"model": str(tmp_path / "trained")}))
-        drawn = plots.analyze({"model": model}, tmp_path / "out")
-        assert f"one model is one point. Evaluate {named}" in drawn["omitted"]["alignment_uniformity"]
-        assert "alignment_uniformity" not in drawn and "singular_values" in drawn
-    assert not (tmp_path / "out" / "alignment_uniformity.png").exists()
-    other = write_model(tmp_path / "other.json")
-    assert "alignment_uniformity" in plots.analyze({"a": model, "b": other}, tmp_path / "two")
-
-
 def test_a_density_integrates_to_one_and_lies_at_its_cosines(tmp_path):
-    bands = plots.analyze({"m": write_model(tmp_path / "m.json")}, tmp_path / "out")["cosine_densities"]["m"]
+    bands = analysis.analyze({"m": write_model(tmp_path / "m.json")}, tmp_path / "out")["cosine_densities"]["m"]
     assert [band["gold"] for band in bands] == [[low, low + 1] for low in range(5)]
     for number in (0, 4):  # the highest score, 5.0, belongs to the last band
         cosine, density = np.array(bands[number]["cosine"]), np.array(bands[number]["density"])
@@ -85,7 +70,7 @@ def test_a_density_integrates_to_one_and_lies_at_its_cosines(tmp_path):
 
 def test_a_band_with_few_cosines_has_its_mean_and_no_density():
     gold, predicted = np.array([0.0, 1.5, 2.5, 3.5, 5.0]), np.array([0.1, 0.2, np.nan, 0.3, 0.4])
-    bands = plots.cosine_densities({"m": {"pairs": {"all": {"predicted": predicted, "gold": gold}}}})["m"]
+    bands = analysis.cosine_densities({"m": {"pairs": {"all": {"predicted": predicted, "gold": gold}}}})["m"]
     assert [band["pairs"] for band in bands] == [1, 1, 0, 1, 1]
     assert bands[0]["mean"] == 0.1 and not any("density" in band for band in bands) and "mean" not in bands[2]
     assert plots.draw_cosine_densities({"m": bands}).axes
@@ -94,7 +79,7 @@ def test_a_band_with_few_cosines_has_its_mean_and_no_density():
 def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint(tmp_path):
     for step in (5, 10):
         write_run(tmp_path / "run" / f"checkpoint-{step}", step)
-    assert max(plots.read_run(tmp_path / "run").series("loss")) == 10
+    assert max(run_log.read_log(tmp_path / "run").series("loss")) == 10
 
 
 @pytest.mark.parametrize(
@@ -105,7 +90,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path, content, message):
     if content is not None:
         (tmp_path / "trainer_state.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
-        plots.read_run(tmp_path)
+        run_log.read_log(tmp_path)
 
 
 def test_two_sources_of_one_name_need_names(tmp_path, capsys):

@@ -14,7 +14,7 @@ from ..._version import __version__
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically, write_json
 from ...publishing import write_card
-from ...publishing.card_results import ADAPTATION
+from ...publishing.card_adaptation import ADAPTATION
 from ...publishing.card_training import public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
