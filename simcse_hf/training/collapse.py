@@ -47,13 +47,17 @@ class CollapseWatch(TrainerCallback):
     def __init__(self, tracker: LossTracker):
         self._tracker = tracker
         self._first: dict[str, tuple[float, float]] = {}
+        self._rows: Any = None
         self._has_warned = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Start anew, or with the first values in the log of a resumed run."""
-        self._first, self._has_warned = {}, False
-        for entry in state.log_history:
-            self._first = _measures(entry) | self._first
+        self._first = {}
+        self._rows = None
+        self._has_warned = False
+        for entry in reversed(state.log_history):
+            self._first |= _measures(entry)
+            self._rows = entry.get("batch_rows", self._rows)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Measure the first batch, before the encoder has changed much."""
@@ -61,22 +65,30 @@ class CollapseWatch(TrainerCallback):
             self._first |= _measures(self.measure_batch())
 
     def measure_batch(self) -> dict[str, float]:
-        """Measure the last batch, averaged over the processes, each of which must call.
+        """Measure as many rows of the last batch as the first one had, averaged over the processes.
+
+        Each process must call. A smaller batch is not measured: its effective rank is lower whatever the embeddings.
 
         Returns:
             `dict[str, float]`: Nothing if the objective returned no embeddings that can be compared.
         """
         batch = self._tracker.embeddings
-        if batch is None or len(batch) < 2:
+        if batch is None:
             return {}
-        batch = batch[:MOST_ROWS].float()
-        is_sound = torch.isfinite(batch).all() and batch.norm(dim=1).all()
-        values = [f(batch) for f in (mean_cosine, effective_rank, uniformity)] if is_sound else [0.0] * 3
-        *sums, sound = sum_over_processes(torch.tensor([*values, float(is_sound)], device=batch.device)).tolist()
+        self._rows = self._rows or min(len(batch), MOST_ROWS)
+        batch = batch[: self._rows].float()
+        is_sound = 1 < len(batch) == self._rows and torch.isfinite(batch).all() and batch.norm(dim=1).all()
+        values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)] if is_sound else [0.0] * 4
+        sound, *sums = sum_over_processes(torch.tensor(values, device=batch.device)).tolist()
         if sound < world()[1]:  # in some process they cannot be measured
             return {}
-        names = ("batch_mean_cosine", "batch_effective_rank", "batch_uniformity")
-        return {name: value / sound for name, value in zip(names, sums, strict=True)}
+        cosine, rank, spread = [value / sound for value in sums]
+        return {
+            "batch_rows": self._rows,
+            "batch_mean_cosine": cosine,
+            "batch_effective_rank": rank,
+            "batch_uniformity": spread,
+        }
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
         """Compare what is logged with the first values.
@@ -107,6 +119,10 @@ class CollapseWatch(TrainerCallback):
 
 def _measures(logs: dict[str, float]) -> dict[str, tuple[float, float]]:
     """Return (1 - mean cosine, effective rank) of each set of texts in a log entry, by the prefix of their names."""
-    sources = [name.removesuffix("_mean_cosine") for name in logs if name.endswith("_mean_cosine")]
-    ranked = [source for source in sources if f"{source}_effective_rank" in logs]
-    return {source: (1 - logs[f"{source}_mean_cosine"], logs[f"{source}_effective_rank"]) for source in ranked}
+    found = {}
+    for name, cosine in logs.items():
+        source = name.removesuffix("_mean_cosine")
+        rank = logs.get(f"{source}_effective_rank")
+        if source != name and rank is not None:
+            found[source] = (1 - cosine, rank)
+    return found

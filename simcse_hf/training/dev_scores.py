@@ -8,12 +8,13 @@ import numpy as np
 from transformers import TrainerState
 
 from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
-from ..evaluation.report import load_scores, save_scores
+from ..evaluation.report import Scores, load_scores, save_scores
 from .dev_sets import DevSetCallback
 
 #: Folder of `output_dir` with the scores of each evaluation that is still needed.
 DEV_SCORES = "_dev_scores"
-_CONFIDENCE, _RESAMPLES = 0.95, 1000
+_CONFIDENCE = 0.95
+_RESAMPLES = 1000
 
 
 def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
@@ -24,16 +25,18 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
         state (`TrainerState`): The step, and the step of the best checkpoint so far.
         output_dir (`str`): The output directory of the run.
     """
-    scores = {metric: parts for dev_set in dev_sets for metric, parts in dev_set.scores.items()}
+    scores: Scores = {}
+    for dev_set in dev_sets:
+        scores |= dev_set.scores
     if not scores:
         return
     folder = Path(output_dir, DEV_SCORES)
     folder.mkdir(parents=True, exist_ok=True)
     save_scores(_scores_path(output_dir, state.global_step), scores)
     steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.npz"))
+    best = (state.best_model_checkpoint or "").rpartition("checkpoint-")[2]
     for step in steps[1:]:
-        saved = f"checkpoint-{step}" == Path(state.best_model_checkpoint or "").name
-        if not saved and step not in (state.global_step, state.best_global_step):
+        if step not in (state.global_step, state.best_global_step) and str(step) != best:
             _scores_path(output_dir, step).unlink()
 
 
@@ -57,11 +60,14 @@ def dev_change(runs: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any] | 
     metric = runs[0][1]["dev_metric"]
     if metric is None:
         return None
-    paths = [_scores_path(folder, results[when]["step"]) for folder, results in runs for when in ("initial", "saved")]
-    scores = [load_scores(path) for path in paths if path.is_file()]
-    if len(scores) < len(paths) or not all(metric in each for each in scores):
-        return None
-    systems = [each[metric] for each in scores]
+    systems = []
+    for folder, results in runs:
+        for when in ("initial", "saved"):
+            path = _scores_path(folder, results[when]["step"])
+            scores = load_scores(path) if path.is_file() else {}
+            if metric not in scores:
+                return None
+            systems.append(scores[metric])
     resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
     drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE)

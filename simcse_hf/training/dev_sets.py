@@ -3,9 +3,8 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from ..evaluation.report import Scores
 from ..evaluation.scoring import TaskData
 from ..evaluation.sts import ScoredPairs, read_pairs_argument
 from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
-from ..models.modeling import ContrastiveModel
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process
 from ..ops.files import digest
@@ -32,8 +30,9 @@ POSITIVE_SHARE = 0.8
 
 def default_prompt(settings: ContrastiveSettings) -> str:
     """Return the prompt that the model puts before a text when none is named; often empty."""
-    name = settings.default_prompt_name
-    return settings.prompts[name] if name is not None else ""
+    if settings.default_prompt_name is None:
+        return ""
+    return settings.prompts[settings.default_prompt_name]
 
 
 class DevSetCallback(TrainerCallback, ABC):
@@ -68,8 +67,7 @@ class DevSetCallback(TrainerCallback, ABC):
     def _set_texts(self, texts: Sequence[str]) -> None:
         self.texts = list(dict.fromkeys(texts))
         self._row = {text: row for row, text in enumerate(self.texts)}
-        self._made_with: tuple[Any, ...] = ()
-        self._token_ids: list[list[int]] = []
+        self._tokenized_with: Any = None
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Put the model's prompts `query` and `document` before the texts of tasks that tell the two apart.
@@ -104,16 +102,15 @@ class DevSetCallback(TrainerCallback, ABC):
 
     def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
         """Return the embeddings of the distinct texts in all processes, which share the work."""
-        inner = cast(ContrastiveModel, model.module if hasattr(model, "module") else model)
-        prompt, templates = default_prompt(inner.settings), inner.settings.templates
+        inner: Any = getattr(model, "module", model)
+        prompt = default_prompt(inner.settings)
         max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
-        made_with = (tokenizer, max_length, templates, prompt)
-        if made_with != self._made_with:  # also when the callback serves another run
-            full_length(*made_with)  # refuses a prompt without room
-            texts = [prompt + text for text in self.texts]
-            self._token_ids, self._made_with = tokenize_texts(tokenizer, texts, max_length, templates), made_with
-        pad = tokenizer.pad_token_id
-        return encode_token_ids(model, self._token_ids, pad, show_progress_bar=self.shows_bar)
+        how = (tokenizer, max_length, inner.settings.templates, prompt)
+        if how != self._tokenized_with:  # also when the callback serves another run
+            full_length(*how)  # refuses a prompt without room
+            self._token_ids = tokenize_texts(tokenizer, [prompt + text for text in self.texts], *how[1:3])
+            self._tokenized_with = how
+        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
 
 
 class SimilarityEvalCallback(DevSetCallback):
@@ -126,14 +123,19 @@ class SimilarityEvalCallback(DevSetCallback):
     """
 
     def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb"):
-        self.pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_pairs_argument(str(dev_set))
-        source = self.pairs.name if isinstance(dev_set, ScoredPairs) else str(dev_set)
-        super().__init__({name: source}, self.pairs.texts)
-        self.name, self.headline, self.gold = name, f"{name}_spearman", list(self.pairs.scores)
-        columns = (self.pairs.sentences1, self.pairs.sentences2)
-        self._first, self._second = (torch.tensor([self._row[text] for text in column]) for column in columns)
-        self._gold, self._group = np.asarray(self.pairs.scores, dtype=np.float64), self.pairs.groups
-        self._positive = torch.from_numpy(self._gold > POSITIVE_SHARE * self._gold.max())
+        if isinstance(dev_set, ScoredPairs):
+            pairs = dev_set
+            source = pairs.name
+        else:
+            source = str(dev_set)
+            pairs = read_pairs_argument(source)
+        super().__init__({name: source}, pairs.texts)
+        self.pairs = pairs
+        self.name = name
+        self.headline = f"{name}_spearman"
+        self.gold = list(pairs.scores)
+        self._first = [self._row[text] for text in pairs.sentences1]
+        self._second = [self._row[text] for text in pairs.sentences2]
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
@@ -149,13 +151,16 @@ class SimilarityEvalCallback(DevSetCallback):
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
         embeddings = self._encode(model, tokenizer)
-        first, second = embeddings[self._first], embeddings[self._second]
+        first = embeddings[self._first]
+        second = embeddings[self._second]
         predicted = cosine_similarity_pairs(first, second)
-        scores = {"predicted": np.asarray(predicted), "gold": self._gold, "group": self._group}
+        gold = np.asarray(self.gold, dtype=np.float64)
+        scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
         self.scores = {self.headline: {"pairs": scores}}
-        metrics = {"spearman": 100 * spearman(predicted, self.pairs.scores)}
-        if self._positive.any():
-            metrics["alignment"] = alignment(first[self._positive], second[self._positive])
+        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
+        positive = gold > POSITIVE_SHARE * gold.max()
+        if positive.any():
+            metrics["alignment"] = alignment(first[positive], second[positive])
         metrics["uniformity"] = uniformity(embeddings)
         metrics["mean_cosine"] = mean_cosine(embeddings)
         metrics["effective_rank"] = effective_rank(embeddings)
@@ -172,12 +177,13 @@ class TasksEvalCallback(DevSetCallback):
     """
 
     def __init__(self, tasks: dict[str, Any]):
-        texts = [text for task in tasks.values() for text in task.texts]
-        super().__init__({name: task.source for name, task in tasks.items()}, texts)
-        self.tasks = self._given = tasks
+        self._given = tasks
+        sources = {name: task.source for name, task in tasks.items()}
+        super().__init__(sources, [text for task in tasks.values() for text in task.texts])
+        self.tasks = tasks
         name, task = next(iter(tasks.items()))
         self.headline = f"{name}_{task.metric}"
-        self.gold = [digest(source) for source in self.sources.values() if Path(source).is_file()]
+        self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Use the prompts in retrieval and reranking; see [`DevSetCallback.use_prompts`]."""
@@ -196,12 +202,16 @@ class TasksEvalCallback(DevSetCallback):
             `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
         """
         embeddings = self._encode(model, tokenizer).numpy()
-        return on_first_process(lambda: self._score(lambda texts: embeddings[[self._row[text] for text in texts]]))
 
-    def _score(self, encode: Any) -> dict[str, float]:
-        results = {name: task.evaluate(encode) for name, task in self.tasks.items()}
-        self.scores = {f"{name}_{task.metric}": {task.kind: results[name].scores} for name, task in self.tasks.items()}
-        return {f"{name}_{metric}": x for name, result in results.items() for metric, x in result.metrics.items()}
+        def score() -> dict[str, float]:
+            metrics: dict[str, float] = {}
+            for name, task in self.tasks.items():
+                result = task.evaluate(lambda texts: embeddings[[self._row[text] for text in texts]])
+                self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
+                metrics |= {f"{name}_{metric}": value for metric, value in result.metrics.items()}
+            return metrics
+
+        return on_first_process(score)
 
 
 def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetCallback]:
@@ -218,22 +228,25 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
     Raises:
         ValueError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
     """
-    callbacks: list[DevSetCallback] = [] if dev_set is None else [SimilarityEvalCallback(dev_set)]
+    callbacks: list[DevSetCallback] = []
+    if dev_set is not None:
+        callbacks.append(SimilarityEvalCallback(dev_set))
     if not dev_tasks:
         return callbacks
     if isinstance(dev_tasks, str):
         raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
     from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
 
-    tasks = name_tasks(read_task(*_split(task)) if isinstance(task, str) else task for task in dev_tasks)
-    return [*callbacks, TasksEvalCallback({name.replace(":", "_"): task for name, task in tasks.items()})]
-
-
-def _split(word: str) -> tuple[str, Path]:
-    kind, equals, path = word.partition("=")
-    if not equals or not path:
-        raise ValueError(f"a dev task must be KIND=FILE, such as classification=dev.csv, got {word!r}.")
-    return kind, Path(path)
+    tasks = []
+    for task in dev_tasks:
+        if isinstance(task, str):
+            kind, _, path = task.partition("=")
+            if not path:
+                raise ValueError(f"a dev task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
+            task = read_task(kind, Path(path))
+        tasks.append(task)
+    named = {name.replace(":", "_"): task for name, task in name_tasks(tasks).items()}
+    return [*callbacks, TasksEvalCallback(named)]
 
 
 def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
@@ -245,11 +258,12 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
     """
     if not isinstance(rows, Dataset) or not dev_sets:
         return
-    columns = [name for name, feature in rows.features.items() if feature == Value("string")]
     dev_texts = {text for dev_set in dev_sets for text in dev_set.texts}
     found: set[str] = set()
-    for batch in rows.select_columns(columns).iter(10_000) if columns else ():
-        found.update(dev_texts.intersection(chain.from_iterable(batch.values())))
+    for name, feature in rows.features.items():
+        if feature == Value("string"):
+            for batch in rows.select_columns(name).iter(10_000):
+                found |= dev_texts.intersection(batch[name])
     if found:
         logger.warning(
             f"{len(found)} of {len(dev_texts)} dev texts, such as {min(found)[:60]!r}, are also training texts. The "

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -31,9 +31,11 @@ class LossTracker(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Forget the sums of an earlier run, whose loss may be broken, and take those of a run that is resumed."""
-        self._sums, self._counts = {}, Counter()
-        earlier = cast(Any, state.stateful_callbacks).get(self.RECORD, {})
-        self._run_loss, self._began = earlier.get("loss", 0.0), time.monotonic() - earlier.get("seconds", 0.0)
+        self._sums.clear()
+        self._counts.clear()
+        earlier = state.stateful_callbacks.get(self.RECORD, {})  # type: ignore[union-attr]
+        self._run_loss = earlier.get("loss", 0.0)
+        self._began = time.monotonic() - earlier.get("seconds", 0.0)
 
     def add_step(self, loss: torch.Tensor) -> None:
         """Add the loss of a training step, without waiting for the device."""
@@ -54,17 +56,20 @@ class LossTracker(TrainerCallback):
         """
         if output.sentence_embeddings is not None:
             self.embeddings = output.sentence_embeddings.detach()[:, 0].clone()
-        parts = {part: output[part] for part in self.PARTS if output.get(part) is not None} | (output.parts or {})
+        parts = {part: output.get(part) for part in self.PARTS} | (output.parts or {})
         for part, value in parts.items():
-            self._counts[part] += 1
-            total = self._sums.get(part)
-            self._sums[part] = value.detach().clone() if total is None else total + value.detach()
+            if value is not None:
+                self._counts[part] += 1
+                self._sums[part] = value.detach() + self._sums.get(part, 0)
 
     def means(self) -> dict[str, float]:
         """Return the mean of each part since the last call, over all processes, each of which must call."""
-        counts = {part: count * world()[1] for part, count in self._counts.items()}
-        means = {part: (sum_over_processes(total) / counts[part]).item() for part, total in self._sums.items()}
-        self._sums, self._counts = {}, Counter()
+        means = {}
+        for part, total in self._sums.items():
+            count = self._counts[part] * world()[1]
+            means[part] = (sum_over_processes(total) / count).item()
+        self._sums.clear()
+        self._counts.clear()
         return means
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -74,10 +79,11 @@ class LossTracker(TrainerCallback):
             FloatingPointError: If a part of the loss is NaN or infinite.
         """
         is_cheap = args.device.type == "cpu"  # Elsewhere, reading the value makes the host wait for the device.
-        if is_cheap or control.should_log or control.should_evaluate or control.should_save:
-            for part, total in self._sums.items():
-                if not torch.isfinite(total):
-                    raise FloatingPointError(
-                        f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier "
-                        f"are untouched in {args.output_dir}. {ADVICE}"
-                    )
+        if not (is_cheap or control.should_log or control.should_evaluate or control.should_save):
+            return
+        for part, total in self._sums.items():
+            if not torch.isfinite(total):
+                raise FloatingPointError(
+                    f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier are "
+                    f"untouched in {args.output_dir}. {ADVICE}"
+                )

@@ -13,7 +13,6 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 from ..data.lines import SUFFIX
-from ..ops.errors import refuse
 from ..ops.suggestions import did_you_mean
 
 #: Folder of the recipes that a name stands for.
@@ -37,9 +36,9 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
         `Any`: The field, typed so that any annotation fits it.
     """
     content = {"help": text, **metadata}
-    return (
-        field(default_factory=list, metadata=content) if default is list else field(default=default, metadata=content)
-    )
+    if default is list:
+        return field(default_factory=list, metadata=content)
+    return field(default=default, metadata=content)
 
 
 def given_arguments(
@@ -59,9 +58,10 @@ def given_arguments(
     Raises:
         ValueError: If there is no such file or recipe, or the file is no table of known arguments.
     """
-    words, path = list(argv), None
+    words = list(argv)
+    recipe = {}
     if words and not words[0].startswith("-"):
-        path = find_recipe(words.pop(0))
+        recipe = read_yaml(find_recipe(words.pop(0)), classes)
     parser = _make_parser(classes)
     if {"-h", "--help", "--help_all"} & set(words):
         for action in parser._actions:  # HfArgumentParser spells each name in two ways
@@ -75,9 +75,9 @@ def given_arguments(
         wrong = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         names = [name for name in parser._option_string_actions if name.startswith("--")]
         parser.error(f"unknown argument(s): {' '.join(unknown)}{did_you_mean(wrong, names)}")
-    recipe = {} if path is None else read_yaml(path, classes)
     if vars(typed).keys() & _TEXTS:  # instead of those of the recipe, which may have the other name
-        recipe = {name: value for name, value in recipe.items() if name not in _TEXTS}
+        for name in _TEXTS:
+            recipe.pop(name, None)
     return recipe | vars(typed)
 
 
@@ -93,17 +93,18 @@ def find_recipe(word: str) -> str:
     Raises:
         ValueError: If there is neither. The message lists the recipes.
     """
-    own = RECIPES / f"{word.removesuffix('.yaml')}.yaml"
-    is_recipe = Path(word).name == word and own.is_file()
-    if Path(word).is_file() or not is_recipe and word.endswith((".yaml", ".yml")):
+    if Path(word).is_file():
         return word
-    names = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-    if not is_recipe:
-        raise ValueError(
-            f"{word!r} is neither a YAML file nor a recipe of the package{did_you_mean([word], names)}; the recipes "
-            f"are {', '.join(names)}"
-        )
-    return str(own)
+    recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
+    name = word.removesuffix(".yaml")
+    if name in recipes:
+        return recipes[name]
+    if word.endswith((".yaml", ".yml")):
+        return word
+    raise ValueError(
+        f"{word!r} is neither a YAML file nor a recipe of the package{did_you_mean([word], recipes)}; the recipes are "
+        f"{', '.join(recipes)}"
+    )
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
@@ -116,8 +117,8 @@ def check_files(files: Mapping[str, str | None]) -> None:
         ValueError: If a name ends like that of a text file, and there is no such file.
     """
     for name, path in files.items():
-        missing = path is not None and SUFFIX.search(path) and not Path(path).exists()
-        refuse({f"{name} {path}: there is no such file in {Path.cwd()}": missing})
+        if path is not None and SUFFIX.search(path) and not Path(path).exists():
+            raise ValueError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 
 def fill(classes: Sequence[type], values: dict[str, Any]) -> tuple[Any, ...]:
@@ -144,21 +145,23 @@ def fill(classes: Sequence[type], values: dict[str, Any]) -> tuple[Any, ...]:
 
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
     """Make a parser whose help shows this package's arguments first and transformers' last."""
-    parser = HfArgumentParser(
-        cast(Any, classes), usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False
-    )
-    inherited = {f.name for f in fields(TrainingArguments)}
-    if "prompts" in (names := {action.dest: action for action in parser._actions}):
-        names["max_seq_length"].type = _lengths
-    actions = [action for action in parser._actions if action.dest != "help"]
-    for action in actions:
-        if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
-            action.nargs, action.const = "?", True
+    types: Any = classes
+    parser = HfArgumentParser(types, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
     for group in parser._action_groups:
         group._group_actions = [action for action in group._group_actions if action.dest == "help"]
-    for title, are_theirs in (("this package", False), ("transformers.TrainingArguments", True)):
-        group = parser.add_argument_group(f"arguments of {title}")
-        group._group_actions = [action for action in actions if (action.dest in inherited) == are_theirs]
+    ours = parser.add_argument_group("arguments of this package")
+    theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")
+    inherited = {f.name for f in fields(TrainingArguments)}
+    by_column = any(action.dest == "prompts" for action in parser._actions)
+    for action in parser._actions:
+        if action.dest == "max_seq_length" and by_column:
+            action.type = _lengths
+        if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
+            action.nargs = "?"
+            action.const = True
+        if action.dest != "help":
+            group = theirs if action.dest in inherited else ours
+            group._group_actions.append(action)
     return parser
 
 

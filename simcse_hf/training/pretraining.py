@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -120,10 +120,15 @@ class MaskedLMTrainer(Trainer):
         probability: float,
         **kwargs: Any,
     ):
-        padding = DataCollatorForTokenClassification(tokenizer)
         self.stop_on_signal = StopOnSignal()
-        callbacks = [self.stop_on_signal, FiniteWeights()]
-        super().__init__(model, args, padding, processing_class=tokenizer, callbacks=callbacks, **kwargs)
+        super().__init__(
+            model,
+            args,
+            DataCollatorForTokenClassification(tokenizer),
+            processing_class=tokenizer,
+            callbacks=[self.stop_on_signal, FiniteWeights()],
+            **kwargs,
+        )
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
@@ -147,13 +152,15 @@ class MaskedLMTrainer(Trainer):
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
-        ids, labels = inputs["input_ids"], inputs.get("labels")
+        ids = inputs["input_ids"]
+        labels = inputs.get("labels")
         if labels is None:
             ids, labels = mask_tokens(ids, self.masker)
         predicted = labels != IGNORED
         if not predicted.any():  # in a batch of few tokens: the mean over none would not be a number
-            predicted[0, 0], labels[0, 0] = True, ids[0, 0]
-        inputs = {**inputs, "input_ids": ids, "labels": labels[predicted]}
+            predicted[0, 0] = True
+            labels[0, 0] = ids[0, 0]
+        inputs = inputs | {"input_ids": ids, "labels": labels[predicted]}
         with self.head.register_forward_pre_hook(lambda _, hidden: (hidden[0][predicted], *hidden[1:])):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
@@ -161,9 +168,11 @@ class MaskedLMTrainer(Trainer):
         """Add `labels` to rows, with masks that are the same in every evaluation."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.args.seed)
-            pairs = [mask_tokens(torch.tensor([ids]), self.masker) for ids in rows["input_ids"]]
-        names = ("input_ids", "labels")
-        return Dataset.from_list([dict(zip(names, (x[0].tolist() for x in pair), strict=True)) for pair in pairs])
+            masked = []
+            for row in rows["input_ids"]:
+                ids, labels = mask_tokens(torch.tensor([row]), self.masker)
+                masked.append({"input_ids": ids[0].tolist(), "labels": labels[0].tolist()})
+        return Dataset.from_list(masked)
 
 
 def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArguments, TrainingArguments]:
@@ -181,9 +190,12 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
     """
     classes = (PretrainingArguments, TrainingArguments)
     given = given_arguments(argv, classes, MLM_DEFAULTS)
-    sample = {} if given.get("train_file") else MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
-    device = {"use_cpu": True} if has_only_cpu() else {}  # transformers refuses bf16 on a CPU without it
-    return cast(Any, fill(classes, MLM_DEFAULTS | sample | device | given))
+    defaults = dict(MLM_DEFAULTS)
+    if not given.get("train_file"):
+        defaults |= MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
+    if has_only_cpu():
+        defaults["use_cpu"] = True  # transformers refuses bf16 on a CPU without it
+    return fill(classes, defaults | given)
 
 
 def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:
@@ -229,19 +241,20 @@ def make_tokenizer(
     Raises:
         ValueError: If not exactly one of the ways to get a tokenizer was requested.
     """
-    if options.model_name_or_path and (options.train_tokenizer or options.tokenizer_name):
-        raise ValueError(
-            "an encoder that continues training keeps its tokenizer: drop --train_tokenizer and --tokenizer_name"
-        )
-    if options.extend_tokenizer and not options.model_name_or_path:
+    if options.model_name_or_path:
+        if options.train_tokenizer or options.tokenizer_name:
+            raise ValueError(
+                "an encoder that continues training keeps its tokenizer: drop --train_tokenizer and --tokenizer_name"
+            )
+    elif options.extend_tokenizer:
         raise ValueError(
             "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
             "--model, or raise --vocab_size of a tokenizer that is trained"
         )
-    if options.train_tokenizer == bool(options.tokenizer_name or options.model_name_or_path):
+    elif options.train_tokenizer == bool(options.tokenizer_name):
         raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
     if checkpoint is not None or not options.train_tokenizer:
-        name = checkpoint or options.model_name_or_path or str(options.tokenizer_name)
+        name: Any = checkpoint or options.model_name_or_path or options.tokenizer_name
         return load_pretrained(AutoTokenizer.from_pretrained, name)
     folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
     with args.main_process_first(local=False, desc="training the tokenizer"):
@@ -311,21 +324,22 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     check_output_dir(args, options.overwrite_output_dir, inputs)
     set_seed(args.seed)
     texts, held_out = read_sentences(options)
-    resume = args.resume_from_checkpoint
-    checkpoint = resolve_checkpoint(resume, str(args.output_dir)) if resume else None
+    checkpoint = None
+    if args.resume_from_checkpoint:
+        checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(args.output_dir))
     # Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
     tokenizer = make_tokenizer(options, args, texts, None if options.extend_tokenizer else checkpoint)
     model = make_model(options, tokenizer)
-    vocabulary: dict[str, Any] = {"vocabulary": len(tokenizer)}
+    words: dict[str, Any] = {}
     if options.extend_tokenizer:
-        vocabulary["words_before"] = measure_words(tokenizer, held_out)
-        vocabulary["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
-        vocabulary |= {"vocabulary": len(tokenizer), "words_after": measure_words(tokenizer, held_out)}
+        words["words_before"] = measure_words(tokenizer, held_out)
+        words["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
+        words["words_after"] = measure_words(tokenizer, held_out)
     check_max_length(options.max_seq_length, model.config)
-    rows, held_out_rows = (tokenize(part, tokenizer, options.max_seq_length) for part in (texts, held_out))
+    rows = tokenize(texts, tokenizer, options.max_seq_length)
     check_known(rows["input_ids"], tokenizer, str(options.train_file))
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
-    trainer.eval_dataset = trainer.mask_once(held_out_rows)
+    trainer.eval_dataset = trainer.mask_once(tokenize(held_out, tokenizer, options.max_seq_length))
     clear_output_dir(args)  # now that nothing is wrong with the new run
     before = trainer.evaluate()["eval_loss"]
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
@@ -336,7 +350,8 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
         "perplexity": {"before": math.exp(before), "after": math.exp(after)},
         "steps": trainer.state.global_step,
         "train_seconds": outcome.metrics["train_runtime"],
-        **vocabulary,
+        "vocabulary": len(tokenizer),
+        **words,
         "parameters": model.num_parameters(),
     }
     if trainer.is_world_process_zero():
@@ -354,11 +369,10 @@ def _print_results(results: dict[str, Any]) -> None:
     if "added_words" in results:
         print(f"\nAdded {results['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
         print("The words of the held-out sentences, before and after:")
-        for name, digits in (("pieces_per_word", ".3f"), ("unknown_share", ".2%")):
-            print(
-                f"  {name:<16}"
-                + "".join(f"{results[words][name]:>9{digits}}" for words in ("words_before", "words_after"))
-            )
+        before = results["words_before"]
+        after = results["words_after"]
+        print(f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}")
+        print(f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}")
     print(f"\nMasked-LM loss of {results['held_out_sentences']} held-out sentences (perplexity of masked tokens)")
     for when in ("before", "after"):
         print(f"  {when:<9}{results['masked_lm_loss'][when]:6.3f}   ({results['perplexity'][when]:.1f})")

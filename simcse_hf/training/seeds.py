@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers.utils import logging
@@ -28,13 +28,21 @@ logger = logging.get_logger(__name__)
 
 #: A single number above this is rather a seed than a number of runs.
 _MOST_RUNS = 20
-#: Arguments that decide where files are and not what is learned.
-_PLACES = ("overwrite_output_dir", "seeds")
 #: Trackers that would log the next run into the run of the one before, with the function that ends theirs.
 _TRACKERS = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
 #: Files and folders of a run that do not belong to its model.
-_NOT_PUBLISHED: tuple[str, ...] = ("checkpoint-*", "runs", "README.md", ".eval_results", RESULTS, "evaluation*")
-_NOT_PUBLISHED += (STAGING, DEV_SCORES, LOCK, HOLDER)
+_NOT_PUBLISHED = shutil.ignore_patterns(
+    "checkpoint-*",
+    "runs",
+    "README.md",
+    ".eval_results",
+    "evaluation*",
+    RESULTS,
+    STAGING,
+    DEV_SCORES,
+    LOCK,
+    HOLDER,
+)
 #: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
 _EVALUATIONS = ("initial", "saved", "best", "final")
 _NOT_METRICS = ("step", "runtime", "samples_per_second", "steps_per_second")
@@ -54,13 +62,14 @@ def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
         ValueError: If there are no seeds, a seed occurs twice or is negative, or the number of runs is that of a seed.
     """
     values = [seeds] if isinstance(seeds, int) else list(seeds)
-    if len(values) == 1 and values[0] > _MOST_RUNS:
-        raise ValueError(
-            f"--seeds {values[0]} asks for {values[0]} runs. For one run with this seed, write --seed {values[0]}; a "
-            f"list names at least two seeds, such as --seeds {values[0]} {values[0] + 1}."
-        )
     if len(values) == 1:
-        values = list(range(first, first + values[0]))
+        number = values[0]
+        if number > _MOST_RUNS:
+            raise ValueError(
+                f"--seeds {number} asks for {number} runs. For one run with this seed, write --seed {number}; a list "
+                f"names at least two seeds, such as --seeds {number} {number + 1}."
+            )
+        values = list(range(first, first + number))
     if not values:
         raise ValueError("--seeds needs a number of runs above 0, such as --seeds 3, or a list of seeds")
     if len(set(values)) < len(values) or min(values) < 0:
@@ -92,15 +101,16 @@ def prepare_seeds(
     Raises:
         ValueError: If `output_dir` holds an earlier run that cannot be continued.
     """
-    directory, resume = Path(str(args.output_dir)), args.resume_from_checkpoint
+    directory = Path(str(args.output_dir))
     record = directory / SEEDS
-    if resume is not None and str(resume).lower() != "true":
-        raise ValueError(
-            f"--resume_from_checkpoint {resume} names the checkpoint of one run, but --seeds trains several. Leave it "
-            "out: each seed continues from its own newest checkpoint."
-        )
-    if resume is not None and not record.exists():
-        raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
+    if args.resume_from_checkpoint is not None:
+        if str(args.resume_from_checkpoint).lower() != "true":
+            raise ValueError(
+                f"--resume_from_checkpoint {args.resume_from_checkpoint} names the checkpoint of one run, but --seeds "
+                "trains several. Leave it out: each seed continues from its own newest checkpoint."
+            )
+        if not record.exists():
+            raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
     settings = _settings(model_args, data_args, args)
     if data_args.overwrite_output_dir or not record.exists():
         check_output_dir(args, data_args.overwrite_output_dir, inputs_of(model_args, data_args))
@@ -119,23 +129,33 @@ def prepare_seeds(
 
 def inputs_of(model_args: ModelArguments, data_args: DataArguments) -> dict[str, str | None]:
     """Return the files and folders that a run reads, by the options that name them."""
-    tasks = {f"--dev_task {kind}": path for kind, _, path in (task.partition("=") for task in data_args.dev_task)}
-    names = {"--model_name_or_path": model_args.model_name_or_path, "--tokenizer_name": model_args.tokenizer_name}
-    return names | {"--train_file": data_args.train_file, "--dev_file": data_args.dev_file} | tasks
+    inputs = {
+        "--model_name_or_path": model_args.model_name_or_path,
+        "--train_file": data_args.train_file,
+        "--dev_file": data_args.dev_file,
+    }
+    for task in data_args.dev_task:
+        kind, _, path = task.partition("=")
+        inputs[f"--dev_task {kind}"] = path
+    return inputs
 
 
 def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict[str, Any]:
     """Return what all runs of an output directory have in common, in types that JSON can hold."""
-    values = {name: value for name, value in (vars(model_args) | vars(data_args)).items() if name not in _PLACES}
-    values |= {name: value for name, value in hyperparameter_values(args).items() if name != "seed"}
-    tables = cast(dict, args.datasets or {}).values()
-    folders = [Path(split_weight(name)[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
-    for path in [*inputs_of(model_args, data_args).values(), *(own.get("train_file") for own in tables), *folders]:
+    values = vars(model_args) | vars(data_args) | hyperparameter_values(args)
+    for name in ("overwrite_output_dir", "seeds", "seed"):
+        values.pop(name, None)
+    values["processes"] = args.world_size
+    paths: list[Any] = list(inputs_of(model_args, data_args).values())
+    tables: Any = args.datasets or {}
+    paths += [own.get("train_file") for own in tables.values()]
+    paths += [Path(split_weight(name)[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
+    for path in paths:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
     for file in sorted(Path(str(model_args.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
-    return json.loads(json.dumps(values | {"processes": args.world_size}, default=str))
+    return json.loads(json.dumps(values, default=str))
 
 
 def _state(folder: Path) -> str:
@@ -179,7 +199,8 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
     Raises:
         ValueError: If the results of a run cannot be read.
     """
-    advice, path = "Delete it and repeat the command.", directory / RESULTS
+    advice = "Delete it and repeat the command."
+    path = directory / RESULTS
     runs = {seed: read_json_object(seed_folder(directory, seed) / RESULTS, advice=advice) for seed in seeds}
     summary = summarise(runs)
     results = {
@@ -192,9 +213,9 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
     }
     if not path.exists() or read_json_object(path, advice=advice).get("seeds") != summary:
         path.unlink(missing_ok=True)  # It is written last: until then the model is incomplete.
-        ignored = shutil.ignore_patterns(*_NOT_PUBLISHED)
+        best = seed_folder(directory, summary["published"])
         with replace_model(directory) as folder:
-            shutil.copytree(seed_folder(directory, summary["published"]), folder, ignore=ignored, dirs_exist_ok=True)
+            shutil.copytree(best, folder, ignore=_NOT_PUBLISHED, dirs_exist_ok=True)
         write_json(path, results)
     _print_summary(summary, results["change"], directory)
     return results
@@ -212,26 +233,26 @@ def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
         sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
+    kept = ("train_seconds", *_EVALUATIONS)
+    listed = [{"seed": seed} | {name: run[name] for name in kept} for seed, run in runs.items()]
     metric = next(iter(runs.values()))["dev_metric"]
-    listed = [
-        {"seed": seed, "train_seconds": run["train_seconds"], **{when: run[when] for when in _EVALUATIONS}}
-        for seed, run in runs.items()
-    ]
-    mean: dict[str, dict[str, float]] = {}
-    sd: dict[str, dict[str, float | None]] = {}
-    for when in _EVALUATIONS if metric is not None else ():
-        names = [n for n in listed[0][when] if n not in _NOT_METRICS and all(n in run[when] for run in listed)]
-        values = {name: [run[when][name] for run in listed] for name in names}
-        mean[when] = {name: statistics.fmean(x) for name, x in values.items()}
-        sd[when] = {name: statistics.stdev(x) if len(x) > 1 else None for name, x in values.items()}
-    best = listed[0]
-    if metric is not None:
-        best = (max if higher_is_better(metric) else min)(listed, key=lambda run: run["saved"][metric])
-    return {"runs": listed, "mean": mean, "sd": sd, "published": best["seed"], "chosen_by": metric}
+    if metric is None:
+        return {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
+    mean: dict[str, dict[str, float]] = {when: {} for when in _EVALUATIONS}
+    sd: dict[str, dict[str, float | None]] = {when: {} for when in _EVALUATIONS}
+    for when in _EVALUATIONS:
+        for name in listed[0][when]:
+            values = [run[when][name] for run in listed if name in run[when]]
+            if name not in _NOT_METRICS and len(values) == len(listed):
+                mean[when][name] = statistics.fmean(values)
+                sd[when][name] = statistics.stdev(values) if len(values) > 1 else None
+    ranked = sorted(listed, key=lambda run: run["saved"][metric], reverse=higher_is_better(metric))
+    return {"runs": listed, "mean": mean, "sd": sd, "published": ranked[0]["seed"], "chosen_by": metric}
 
 
 def _print_summary(summary: dict[str, Any], change: dict[str, Any] | None, directory: Path) -> None:
-    metric, runs = summary["chosen_by"], summary["runs"]
+    metric = summary["chosen_by"]
+    runs = summary["runs"]
     if metric is None:
         print(f"Without a dev set nothing says which seed is best, so that of seed {runs[0]['seed']} is published.")
     else:
