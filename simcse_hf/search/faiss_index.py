@@ -9,8 +9,6 @@ import numpy as np
 
 from ..ops.errors import require_extra
 
-#: Short names, and their descriptions for faiss's `index_factory`.
-_DESCRIPTIONS = {"hnsw": "HNSW32", "ivf": "IVF{cells},Flat"}
 #: Least embeddings of a cell, which faiss's k-means asks for.
 _CELL = 39
 #: A walk over a graph may reach none of a few embeddings that a filter selects, so as many as these are all compared.
@@ -44,7 +42,9 @@ class FaissIndex:
 
     def __init__(self, dim: int, backend: str) -> None:
         self._faiss: Any = require_extra("faiss", "faiss", f"the backend {backend!r}")
-        self.dim, self.backend, self._parameters = dim, backend, ""
+        self.dim = dim
+        self.backend = backend
+        self._parameters = ""
         self._index = self._create(0)
         self._waiting: list[np.ndarray] = []  # embeddings that come before the training
         self._mapped: Path | None = None
@@ -52,13 +52,16 @@ class FaissIndex:
     def _create(self, count: int) -> Any:
         """Return an empty index, whose number of cells may depend on the number of embeddings."""
         cells = max(1, min(round(4 * count**0.5), count // _CELL))
-        description = _DESCRIPTIONS.get(self.backend, self.backend).replace("{cells}", str(cells))
-        known = f"backend must be exact, {', '.join(_DESCRIPTIONS)} or a description for faiss's index_factory"
-        with _explained(f"{known}, got {self.backend!r}"):
+        description = {"hnsw": "HNSW32", "ivf": f"IVF{cells},Flat"}.get(self.backend, self.backend)
+        with _explained(
+            f"backend must be exact, hnsw, ivf or a description for faiss's index_factory, got {self.backend!r}"
+        ):
             index = self._faiss.index_factory(self.dim, description, self._faiss.METRIC_INNER_PRODUCT)
         if isinstance(index, self._faiss.IndexHNSW):
-            index.hnsw.efConstruction, index.hnsw.efSearch = 80, 128
-        elif (inverted := self._faiss.try_extract_index_ivf(index)) is not None:  # also one behind a PCA
+            index.hnsw.efConstruction = 80
+            index.hnsw.efSearch = 128
+        inverted = self._faiss.try_extract_index_ivf(index)  # also one behind a PCA
+        if inverted is not None:
             inverted.nprobe = max(1, inverted.nlist // 10)
             inverted.cp.min_points_per_centroid = 1  # otherwise faiss warns of few embeddings on standard error
         return index
@@ -83,7 +86,7 @@ class FaissIndex:
         return int(self._index.ntotal) + sum(map(len, self._waiting))
 
     def add(self, vectors: np.ndarray) -> None:
-        """Append a copy of unit embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
+        """Append a copy of embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
         self._read_whole()
         vectors = np.array(vectors, dtype=np.float32, order="C")
         if self._index.is_trained:
@@ -94,11 +97,13 @@ class FaissIndex:
     def _train(self) -> None:
         if not self._waiting:
             return
-        index, vectors = self._create(len(self)), np.concatenate(self._waiting)
+        index = self._create(len(self))
+        vectors = np.concatenate(self._waiting)
         with _explained(f"{len(vectors)} embeddings cannot train the backend {self.backend!r}"):
             index.train(vectors)
         index.add(vectors)
-        self._index, self._waiting = index, []
+        self._index = index
+        self._waiting = []
         self.set_parameters(self._parameters)
 
     def search(
@@ -113,7 +118,9 @@ class FaissIndex:
             ValueError: If `among` is given and the index takes no filter.
         """
         self._train()
-        faiss, index, queries = self._faiss, self._index, np.ascontiguousarray(queries, dtype=np.float32)
+        faiss = self._faiss
+        index = self._index
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
         if among is None:
             return index.search(queries, top_k)
         positions = np.flatnonzero(among)
@@ -158,5 +165,6 @@ class FaissIndex:
     def _read_whole(self) -> None:
         """Read the lists that are still on the disk: faiss neither extends nor copies them there."""
         if self._mapped is not None:
-            self._index, self._mapped = self._faiss.read_index(str(self._mapped)), None
+            self._index = self._faiss.read_index(str(self._mapped))
+            self._mapped = None
             self.set_parameters(self._parameters)

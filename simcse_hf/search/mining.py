@@ -3,14 +3,14 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
-from ..ops.errors import check_finite_texts
 from .exact import ExactIndex
 from .faiss_index import FaissIndex
 
@@ -70,15 +70,16 @@ class MiningOptions:
                 f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
                 f"{self.num_negatives} candidates: raise range_max or lower range_min"
             )
-        if not all(bound is None or math.isfinite(bound) for bound in self._bounds):
-            raise ValueError(f"scores and margins must be finite numbers, got {self._bounds}")
+        if not all(math.isfinite(bound or 0) for bound in self.bounds):
+            raise ValueError(f"scores and margins must be finite numbers, got {self.bounds}")
         if self.sampling_strategy not in SAMPLING_STRATEGIES:
             raise ValueError(
                 f"sampling_strategy must be one of {', '.join(SAMPLING_STRATEGIES)}, got {self.sampling_strategy!r}"
             )
 
     @property
-    def _bounds(self) -> tuple[float | None, ...]:
+    def bounds(self) -> tuple[float | None, ...]:
+        """The bounds of the scores, as far as they are set."""
         return self.max_score, self.min_score, self.absolute_margin, self.relative_margin
 
     @property
@@ -86,8 +87,9 @@ class MiningOptions:
         """The rank at which the search ends, exclusive."""
         if self.range_max is not None:
             return self.range_max
-        may_drop = self.sampling_strategy == "random" or any(bound is not None for bound in self._bounds)
-        return self.range_min + self.num_negatives * (10 if may_drop else 1)
+        if self.sampling_strategy == "top" and set(self.bounds) == {None}:
+            return self.range_min + self.num_negatives
+        return self.range_min + 10 * self.num_negatives
 
 
 @dataclass
@@ -163,116 +165,102 @@ def mine_hard_negatives(
             f"mining needs pairs of an anchor and a positive, and the rows hold {', '.join(dataset.column_names)} only"
         )
     first, second, *given = (list(dataset[column]) for column in dataset.column_names)
-    texts = [*second, *(text for column in given for text in column), *corpus]
-    anchor_of, anchor_keys = _number(first)
-    candidate_of, candidate_keys = _number(texts)
-    candidate_texts = [text for _, text in candidate_keys.values()]
-    anchors = _encode(model.encode_query, [text for _, text in anchor_keys.values()], show_progress_bar)
-    candidates = _encode(model.encode_document, candidate_texts, show_progress_bar)
-    positive_of = candidate_of[: len(second)]
-    positive_scores = np.einsum("ij,ij->i", anchors[anchor_of], candidates[positive_of])
+    texts = [*second, *chain(*given), *corpus]
+    pairs: dict[str, list[int]] = {}  # of each distinct anchor
+    for pair, text in enumerate(first):
+        pairs.setdefault(fold_text(text), []).append(pair)
+    candidate_of: dict[str, int] = {}
+    candidate_texts = []
+    for text in texts:
+        if candidate_of.setdefault(fold_text(text), len(candidate_texts)) == len(candidate_texts):
+            candidate_texts.append(text)
+    anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
+    anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
-    index = ExactIndex(candidates.shape[1]) if backend == "exact" else FaissIndex(candidates.shape[1], backend)
+    dim = candidates.shape[1]
+    index = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
     index.add(candidates)
-    own = [candidate_keys.get(key, (-1, ""))[0] for key in anchor_keys]
-    dropped = Counter({"repeated candidate": len(texts) - len(candidates)})
+    dropped = Counter(
+        {
+            "repeated candidate": len(texts) - len(candidates),
+            "the anchor itself": 0,
+            "positive of the same anchor": 0,
+        }
+    )
+    positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
     draw = random.Random(options.seed)
-    for anchor_pairs, ranked in _ranked(index, anchors, own, anchor_of, positive_of, options, dropped):
-        for pair in anchor_pairs:
-            negatives[pair] = _choose(ranked, float(positive_scores[pair]), options, draw, dropped)
+    groups = list(pairs.items())
+    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
+    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
+    for start in range(0, len(order), _BLOCK):
+        block = order[start : start + _BLOCK]
+        reach = options.last_rank + len(groups[block[-1]][1]) + 1
+        scores, found = index.search(anchors[block], min(reach, len(index)))
+        for anchor, row_scores, row in zip(block, scores.tolist(), found.tolist(), strict=True):
+            key, own_pairs = groups[anchor]
+            positives = [candidate_of[fold_text(second[pair])] for pair in own_pairs]
+            taboo = set(positives)
+            ranked = []
+            for candidate, score in zip(row, row_scores, strict=True):
+                if candidate == candidate_of.get(key):
+                    dropped["the anchor itself"] += 1
+                elif candidate in taboo:
+                    dropped["positive of the same anchor"] += 1
+                elif candidate >= 0:  # faiss gives -1 where it finds fewer
+                    ranked.append((candidate, score))
+            ranked = ranked[options.range_min : options.last_rank]
+            for pair, positive in zip(own_pairs, positives, strict=True):
+                positive_score = float(anchors[anchor] @ candidates[positive])
+                positive_scores.append(positive_score)
+                negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
 
     width = 1 if output_format == "triplet" else options.num_negatives
-    rows = [
-        (first[pair], second[pair], *(candidate_texts[place] for place, _ in found[start : start + width]))
-        for pair, found in enumerate(negatives)
-        for start in range(0, len(found) - width + 1, width)
-    ]
     names = ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns = zip(*rows, strict=True) if rows else [[]] * (2 + width)
-    scores = [score for found in negatives for _, score in found]
+    columns: dict[str, list[str]] = {name: [] for name in ["sent0", "sent1", *names]}
+    for anchor_text, positive_text, chosen in zip(first, second, negatives, strict=True):
+        for start in range(0, len(chosen) - width + 1, width):
+            found_texts = [candidate_texts[candidate] for candidate, _ in chosen[start : start + width]]
+            for column, text in zip(columns.values(), [anchor_text, positive_text, *found_texts], strict=True):
+                column.append(text)
+    rows = Dataset.from_dict(columns)
+    negative_scores = [score for chosen in negatives for _, score in chosen]
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
         rows=len(rows),
-        pairs_without_negatives=sum(len(found) < options.num_negatives for found in negatives),
+        pairs_without_negatives=sum(len(chosen) < options.num_negatives for chosen in negatives),
         dropped=dict(dropped),
-        positive_score=float(positive_scores.mean()),
-        negative_score=float(np.mean(scores)) if scores else None,
+        positive_score=float(np.mean(positive_scores)),
+        negative_score=float(np.mean(negative_scores)) if negative_scores else None,
     )
-    return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], map(list, columns), strict=True))), report
-
-
-def _number(texts: Iterable[str]) -> tuple[list[int], dict[str, tuple[int, str]]]:
-    """Return the number of each text's key, and for each distinct key its number and the first text that has it."""
-    keys: dict[str, tuple[int, str]] = {}
-    return [keys.setdefault(fold_text(text), (len(keys), text))[0] for text in texts], keys
-
-
-def _encode(encode: Callable[..., np.ndarray], texts: Sequence[str], show_progress_bar: bool) -> np.ndarray:
-    vectors = np.asarray(encode(texts, convert_to_numpy=True, show_progress_bar=show_progress_bar), dtype=np.float32)
-    check_finite_texts(vectors, texts)
-    return vectors
-
-
-def _ranked(
-    index: ExactIndex | FaissIndex,
-    anchors: np.ndarray,
-    own: Sequence[int],
-    anchor_of: Sequence[int],
-    positive_of: Sequence[int],
-    options: MiningOptions,
-    dropped: Counter[str],
-) -> Iterator[tuple[list[int], list[Candidate]]]:
-    """Yield the pairs of each anchor, and the candidates in the range of ranks that are none of its positives.
-
-    Args:
-        index (`ExactIndex` or `FaissIndex`): The candidates.
-        anchors (`np.ndarray`): The embeddings of the anchors, of shape `(anchors, dim)`.
-        own (`Sequence[int]`): The candidate with the text of each anchor, or -1.
-        anchor_of (`Sequence[int]`): The anchor of each pair.
-        positive_of (`Sequence[int]`): The candidate that is the positive of each pair.
-        options (`MiningOptions`): The range of ranks.
-        dropped (`Counter`): Counts what is left out by its reason, once for each anchor.
-    """
-    pairs: list[list[int]] = [[] for _ in anchors]
-    for pair, anchor in enumerate(anchor_of):
-        pairs[anchor].append(pair)
-    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    order = sorted(range(len(anchors)), key=lambda anchor: len(pairs[anchor]))
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        reach = options.last_rank + len(pairs[block[-1]]) + 1
-        scores, found = index.search(anchors[block], min(reach, len(index)))
-        for anchor, row, row_scores in zip(block, found.tolist(), scores.tolist(), strict=True):
-            positives = {positive_of[pair] for pair in pairs[anchor]} - {own[anchor]}
-            dropped["the anchor itself"] += own[anchor] >= 0 and own[anchor] in row
-            dropped["positive of the same anchor"] += len(positives.intersection(row))
-            taboo = positives | {own[anchor], -1}  # faiss gives -1 where it finds fewer
-            ranked = [each for each in zip(row, row_scores, strict=True) if each[0] not in taboo]
-            yield pairs[anchor], ranked[options.range_min : options.last_rank]
+    return rows, report
 
 
 def _choose(
-    ranked: Sequence[Candidate], positive: float, options: MiningOptions, draw: random.Random, dropped: Counter[str]
+    ranked: Sequence[Candidate],
+    positive: float,
+    options: MiningOptions,
+    draw: random.Random,
+    dropped: Counter[str],
 ) -> list[Candidate]:
     """Choose the negatives of a pair by rank, and count the other candidates by the first bound that they fail."""
-    margin, share = options.absolute_margin, options.relative_margin
-    highest = {
-        "max_score": options.max_score,
-        "absolute_margin": None if margin is None else positive - margin,
-        "relative_margin": None if share is None else positive - share * abs(positive),
-    }
+    # Every comparison with NaN is false, so a bound that is not set drops nothing.
+    max_score, min_score, margin, share = (math.nan if bound is None else bound for bound in options.bounds)
     usable = []
     for candidate, score in ranked:
-        reason = next((name for name, bound in highest.items() if bound is not None and score > bound), None)
-        if reason is None and options.min_score is not None and score < options.min_score:
-            reason = "min_score"
-        if reason is None:
-            usable.append((candidate, score))
+        if score > max_score:
+            dropped["max_score"] += 1
+        elif score > positive - margin:
+            dropped["absolute_margin"] += 1
+        elif score > positive - share * abs(positive):
+            dropped["relative_margin"] += 1
+        elif score < min_score:
+            dropped["min_score"] += 1
         else:
-            dropped[reason] += 1
+            usable.append((candidate, score))
     if options.sampling_strategy == "random":
         number = min(options.num_negatives, len(usable))
         usable = [usable[place] for place in sorted(draw.sample(range(len(usable)), number))]

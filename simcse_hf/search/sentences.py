@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..data.file_texts import stream_rows
 from ..data.texts import list_texts
-from ..ops.errors import NotFiniteError, check_finite, refuse
+from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex, unit_length
 from .faiss_index import FaissIndex
@@ -35,16 +35,33 @@ _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
 
-_DESCRIPTION, _ROWS = "index.json", "rows.parquet"
+_DESCRIPTION = "index.json"
+_ROWS = "rows.parquet"
 #: A save writes a new data folder, so the old one is whole until the description names the new one.
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 #: What a save may remove: an interrupted one leaves some of them.
 _OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial")
+#: The entries of the description and their types.
 _ENTRIES: dict[str, Any] = {
-    **dict.fromkeys(("model", "backend", "data"), str),
-    **dict.fromkeys(("revision", "pooler", "document_prompt"), (str, type(None))),
-    **dict.fromkeys(("max_length", "truncate_dim"), (int, type(None))),
-    **{"count": int, "probe": list, "digests": dict},
+    "model": str,
+    "revision": str | None,
+    "pooler": str | None,
+    "max_length": int | None,
+    "document_prompt": str | None,
+    "backend": str,
+    "truncate_dim": int | None,
+    "count": int,
+    "probe": list,
+    "data": str,
+    "digests": dict,
+}
+#: The attribute of a model behind each of these entries, and its value for a model that has none.
+_SETTINGS = {
+    "revision": ("revision", None),
+    "pooler": ("pooler_type", None),
+    "max_length": ("max_length", None),
+    "long_texts": ("long_texts", "cut"),
+    "model_backend": ("backend", "torch"),
 }
 _DAMAGED = "Build the index again."
 
@@ -70,13 +87,10 @@ class Match(_Pair):
     row: int
     columns: dict[str, str]
 
-    def __new__(cls, sentence: str, score: float, row: int, columns: dict[str, str]) -> "Match":  # noqa: D102
-        match = super().__new__(cls, sentence, score)
-        match.row, match.columns = row, columns
-        return match
-
 
 Results = list[Match]
+#: Rows of a sentence and its kept columns, and the embeddings of the sentences.
+_Part = tuple[list[list[str]], np.ndarray]
 
 
 class SentenceIndex:
@@ -94,12 +108,16 @@ class SentenceIndex:
     """
 
     def __init__(
-        self, model: Any, vectors: ExactIndex | FaissIndex, rows: pa.Table, backend: str, truncate_dim: int | None
+        self,
+        model: Any,
+        vectors: ExactIndex | FaissIndex,
+        rows: pa.Table,
+        truncate_dim: int | None,
     ) -> None:
         self.model = model
         self.vectors = vectors
         self.rows = rows
-        self.backend = backend
+        self.backend = vectors.backend
         self.truncate_dim = truncate_dim
         self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
 
@@ -155,13 +173,15 @@ class SentenceIndex:
             ImportError: If faiss is needed and not installed.
         """
         dim = len(_encode_documents(model, [PROBE], truncate_dim)[0])
-        chosen = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
+        empty = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
         if parameters is not None:
-            chosen.set_parameters(parameters)
-        schema = pa.schema([(name, pa.large_string()) for name in (_SENTENCE, *(_KEPT + name for name in keep))])
-        index = cls(model, chosen, schema.empty_table(), backend, truncate_dim)
+            empty.set_parameters(parameters)
+        names = [_SENTENCE, *(_KEPT + name for name in keep)]
+        schema = pa.schema([(name, pa.large_string()) for name in names])
+        index = cls(model, empty, schema.empty_table(), truncate_dim)
         index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
-        refuse({"there are no sentences to index: give at least one": not len(index)})
+        if not len(index):
+            raise ValueError("there are no sentences to index: give at least one")
         return index
 
     def add(
@@ -173,53 +193,61 @@ class SentenceIndex:
         show_progress_bar: bool = False,
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
+        total = None
         if isinstance(sentences, (str, os.PathLike)):
-            texts = (row for _, row in stream_rows(sentences, column, self.kept))
-            total = sum(1 for _ in stream_rows(sentences, column)) if show_progress_bar else None
+            rows = (row for _, row in stream_rows(sentences, column, self.kept))
+            if show_progress_bar:
+                total = sum(1 for _ in stream_rows(sentences, column))
         else:
-            columns = ", ".join(self.kept)
-            refuse({f"the index keeps the columns {columns}, so sentences come from a file.": self.kept})
-            texts, total = ([text] for text in list_texts(sentences)), len(sentences)
-        windows = self._encode(texts) if vectors is None else self._pair(texts, vectors)
+            if self.kept:
+                raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
+            rows = ([text] for text in list_texts(sentences))
+            total = len(sentences)
+        parts = self._encode(rows, vectors)
         with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
-            for window, embeddings in windows:
+            for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
-                cells = [pa.array(cells, pa.large_string()) for cells in zip(*window, strict=True)]
+                columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
                 self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, pa.table(cells, schema=self.rows.schema)])
-                bar.update(len(window))
+                self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
+                bar.update(len(part))
 
-    def _encode(self, texts: Iterator[list[str]]) -> Iterator[tuple[list[list[str]], np.ndarray]]:
-        while window := list(islice(texts, _WINDOW)):
-            try:
-                yield window, _encode_documents(self.model, [text for text, *_ in window], self.truncate_dim)
-            except NotFiniteError as error:
-                raise NotFiniteError(f"sentence {len(self) + error.position} of the index", error.position) from None
-
-    def _pair(
-        self, texts: Iterator[list[str]], vectors: Iterable[np.ndarray]
-    ) -> Iterator[tuple[list[list[str]], np.ndarray]]:
-        """Yield rows with the embeddings that were computed before, and compare one of each part with the model's."""
-        draw, count = np.random.default_rng(0), 0
-        for part in filter(len, vectors):
-            fits = part.ndim == 2 and part.shape[1] == self.vectors.dim and part.dtype == np.float32
-            wanted = f"float32 with {self.vectors.dim} dimensions"
-            refuse({f"vectors must be {wanted}, got {part.dtype} of shape {part.shape}": not fits})
-            window = list(islice(texts, len(part)))
-            refuse({f"there are more vectors than the {count + len(window)} sentences": len(window) < len(part)})
-            part, place = unit_length(part), int(draw.integers(len(part)))
-            expected = _encode_documents(self.model, [window[place][0]], self.truncate_dim)[0]
-            cosine = expected @ part[place]
-            problem = (
-                f"the vectors are not this model's for these sentences: for sentence {count + place}, "
-                f"{window[place][0]!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and "
-                "with its prompt for documents if it has one."
-            )
-            is_torch = getattr(self.model, "backend", "torch") == "torch"
-            refuse({problem: not cosine >= (SAME if is_torch else _SAME_EXPORTED)})
+    def _encode(self, rows: Iterator[list[str]], vectors: Iterable[np.ndarray] | None) -> Iterator[_Part]:
+        """Yield rows with their embeddings, or with those given, one of each part of which is compared."""
+        if vectors is None:
+            while part := list(islice(rows, _WINDOW)):
+                try:
+                    yield part, _encode_documents(self.model, [text for text, *_ in part], self.truncate_dim)
+                except NotFiniteError as error:
+                    place = len(self) + error.position
+                    raise NotFiniteError(f"sentence {place} of the index", place) from None
+            return
+        count = 0
+        draw = np.random.default_rng(0)
+        is_torch = getattr(self.model, "backend", "torch") == "torch"
+        least = SAME if is_torch else _SAME_EXPORTED
+        for embeddings in vectors:
+            if embeddings.shape[1:] != (self.vectors.dim,):
+                raise ValueError(f"vectors must have {self.vectors.dim} dimensions, got shape {embeddings.shape}")
+            part = list(islice(rows, len(embeddings)))
+            if len(part) < len(embeddings):
+                raise ValueError(f"there are more vectors than the {count + len(part)} sentences")
+            if not part:
+                continue
+            embeddings = unit_length(embeddings)
+            place = int(draw.integers(len(part)))
+            text = part[place][0]
+            cosine = _encode_documents(self.model, [text], self.truncate_dim)[0] @ embeddings[place]
+            if not cosine >= least:  # also where it is NaN
+                raise ValueError(
+                    f"the vectors are not this model's for these sentences: for sentence {count + place}, "
+                    f"{text!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and with its "
+                    "prompt for documents if it has one."
+                )
             count += len(part)
-            yield window, part
-        refuse({f"there are more sentences than the {count} vectors": next(texts, None) is not None})
+            yield part, embeddings
+        if next(rows, None) is not None:
+            raise ValueError(f"there are more sentences than the {count} vectors")
 
     def search(
         self,
@@ -248,43 +276,45 @@ class SentenceIndex:
             ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1,
                 `threshold` is not a cosine, or a column of `filters` was not kept.
         """
-        is_cosine = threshold is None or -1 <= threshold <= 1
-        refuse(
-            {
-                f"top_k must be at least 1, got {top_k}": top_k < 1,
-                f"threshold must be a cosine, between -1 and 1, got {threshold}": not is_cosine,
-            }
-        )
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}")
+        if threshold is not None and not -1 <= threshold <= 1:
+            raise ValueError(f"threshold must be a cosine, between -1 and 1, got {threshold}")
         embeddings, single = self._encode_queries(queries)
         among = self._select(filters) if filters else None
         top_k = min(top_k, len(self) if among is None else int(among.sum()))
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
         results: list[Results] = [[] for _ in embeddings]
-        if not top_k or not results:
-            return results[0] if single else results
-        scores, rows = self.vectors.search(embeddings, top_k, among)
-        for result, row_scores, numbers in zip(results, scores.tolist(), rows.tolist(), strict=True):
-            for score, row in zip(row_scores, numbers, strict=True):
-                if row >= 0 and (threshold is None or score >= threshold):
-                    sentence, *cells = self.rows.slice(row, 1).to_pylist()[0].values()
-                    result.append(Match(sentence, score, row, dict(zip(self.kept, cells, strict=True))))
-        empty = [number for number, result in enumerate(results) if not result]
-        if threshold is not None and empty:
-            logger.warning(
-                f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
-                f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
-            )
+        if top_k and results:
+            scores, rows = self.vectors.search(embeddings, top_k, among)
+            for result, row_scores, numbers in zip(results, scores.tolist(), rows.tolist(), strict=True):
+                for score, row in zip(row_scores, numbers, strict=True):
+                    if row >= 0 and (threshold is None or score >= threshold):
+                        result.append(self._match(row, score))
+            empty = [number for number, result in enumerate(results) if not result]
+            if threshold is not None and empty:
+                logger.warning(
+                    f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
+                    f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
+                )
         return results[0] if single else results
+
+    def _match(self, row: int, score: float) -> Match:
+        sentence, *cells = (column[row].as_py() for column in self.rows.columns)
+        match = Match(sentence, score)
+        match.row = row
+        match.columns = dict(zip(self.kept, cells, strict=True))
+        return match
 
     def _encode_queries(self, queries: str | Sequence[str] | np.ndarray | torch.Tensor) -> tuple[np.ndarray, bool]:
         """Return unit embeddings of shape `(queries, dim)`, and whether there was a single query."""
         if isinstance(queries, (np.ndarray, torch.Tensor)):
-            embeddings = np.asarray(torch.as_tensor(queries).float().cpu())
+            embeddings = torch.as_tensor(queries).float().cpu().numpy()
             single = embeddings.ndim == 1
             embeddings = np.atleast_2d(embeddings)
-            fits = embeddings.ndim == 2 and embeddings.shape[1] == self.vectors.dim
-            refuse({f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}": not fits})
+            if embeddings.shape[1:] != (self.vectors.dim,):
+                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
         else:
             single = isinstance(queries, str)
             encode = getattr(self.model, "encode_query", self.model.encode)
@@ -296,9 +326,9 @@ class SentenceIndex:
         """Return whether the kept columns of each row hold some values."""
         among = np.ones(len(self), dtype=bool)
         for name, value in filters.items():
-            kept = ", ".join(map(repr, self.kept)) or "none"
-            problem = f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep."
-            refuse({problem: name not in self.kept})
+            if name not in self.kept:
+                kept = ", ".join(map(repr, self.kept)) or "none"
+                raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
             among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
         return among
 
@@ -321,8 +351,8 @@ class SentenceIndex:
         try:
             with hold(target):
                 saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
-                has_changed = self._saved is not None and self._saved[0] == target and self._saved[1] != saved
-                refuse({f"{folder}: another process has changed this index since it was loaded: reload.": has_changed})
+                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
+                    raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
@@ -337,20 +367,19 @@ class SentenceIndex:
         self._saved = target, data
 
     def _describe(self) -> dict[str, Any]:
-        name = str(getattr(self.model, "name_or_path", None) or type(self.model).__name__)
+        model = self.model
+        name = str(getattr(model, "name_or_path", type(model).__name__))
+        if Path(name).is_dir():  # an absolute path, so that the index can be searched from any folder
+            name = str(Path(name).resolve())
+        settings = {key: getattr(model, *attribute) for key, attribute in _SETTINGS.items()}
         return {
-            # The path of a local model is absolute, so that the index can be searched from any folder.
-            "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
-            "revision": getattr(self.model, "revision", None),
-            "pooler": getattr(self.model, "pooler_type", None),
-            "max_length": getattr(self.model, "max_length", None),
-            "long_texts": getattr(self.model, "long_texts", "cut"),
-            "document_prompt": getattr(self.model, "prompts", {}).get("document"),
-            "model_backend": getattr(self.model, "backend", "torch"),
+            "model": name,
+            **settings,
+            "document_prompt": getattr(model, "prompts", {}).get("document"),
             "backend": self.backend,
             "truncate_dim": self.truncate_dim,
             "count": len(self),
-            "probe": _encode_documents(self.model, [PROBE], self.truncate_dim)[0].tolist(),
+            "probe": _encode_documents(model, [PROBE], self.truncate_dim)[0].tolist(),
         }
 
     @classmethod
@@ -371,24 +400,27 @@ class SentenceIndex:
         folder = Path(folder).expanduser().resolve()
         described = describe(folder)
         _check_model(model, described, folder)
-        data, backend, dim = folder / described["data"], described["backend"], len(described["probe"])
+        data = folder / described["data"]
+        backend = described["backend"]
+        vectors: ExactIndex | FaissIndex
         try:
             for name, saved in described["digests"].items():
-                is_damaged = digest(data / Path(name).name) != saved
-                refuse({f"{data / name} is damaged (its digest is not the saved one).": is_damaged})
+                if digest(data / Path(name).name) != saved:
+                    raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
             rows = pq.ParquetFile(data / _ROWS).read()
-            vectors: ExactIndex | FaissIndex = (
-                ExactIndex.load(data) if backend == "exact" else FaissIndex.load(data, dim, backend)
-            )
+            if backend == "exact":
+                vectors = ExactIndex.load(data)
+            else:
+                vectors = FaissIndex.load(data, len(described["probe"]), backend)
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder)["data"] != described["data"]:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)
             raise ValueError(f"{folder} cannot be read: {error} {_DAMAGED}") from error
-        fits = len(vectors) == len(rows) == described["count"]
-        refuse({f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}": not fits})
+        if not len(vectors) == len(rows) == described["count"]:
+            raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {_DAMAGED}")
         if parameters is not None:
             vectors.set_parameters(parameters)
-        index = cls(model, vectors, rows, backend, described["truncate_dim"])
+        index = cls(model, vectors, rows, described["truncate_dim"])
         index._saved = folder, described["data"]
         return index
 
@@ -406,12 +438,12 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
         ValueError: If there is no index, or its description is damaged.
     """
     path = Path(folder).expanduser() / _DESCRIPTION
-    is_index = path.is_file() and not path.is_symlink()
-    refuse({f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.": not is_index})
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
-    valid = all(isinstance(described[name], kind) for name, kind in _ENTRIES.items())
-    valid = valid and bool(_DATA.fullmatch(described["data"])) and {*map(type, described["probe"])} == {float}
-    refuse({f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}": not valid})
+    wrong = [name for name, kind in _ENTRIES.items() if not isinstance(described[name], kind)]
+    if wrong or not _DATA.fullmatch(described["data"]) or {*map(type, described["probe"])} != {float}:
+        raise ValueError(f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}")
     return described
 
 
@@ -437,22 +469,26 @@ def check_target(folder: str | os.PathLike) -> None:
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     """Refuse a model that does not give the embeddings of a saved index."""
     for name, default in (("long_texts", "cut"), ("max_length", None)):  # 0.3 cut all texts and wrote no long_texts
-        saved, now = described.get(name, default), getattr(model, name, None)
-        problem = (
-            f"{folder} was built with {name} {saved!r}, and the model has {now!r}: load it with {name}={saved!r}."
-        )
-        refuse({problem: hasattr(model, name) and now != saved})
+        saved = described.get(name, default)
+        now = getattr(model, name, saved)
+        if now != saved:
+            raise ValueError(
+                f"{folder} was built with {name} {saved!r}, and the model has {now!r}: load it with {name}={saved!r}."
+            )
     probe = _encode_documents(model, [PROBE], described["truncate_dim"])[0]
     expected = np.array(described["probe"], dtype=np.float32)
-    what = f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; " + (
-        f"{getattr(model, 'name_or_path', None)!r} with pooler_type {getattr(model, 'pooler_type', None)!r}"
+    if len(probe) != len(expected):
+        problem = f"embeddings of {len(probe)} dimensions instead of {len(expected)}"
+    else:
+        cosine = float(probe @ expected)
+        if cosine >= SAME:  # it may be NaN
+            return
+        problem = f"another embedding for a fixed sentence (cosine {cosine:.4f})"
+    raise ValueError(
+        f"{folder} was built with model {described['model']!r} and pooler_type {described['pooler']!r}; "
+        f"{getattr(model, 'name_or_path', None)!r} with pooler_type {getattr(model, 'pooler_type', None)!r} gives "
+        f"{problem}: load it with the model, pooler, prompt and max_length of the index."
     )
-    advice = "load it with the model, pooler, prompt and max_length of the index."
-    sizes = f"{what} gives embeddings of {len(probe)} dimensions instead of {len(expected)}: {advice}"
-    refuse({sizes: len(probe) != len(expected)})
-    cosine = float(probe @ expected)
-    other = f"{what} gives another embedding for a fixed sentence (cosine {cosine:.4f}): {advice}"
-    refuse({other: not cosine >= SAME})  # also where it is NaN
 
 
 def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:

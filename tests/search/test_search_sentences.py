@@ -203,7 +203,7 @@ def test_embeddings_of_other_sentences_are_refused(model):
     for sentences, parts, message in (
         (SENTENCES, [vectors[:40], vectors[40:79]], "more sentences than the 79 vectors"),
         (SENTENCES[:79], [vectors], "more vectors than the 79 sentences"),
-        (SENTENCES, [vectors[:, :8]], "float32 with 32 dimensions, got float32 of shape"),
+        (SENTENCES, [vectors[:, :8]], "32 dimensions, got shape"),
         (SENTENCES, [vectors[::-1]], "not this model's for these sentences"),
         (SENTENCES, [vectors[:40], vectors[40:][::-1]], "not this model's for these sentences: for sentence [4-7]"),
         (SENTENCES, [broken], "sentence 3 of the index has an embedding that is not finite"),

@@ -103,7 +103,7 @@ def test_a_loaded_exact_index_is_mapped_from_the_file_and_never_written_to(tmp_p
     index.add(unit_vectors(50))
     index.save(tmp_path)
     loaded = ExactIndex.load(tmp_path)
-    loaded._parts[0].zero_()
+    loaded._blocks[0].zero_()
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), unit_vectors(50))
 
 
