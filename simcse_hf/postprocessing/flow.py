@@ -1,16 +1,16 @@
 """BERT-flow: an invertible network from embeddings to a standard Gaussian, trained by maximum likelihood."""
 
 import math
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..ops.errors import refuse
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
+#: z, and log |det dz/dx|.
+_Mapped = tuple[Tensor, Tensor]
 _MOST_BLOCKS = 1000  # papers use up to 48; a damaged file may name billions
 
 
@@ -23,14 +23,14 @@ class ActNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(dim))
 
     @torch.no_grad()
-    def initialise(self, x: torch.Tensor) -> None:
+    def initialise(self, x: Tensor) -> None:
         """Set shift and scale so that the output for `x`, of shape `(n, dim)`, has mean 0 and variance 1."""
         self.shift.copy_(-x.mean(dim=0))
         self.log_scale.copy_(-x.std(dim=0, correction=0).log())
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum().expand(len(x))
+        return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum()
 
 
 class InvertibleLinear(nn.Module):
@@ -45,22 +45,19 @@ class InvertibleLinear(nn.Module):
         rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64)).Q
         permutation, lower, upper = torch.linalg.lu(rotation)
         dtype = torch.get_default_dtype()
-        self.permutation: torch.Tensor
-        self.sign: torch.Tensor
+        self.permutation: Tensor
+        self.sign: Tensor
         self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
         self.register_buffer("sign", upper.diagonal().sign().to(dtype))
         self.lower = nn.Parameter(lower.tril(-1).to(dtype))
         self.upper = nn.Parameter(upper.triu(1).to(dtype))
         self.log_diagonal = nn.Parameter(upper.diagonal().abs().log().to(dtype))
 
-    def _factors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        identity = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
-        return self.lower.tril(-1) + identity, self.upper.triu(1) + torch.diag(self.sign * self.log_diagonal.exp())
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        lower, upper = self._factors()
-        return x @ (lower[self.permutation] @ upper).T, self.log_diagonal.sum().expand(len(x))
+        lower = self.lower.tril(-1) + torch.eye(len(self.sign)).to(self.lower)
+        upper = self.upper.triu(1) + torch.diag(self.sign * self.log_diagonal.exp())
+        return x @ (lower[self.permutation] @ upper).T, self.log_diagonal.sum()
 
 
 class AffineCoupling(nn.Module):
@@ -71,25 +68,23 @@ class AffineCoupling(nn.Module):
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
-        self.kept, self.changed = dim - dim // 2, dim // 2
+        self.changed = dim // 2
+        self.kept = dim - self.changed
         self.network = nn.Sequential(
             nn.Linear(self.kept, width),
             nn.ReLU(),
             nn.Linear(width, width),
             nn.ReLU(),
-            nn.Linear(width, 2 * (dim // 2)),
+            nn.Linear(width, 2 * self.changed),
         )
         for parameter in self.network[-1].parameters():
             nn.init.zeros_(parameter)
 
-    def _log_scale_and_shift(self, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        raw, shift = self.network(kept).chunk(2, dim=-1)
-        return _LOG_SCALE_LIMIT * torch.tanh(raw / _LOG_SCALE_LIMIT), shift
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
         kept, changed = x.split([self.kept, self.changed], dim=-1)
-        log_scale, shift = self._log_scale_and_shift(kept)
+        raw, shift = self.network(kept).chunk(2, dim=-1)
+        log_scale = _LOG_SCALE_LIMIT * torch.tanh(raw / _LOG_SCALE_LIMIT)
         return torch.cat([kept, changed * log_scale.exp() + shift], dim=-1), log_scale.sum(dim=-1)
 
 
@@ -112,39 +107,40 @@ class Flow(VectorTransform):
 
     def __init__(self, dim: int, blocks: int = 3, width: int = 256) -> None:
         super().__init__()
-        limits = {"dim": (dim, 2, math.inf), "blocks": (blocks, 1, _MOST_BLOCKS), "width": (width, 1, math.inf)}
-        for name, (value, least, most) in limits.items():
-            problem = f"{name} of a flow must be at least {least} and at most {most}, got {value}"
-            refuse({problem: not least <= value <= most})
-        self.input_dim = self.output_dim = dim
-        self.blocks, self.width = blocks, width
-        layers: list[Any] = [layer for _ in range(blocks) for layer in (ActNorm(dim), InvertibleLinear(dim))]
-        for block in range(blocks):
-            layers.insert(3 * block + 2, AffineCoupling(dim, width))
-        self.layers = nn.ModuleList([*layers, ActNorm(dim)])
+        if dim < 2:
+            raise ValueError(f"dim of a flow must be at least 2, got {dim}")
+        if not 1 <= blocks <= _MOST_BLOCKS:
+            raise ValueError(f"blocks of a flow must be at least 1 and at most {_MOST_BLOCKS}, got {blocks}")
+        if width < 1:
+            raise ValueError(f"width of a flow must be at least 1, got {width}")
+        self.input_dim = dim
+        self.output_dim = dim
+        self.options = {"dim": dim, "blocks": blocks, "width": width}
+        linears = [InvertibleLinear(dim) for _ in range(blocks)]
+        couplings = [AffineCoupling(dim, width) for _ in range(blocks)]
+        self.layers = nn.ModuleList()
+        for linear, coupling in zip(linears, couplings, strict=True):
+            self.layers.extend([ActNorm(dim), linear, coupling])
+        self.layers.append(ActNorm(dim))
 
-    def options(self) -> dict[str, Any]:
-        """Return the size and the shape of the network."""
-        return {"dim": self.input_dim, "blocks": self.blocks, "width": self.width}
-
-    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def _apply_to(self, embeddings: Tensor) -> Tensor:
         return self(embeddings)[0]
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor) -> _Mapped:
         """Return z, of shape `(n, dim)`, and log |det dz/dx|, of shape `(n,)`."""
-        log_det = x.new_zeros(len(x))
+        total = x.new_zeros(len(x))
         for layer in self.layers:
-            x, layer_log_det = layer(x)
-            log_det = log_det + layer_log_det
-        return x, log_det
+            x, log_det = layer(x)
+            total = total + log_det
+        return x, total
 
-    def log_likelihood(self, x: torch.Tensor) -> torch.Tensor:
+    def log_likelihood(self, x: Tensor) -> Tensor:
         """Return the log densities of embeddings in nats: log N(z; 0, I) + log |det dz/dx| (Li et al. 2020, eq. 4)."""
         z, log_det = self(x)
         return log_det - 0.5 * z.square().sum(dim=1) - 0.5 * self.input_dim * math.log(2 * math.pi)
 
     @torch.no_grad()
-    def initialise(self, x: torch.Tensor) -> None:
+    def initialise(self, x: Tensor) -> None:
         """Initialise every activation normalization from what reaches it of `x`, of shape `(n, dim)`."""
         for layer in self.layers:
             if isinstance(layer, ActNorm):
@@ -153,7 +149,7 @@ class Flow(VectorTransform):
 
 
 def fit_flow(
-    vectors: torch.Tensor,
+    vectors: Tensor,
     *,
     blocks: int = 3,
     width: int = 256,
@@ -188,25 +184,24 @@ def fit_flow(
     """
     check_embeddings(vectors)
     count, dim = vectors.shape
-    too_few = (
-        f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
-        "likelihood of so few has no bound. Give more sentences."
-    )
-    refuse(
-        {
-            f"epochs must be at least 1, got {epochs}": epochs < 1,
-            f"batch_size must be at least 1, got {batch_size}": batch_size < 1,
-            f"learning_rate must be a number above 0, got {learning_rate}": not 0 < learning_rate < math.inf,
-            too_few: count <= dim,
-        }
-    )
-    vectors = vectors.to(torch.get_default_dtype())
-    deviations = vectors.double().std(dim=0)
-    constant = (deviations <= NOISE * vectors.abs().amax(dim=0)).nonzero()
-    if len(constant):
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate must be a number above 0, got {learning_rate}")
+    if count <= dim:
         raise ValueError(
-            f"dimension {int(constant[0, 0]) + 1} is the same in all {count} embeddings, so their likelihood has no "
-            "bound: give sentences that differ"
+            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
+            "likelihood of so few has no bound. Give more sentences."
+        )
+    vectors = vectors.to(torch.get_default_dtype())
+    constant = vectors.double().std(dim=0) <= NOISE * vectors.abs().amax(dim=0)
+    if constant.any():
+        dimension = int(constant.int().argmax()) + 1
+        raise ValueError(
+            f"dimension {dimension} is the same in all {count} embeddings, so their likelihood has no bound: give "
+            "sentences that differ"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -237,5 +232,5 @@ def fit_flow(
 
 
 @torch.no_grad()
-def _mean_log_likelihood(flow: Flow, vectors: torch.Tensor) -> float:
+def _mean_log_likelihood(flow: Flow, vectors: Tensor) -> float:
     return sum(flow.log_likelihood(part).sum().item() for part in vectors.split(8192)) / vectors.numel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from ..ops.errors import check_finite
 from ..ops.files import find_file, read_json, read_json_object, write_atomically, write_json
@@ -33,25 +33,23 @@ class VectorTransform(nn.Module, ABC):
         method (`str`): The name by which it is chosen and saved.
         input_dim (`int`): Size of the encoder's embeddings.
         output_dim (`int`): Size of the transformed embeddings.
+        options (`dict[str, int]`): The keyword arguments that create a transform of this shape.
     """
 
     method: str
     input_dim: int
     output_dim: int
+    options: dict[str, int]
 
     def __init_subclass__(cls) -> None:
         METHODS[cls.method] = cls
 
     @abstractmethod
-    def options(self) -> dict[str, Any]:
-        """Return the keyword arguments that create a transform of this shape, ready for its state dict."""
-
-    @abstractmethod
-    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def _apply_to(self, embeddings: Tensor) -> Tensor:
         """Transform embeddings of shape `(n, input_dim)` that have the transform's own dtype."""
 
     @torch.no_grad()
-    def transform(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def transform(self, embeddings: Tensor) -> Tensor:
         """Transform embeddings.
 
         Args:
@@ -72,7 +70,7 @@ class VectorTransform(nn.Module, ABC):
         return self._apply_to(embeddings.to(weight.device, weight.dtype)).float().to(embeddings.device)
 
 
-def check_embeddings(embeddings: torch.Tensor) -> None:
+def check_embeddings(embeddings: Tensor) -> None:
     """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
     if embeddings.dim() != 2 or not len(embeddings):
         raise ValueError(
@@ -123,12 +121,12 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
     directory = Path(directory)
     description = {
         "method": transform.method,
-        "options": transform.options(),
+        "options": transform.options,
         "input_dim": transform.input_dim,
         "output_dim": transform.output_dim,
         "fit": asdict(fit),
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
+    tensors = {name: tensor.contiguous() for name, tensor in transform.state_dict().items()}
     module_type = f"{type(transform).__module__}.{type(transform).__name__}"
     with write_atomically(directory / FOLDER) as folder:
         folder.mkdir()
@@ -145,9 +143,12 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
             write_json(folder / "config.json", dense)
     if (directory / MODULES).exists():
         modules = [module for module in read_json(directory / MODULES) if module["path"] != FOLDER]
-        last = next((i for i, module in enumerate(modules) if module["type"].endswith(".Normalize")), len(modules))
-        modules.insert(last, {"path": FOLDER, "type": module_type})
-        write_json(directory / MODULES, [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)])
+        types = [module["type"].rpartition(".")[2] for module in modules]
+        place = types.index("Normalize") if "Normalize" in types else len(types)
+        modules.insert(place, {"path": FOLDER, "type": module_type})
+        for number, module in enumerate(modules):
+            module |= {"idx": number, "name": str(number)}
+        write_json(directory / MODULES, modules)
 
 
 def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform, Fit] | None:
@@ -168,7 +169,7 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tupl
         return None
     description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
-    if not isinstance(method, str) or method not in METHODS:
+    if str(method) not in METHODS:
         raise ValueError(f"{path}: unknown method {method!r}; known are {', '.join(METHODS)}. Fit again.")
     weights = find_file(name_or_path, f"{FOLDER}/{WEIGHTS}", **hub)
     if weights is None:
@@ -181,10 +182,9 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tupl
         where = weights
         transform.load_state_dict(load_file(weights), assign=True)
         transform.requires_grad_(False).eval()
-        finite = bool(torch.isfinite(transform.transform(torch.zeros(1, transform.input_dim))).all())
+        if not transform.transform(torch.zeros(1, transform.input_dim)).isfinite().all():
+            raise ValueError("it holds values that are not finite")
     except Exception as error:  # its type depends on what is wrong, and on the library that reads the file
         reason = " ".join(str(error).split())
         raise ValueError(f"{where}: damaged ({type(error).__name__}: {reason}); fit the transform again.") from error
-    if not finite:
-        raise ValueError(f"{weights}: holds values that are not finite; fit the transform again.")
     return transform, fit

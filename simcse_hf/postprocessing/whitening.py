@@ -1,10 +1,9 @@
 """Whitening: a linear map after which embeddings have mean 0 and the identity as covariance."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .transform import NOISE, VectorTransform, check_embeddings
 
@@ -18,36 +17,33 @@ class RunningCovariance:
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: torch.Tensor | None = None
-        self._scatter = torch.empty(0)
+        self.mean: Tensor = torch.zeros(0)
+        self._scatter = torch.zeros(0)
 
-    def update(self, vectors: torch.Tensor) -> None:
+    def update(self, vectors: Tensor) -> None:
         """Add a part.
 
         Args:
             vectors (`torch.Tensor`): Embeddings of shape `(n, dim)`.
 
         Raises:
-            ValueError: If there are none, they have another size than those before, or values are not finite.
+            ValueError: If there are none, or values are not finite.
         """
         check_embeddings(vectors)
         part = vectors.double()
-        count, mean = len(part), part.mean(dim=0)
+        mean = part.mean(dim=0)
+        if self.count == 0:
+            self.mean = torch.zeros_like(mean)
+            self._scatter = mean.new_zeros(len(mean), len(mean))
         centred = part - mean
-        scatter = centred.T @ centred
-        if self.mean is None:
-            self.count, self.mean, self._scatter = count, mean, scatter
-            return
-        if len(mean) != len(self.mean):
-            raise ValueError(f"embeddings of {len(mean)} dimensions follow embeddings of {len(self.mean)}")
         step = mean - self.mean
-        total = self.count + count
-        self._scatter += scatter + torch.outer(step, step) * (self.count * count / total)
-        self.mean = self.mean + step * (count / total)
+        total = self.count + len(part)
+        self._scatter += centred.T @ centred + torch.outer(step, step) * (self.count * len(part) / total)
+        self.mean = self.mean + step * (len(part) / total)
         self.count = total
 
     @property
-    def covariance(self) -> torch.Tensor:
+    def covariance(self) -> Tensor:
         """Return the covariance matrix, of shape `(dim, dim)`, divided by the number of embeddings."""
         return self._scatter / self.count
 
@@ -64,18 +60,16 @@ class Whitening(VectorTransform):
 
     def __init__(self, input_dim: int, output_dim: int) -> None:
         super().__init__()
-        self.input_dim, self.output_dim = input_dim, output_dim
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+        self.options = {"input_dim": input_dim, "output_dim": output_dim}
         self.linear = nn.Linear(input_dim, output_dim, dtype=torch.float64).requires_grad_(False)
 
-    def options(self) -> dict[str, Any]:
-        """Return the sizes."""
-        return {"input_dim": self.input_dim, "output_dim": self.output_dim}
-
-    def _apply_to(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def _apply_to(self, embeddings: Tensor) -> Tensor:
         return self.linear(embeddings)
 
 
-def fit_whitening(parts: Iterable[torch.Tensor], dim: int | None = None) -> Whitening:
+def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     """Fit a whitening (Su et al. 2021, arXiv:2103.15316, eq. 5 to 9; Huang et al. 2021, arXiv:2104.01767).
 
     With the covariance U diag(s) U^T and s in descending order, W = U diag(1 / sqrt(s)). With `dim`, only the first
@@ -99,7 +93,7 @@ def fit_whitening(parts: Iterable[torch.Tensor], dim: int | None = None) -> Whit
     running = RunningCovariance()
     for part in parts:
         running.update(part)
-    if running.mean is None:
+    if running.count == 0:
         raise ValueError("there are no embeddings to fit a whitening on: give sentences")
     input_dim = len(running.mean)
     if dim is not None and not 1 <= dim <= input_dim:
@@ -107,7 +101,12 @@ def fit_whitening(parts: Iterable[torch.Tensor], dim: int | None = None) -> Whit
     directions, variances, _ = torch.linalg.svd(running.covariance)
     largest = (running.mean.square() + running.covariance.diagonal()).max()
     rank = min(int((variances > NOISE**2 * largest).sum()), running.count - 1)
-    kept = (input_dim - (rank == input_dim - 1 < running.count - 1)) if dim is None else dim
+    if dim is not None:
+        kept = dim
+    elif rank == input_dim - 1 < running.count - 1:  # a hyperplane
+        kept = rank
+    else:
+        kept = input_dim
     if kept > rank:
         raise ValueError(
             f"a whitening to {kept} dimensions needs embeddings that vary in as many directions, but these "

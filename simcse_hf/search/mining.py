@@ -170,7 +170,7 @@ def mine_hard_negatives(
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
     candidate_of: dict[str, int] = {}
-    candidate_texts = []
+    candidate_texts: list[str] = []
     for text in texts:
         if candidate_of.setdefault(fold_text(text), len(candidate_texts)) == len(candidate_texts):
             candidate_texts.append(text)

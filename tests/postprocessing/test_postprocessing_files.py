@@ -64,7 +64,7 @@ def saved(tmp_path):
 
 def test_the_shape_of_a_flow_is_saved(saved):
     flow = find_transform(saved, {})[0]
-    assert isinstance(flow, Flow) and (flow.input_dim, flow.blocks, flow.width) == (6, 2, 5)
+    assert isinstance(flow, Flow) and flow.options == {"dim": 6, "blocks": 2, "width": 5}
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_weights_that_are_not_finite_are_refused(method, tmp_path):
     transform = make(method)
     next(transform.parameters()).data.view(-1)[0] = torch.nan
     save_transform(tmp_path, transform, FIT)
-    with pytest.raises(ValueError, match="model.safetensors: holds values that are not finite"):
+    with pytest.raises(ValueError, match="model.safetensors: .*holds values that are not finite"):
         find_transform(tmp_path, {})

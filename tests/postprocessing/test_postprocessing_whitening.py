@@ -118,7 +118,5 @@ def test_invalid_input_is_refused():
     vectors[3, 1] = math.nan
     with pytest.raises(ValueError, match="sentence 4 of those to fit on has an embedding that is not finite"):
         fit_whitening([vectors])
-    with pytest.raises(ValueError, match="3 dimensions follow embeddings of 4"):
-        fit_whitening([skewed(9, 4), skewed(9, 3)])
     with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions"):
         Whitening(4, 2).transform(torch.zeros(3, 5))
