@@ -8,35 +8,34 @@ import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ..ops.errors import refuse, require_extra
+from ..ops.errors import require_extra
 from ..ops.files import write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .settings import SECTION
-
-if TYPE_CHECKING:
-    from .modeling import ContrastiveModel
 
 #: The weights that a run with an adapter trains, in its checkpoints: a resumed run needs them unmerged.
 TRAINED_WEIGHTS = "_trained.safetensors"
 
 
-def has_adapter(model: "ContrastiveModel") -> bool:
+def has_adapter(model: Any) -> bool:
     """Return whether there is an adapter in the encoder. One that was added to the whole model is moved there."""
-    encoder, whole = cast(Any, model.base_model), cast(Any, model)
-    if whole is not encoder and getattr(whole, "peft_config", None):  # by `add_adapter` or `get_peft_model`
-        encoder.peft_config, encoder._hf_peft_config_loaded = whole.peft_config, True
-        whole._hf_peft_config_loaded = False
-        del whole.peft_config
+    encoder = model.base_model
+    if model is not encoder and getattr(model, "peft_config", None):  # by `add_adapter` or `get_peft_model`
+        encoder.peft_config = model.peft_config
+        encoder._hf_peft_config_loaded = True
+        model._hf_peft_config_loaded = False
+        del model.peft_config
     return bool(getattr(encoder, "peft_config", None))
 
 
-def unwrap(model: Any) -> "ContrastiveModel":
+def unwrap(model: Any) -> Any:
     """Return the contrastive model inside a `PeftModel`, which shares its weights, and any other model as it is.
 
     Args:
@@ -50,14 +49,12 @@ def unwrap(model: Any) -> "ContrastiveModel":
     """
     if not hasattr(model, "get_base_model"):
         return model
-    is_prompt = any(config.is_prompt_learning for config in model.peft_config.values())
-    refuse({"prompts of peft are not part of the model: use LoRA, or another method that changes weights": is_prompt})
+    if any(config.is_prompt_learning for config in model.peft_config.values()):
+        raise ValueError("prompts of peft are not part of the model: use LoRA, or another method that changes weights")
     return model.get_base_model()
 
 
-def add_lora(
-    model: "ContrastiveModel", rank: int, alpha: int | None, dropout: float, targets: Sequence[str] | None
-) -> None:
+def add_lora(model: Any, rank: int, alpha: int | None, dropout: float, targets: Sequence[str] | None) -> None:
     """Freeze the encoder and add a LoRA adapter to it (Hu et al. 2022, arXiv:2106.09685). The head is trained fully.
 
     Args:
@@ -79,28 +76,34 @@ def add_lora(
         target_modules="all-linear" if targets is None else list(targets),
         exclude_modules=r"pooler(\..*)?" if model.has_own_pooler else None,
     )
-    cast(Any, model.base_model).add_adapter(config)
+    model.base_model.add_adapter(config)
     model.contrastive_head.requires_grad_(True)
     model.freeze_unused_parameters()
 
 
-def _is_wrapper(module: nn.Module) -> bool:
+def _wrappers(model: nn.Module) -> dict[str, Any]:
+    """Return the layers that peft has put in the place of others, by their names."""
     from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils import ModulesToSaveWrapper
+    from peft.utils.other import AuxiliaryTrainingWrapper
 
-    return isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper))
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        is_inside = any(name.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and not is_inside:
+            found[name] = module
+    return found
 
 
 def _merged(wrapper: Any) -> nn.Module:
     """Return the stock layer of a layer of peft, with its adapter in the weights. The layer is used up."""
-    if hasattr(wrapper, "modules_to_save"):
-        return wrapper.modules_to_save[wrapper.active_adapters[0]]
+    if hasattr(wrapper, "unload_and_optionally_merge_module"):
+        return wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
     wrapper.merge()
     return wrapper.get_base_layer()
 
 
 @torch.no_grad()
-def merged_weights(model: "ContrastiveModel", weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def merged_weights(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
 
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
@@ -115,16 +118,17 @@ def merged_weights(model: "ContrastiveModel", weights: dict[str, torch.Tensor]) 
     if not has_adapter(model):
         return weights
     merged = dict(weights)
-    for name, layer in model.named_modules():
-        if _is_wrapper(layer):
-            inside = {n: merged.pop(n) for n in weights if n.startswith(f"{name}.")}
-            twin = copy.deepcopy(layer)
-            twin.load_state_dict({n.removeprefix(f"{name}."): x for n, x in inside.items()})
-            merged |= {f"{name}.{n}": x for n, x in _merged(twin).state_dict().items()}
+    for name, layer in _wrappers(model).items():
+        prefix = f"{name}."
+        inside = {n.removeprefix(prefix): merged.pop(n) for n in weights if n.startswith(prefix)}
+        twin = copy.deepcopy(layer)
+        twin.load_state_dict(inside)
+        for own_name, tensor in _merged(twin).state_dict().items():
+            merged[prefix + own_name] = tensor
     return merged
 
 
-def load_adapter(model: "ContrastiveModel", source: str | os.PathLike, hub: dict[str, Any]) -> None:
+def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> None:
     """Load an adapter and merge it into the encoder.
 
     Args:
@@ -135,21 +139,34 @@ def load_adapter(model: "ContrastiveModel", source: str | os.PathLike, hub: dict
     Raises:
         ValueError: If the adapter lacks weights, or does not fit the encoder.
     """
-    require_extra("peft", "lora", f"{source} is an adapter, which")
-    encoder = cast(Any, model.base_model)
-    info = encoder.load_adapter(str(source), adapter_kwargs=hub)
-    wrong = sorted(info.missing_keys | info.unexpected_keys | {x[0] for x in info.mismatched_keys})
-    problem = (
-        f"{source}: the adapter does not fit its model ({', '.join(wrong[:3])}): name the model that it was made for"
-    )
-    refuse({f"{problem} as base_model_name_or_path in {ADAPTER_CONFIG}.": wrong})
-    for name, layer in [(n, x) for n, x in encoder.named_modules() if _is_wrapper(x)]:
-        encoder.set_submodule(name, _merged(layer))
+    peft = require_extra("peft", "lora", f"{source} is an adapter, which")
+    encoder = model.base_model
+    config = peft.PeftConfig.from_pretrained(str(source), **hub)
+    # The adapter may be that of a model with a head, such as BertForMaskedLM.
+    prefix = f"base_model.model.{encoder.base_model_prefix}."
+    weights = {
+        name.replace(prefix, "base_model.model.", 1): tensor
+        for name, tensor in peft.load_peft_weights(str(source), device="cpu", **hub).items()
+    }
+    try:
+        adapted = peft.PeftModel(encoder, config)
+        peft.set_peft_model_state_dict(adapted, weights)
+        expected = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        wrong = ", ".join(sorted(expected.keys() ^ weights.keys())[:3])
+    except (RuntimeError, KeyError, ValueError) as error:
+        wrong = " ".join(str(error).split())
+    if wrong:
+        raise ValueError(
+            f"{source}: the adapter does not fit its model ({wrong}): name the model that it was made for as "
+            f"base_model_name_or_path in {ADAPTER_CONFIG}."
+        )
+    with torch.no_grad():
+        for name, layer in _wrappers(encoder).items():
+            encoder.set_submodule(name, _merged(layer))
     del encoder.peft_config
-    encoder._hf_peft_config_loaded = False
 
 
-def save_adapter(model: "ContrastiveModel", directory: str | os.PathLike, merged: dict[str, torch.Tensor]) -> None:
+def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, torch.Tensor]) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:
@@ -162,13 +179,16 @@ def save_adapter(model: "ContrastiveModel", directory: str | os.PathLike, merged
     """
     from peft import get_peft_model_state_dict
 
-    encoder = cast(Any, model.base_model)
+    encoder = model.base_model
     prefix = f"{model.base_model_prefix}."
-    outside = [n for n, x in model.named_modules() if _is_wrapper(x) and not n.startswith(prefix)]
-    refuse({f"save_adapter: {', '.join(outside)} lies outside of the encoder. Save the merged model.": outside})
+    outside = [name for name in _wrappers(model) if not name.startswith(prefix)]
+    if outside:
+        raise ValueError(f"save_adapter: {', '.join(outside)} lies outside of the encoder. Save the merged model.")
     name = encoder.active_adapters()[0]
     config = copy.copy(encoder.peft_config[name])
-    config.inference_mode, config.base_model_name_or_path = True, str(model.name_or_path)
+    config.inference_mode = True
+    config.task_type = "FEATURE_EXTRACTION"
+    config.base_model_name_or_path = str(model.name_or_path)
     weights = get_peft_model_state_dict(encoder, adapter_name=name, save_embedding_layers=False)
     if model.has_own_pooler and model.settings.pooler_type == "cls":
         config.modules_to_save = sorted({*(config.modules_to_save or ()), "pooler"})
@@ -180,32 +200,66 @@ def save_adapter(model: "ContrastiveModel", directory: str | os.PathLike, merged
     write_json(Path(directory, ADAPTER_SETTINGS), {SECTION: model.settings.to_section()})
 
 
-def check_save_adapter(model: "ContrastiveModel") -> None:
-    """Raise a `ValueError` if the model has no adapter, or its base is an adapter itself."""
+def check_adapter(model: Any) -> None:
+    """Refuse a model whose adapter could be trained, but not be saved as the run asks for, or not be loaded again.
+
+    Args:
+        model (`ContrastiveModel`): The model, with its attribute `save_adapter`, before it is trained.
+
+    Raises:
+        ValueError: If it has no adapter that could be saved, or what is saved would be another model.
+    """
+    if not has_adapter(model):
+        if model.save_adapter:
+            raise ValueError(
+                "save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out"
+            )
+        return
     base = model.name_or_path
-    refuse(
-        {
-            "save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out": (
-                not has_adapter(model)
-            ),
+    if model.save_adapter and (not base or adapter_base(base) is not None):
+        raise ValueError(
             f"save_adapter: {base or 'the model'} is not a whole model that the adapter could be added to again. Save "
-            "it with save_pretrained and start from there, or save the merged model.": (
-                not base or adapter_base(base) is not None
-            ),
-        }
-    )
+            "it with save_pretrained and start from there, or save the merged model."
+        )
+    try:
+        merged = merged_weights(model, model.state_dict())
+        if not model.save_adapter:
+            return
+        with TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            saved = type(model).from_pretrained(folder, dtype=model.dtype).state_dict()
+    except Exception as error:  # its type depends on the kind of adapter
+        kind = model.base_model.active_adapters()[0]
+        kind = model.base_model.peft_config[kind].peft_type.value
+        way = "in a file of its own: leave save_adapter out" if model.save_adapter else "merged: use another kind"
+        raise ValueError(f"an adapter of peft of the kind {kind} cannot be saved {way} ({error})") from error
+    changed = []
+    for name, x in saved.items():
+        now = merged[name].to(x.device)
+        # Merged elsewhere, a weight may differ by rounding.
+        tolerance = 8 * torch.finfo(x.dtype).eps * x.abs().max()
+        is_same = now.shape == x.shape and (now - x).abs().max() <= tolerance
+        if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name and not is_same:
+            changed.append(name)
+    if changed:
+        raise ValueError(
+            f"save_adapter: the model is not the one in {base} any more, where the adapter will be added to again: "
+            f"{', '.join(changed[:3])} differ. Save the model and its tokenizer with save_pretrained and start from "
+            "there, or save the merged model."
+        )
 
 
-def save_trained_weights(model: "ContrastiveModel", directory: str | os.PathLike) -> None:
+def save_trained_weights(model: Any, directory: str | os.PathLike) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
-    everything = model.state_dict(keep_vars=True)
     trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
-    buffers = {name: x for name, x in everything.items() if not isinstance(x, nn.Parameter)}
-    tensors = {name: x.detach().contiguous() for name, x in (trained | buffers).items()}
+    for name, x in model.state_dict(keep_vars=True).items():
+        if not isinstance(x, nn.Parameter):
+            trained[name] = x  # a buffer
+    tensors = {name: x.detach().contiguous() for name, x in trained.items()}
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 
-def load_trained_weights(model: "ContrastiveModel", directory: str | os.PathLike) -> bool:
+def load_trained_weights(model: Any, directory: str | os.PathLike) -> bool:
     """Load the weights of [`save_trained_weights`].
 
     Args:
@@ -220,12 +274,11 @@ def load_trained_weights(model: "ContrastiveModel", directory: str | os.PathLike
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
-    known = model.state_dict().keys() if has_adapter(model) else ()
-    refuse(
-        {
+    known = model.state_dict().keys() if has_adapter(model) else set()
+    if bool(tensors) != bool(known) or not tensors.keys() <= known:
+        raise ValueError(
             f"{directory} is a checkpoint of a run with another adapter than this one's. Repeat the arguments of that "
-            "run, such as --lora_r.": bool(tensors) != bool(known) or tensors.keys() - known
-        }
-    )
+            "run, such as --lora_r."
+        )
     model.load_state_dict(tensors, strict=False)
     return bool(tensors)

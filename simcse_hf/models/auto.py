@@ -3,15 +3,17 @@
 import functools
 import inspect
 import os
-from typing import Any, cast
+from typing import Any
 
 from transformers import (
     AutoConfig,
     AutoModel,
+    BertConfig,
     BertModel,
     BertPreTrainedModel,
     PreTrainedConfig,
     PreTrainedModel,
+    RobertaConfig,
     RobertaModel,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -35,9 +37,7 @@ class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
     base_class = RobertaModel
 
 
-_NAMED_CLASSES: dict[type | None, type[ContrastiveModel]] = {
-    cls.config_class: cls for cls in (BertForCL, RobertaForCL)
-}
+_NAMED_CLASSES: dict[type, type[ContrastiveModel]] = {BertConfig: BertForCL, RobertaConfig: RobertaForCL}
 
 
 @functools.cache
@@ -63,17 +63,19 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
             f"transformers' AutoModel has no encoder, or several, for {config_class.__name__}. Load a text encoder "
             "such as BERT."
         ) from None
-    needed = {"input_ids", "attention_mask", *(["position_ids"] if reads_left_to_right(config_class) else [])}
-    has_all = needed <= arguments
-    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not has_all:
+    needed = {"input_ids", "attention_mask"}
+    if reads_left_to_right(config_class):
+        needed.add("position_ids")
+    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not needed <= arguments:
         raise ValueError(
             f"{base_class.__name__} is not a text encoder or decoder. Load an encoder such as BERT, or a decoder such "
             "as Llama."
         )
-    parents = (parent for parent in base_class.__mro__[1:] if issubclass(parent, PreTrainedModel))
-    # Not an encoder that the class extends: every weight would be there twice.
-    parents = (parent for parent in parents if parent.forward is PreTrainedModel.forward)
-    family = next(parent for parent in parents if parent.base_model_prefix)
+    for family in base_class.__mro__[1:]:
+        # Not an encoder that the class extends, which has a `forward`: every weight would be there twice.
+        is_family = issubclass(family, PreTrainedModel) and family.forward is PreTrainedModel.forward
+        if is_family and family.base_model_prefix:
+            break
     name = base_class.__name__.removesuffix("Model") + "ForCL"
     content = {"base_class": base_class, "config_class": config_class, "__reduce__": _reduce}
     return type(name, (ContrastiveModel, family), content)
@@ -84,8 +86,8 @@ def _reduce(model: ContrastiveModel) -> tuple[Any, ...]:
     return _empty, (type(model).config_class,), model.__dict__
 
 
-def _empty(config_class: type[PreTrainedConfig]) -> ContrastiveModel:
-    cls = contrastive_class(cast(Any, config_class))
+def _empty(config_class: Any) -> ContrastiveModel:
+    cls = contrastive_class(config_class)
     return cls.__new__(cls)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
-from ..ops.errors import refuse
 from .modeling import ContrastiveModel, ContrastiveOutput
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
@@ -55,26 +55,24 @@ class CachedBatch:
         trim: bool = True,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
     ):
-        assert model.objective is not None
-        self.model, self.objective = model, model.objective
+        self.model = model
+        self.objective: Any = model.objective
         rows, self.chunks = _split(inputs, chunk_size, trim, model.runs_unpadded)
         self.order = torch.tensor(rows, device=model.device)
         # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
+        embeddings = []
         with torch.no_grad(), preserve_random_state(model.device):
-            embeddings = []
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
                 without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
                 embeddings.append(model(**without_mlm, return_loss=False).sentence_embeddings)
-        self.embeddings = torch.cat(embeddings)[self.order.argsort()].requires_grad_()
+        self.embeddings: Any = torch.cat(embeddings)[self.order.argsort()].requires_grad_()
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
             loss, parts = total_and_parts(self.objective(batch))
-        self.output = ContrastiveOutput(
-            loss=loss, sentence_embeddings=self.embeddings.detach(), contrastive_loss=loss, parts=parts
-        )
+        self.output: Any = ContrastiveOutput(loss, self.embeddings.detach(), contrastive_loss=loss, parts=parts)
 
     def backward(
         self,
@@ -95,21 +93,23 @@ class CachedBatch:
         Returns:
             `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
         """
-        mlm_weights = self._mlm_weights()
-        mlm_loss = None if mlm_weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
-        assert self.embeddings.grad is not None
-        gradients = self.embeddings.grad[self.order].split([len(chunk["input_ids"]) for chunk in self.chunks])
+        called: Any = wrapped or self.model
+        weights = self._mlm_weights()
+        mlm_loss = None if weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
+        sizes = [len(chunk["input_ids"]) for chunk in self.chunks]
+        gradients = self.embeddings.grad[self.order].split(sizes)
         last = len(self.chunks) - 1
         with preserve_random_state(self.model.device):
-            for i, (chunk, seed, gradient) in enumerate(zip(self.chunks, self.seeds, gradients, strict=True)):
-                torch.manual_seed(seed)
+            for i, chunk in enumerate(self.chunks):
+                torch.manual_seed(self.seeds[i])
                 with nullcontext() if i == last else no_sync():
-                    output = (self.model if wrapped is None else wrapped)(**chunk, return_loss=False)
+                    output = called(**chunk, return_loss=False)
                     # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
                     # is the chain rule.
+                    gradient = gradients[i]
                     surrogate = (output.sentence_embeddings.to(gradient.dtype) * gradient).sum()
-                    if mlm_weights is not None:
-                        weighted = mlm_weights[i] * output.mlm_loss
+                    if weights is not None:
+                        weighted = weights[i] * output.mlm_loss
                         mlm_loss += weighted.detach()
                         surrogate = surrogate + mlm_factor * self.model.settings.mlm_weight * weighted
                     if i == last and world()[1] > 1:
@@ -120,11 +120,10 @@ class CachedBatch:
                     surrogate.backward()
         self.embeddings.grad = None
         result = self.output
-        assert result.loss is not None
-        loss = result["loss"] = result.loss.detach()
+        result["loss"] = result.loss.detach()
         if mlm_loss is not None:
             result["mlm_loss"] = mlm_loss
-            result["loss"] = loss + self.model.settings.mlm_weight * mlm_loss
+            result["loss"] = result.loss + self.model.settings.mlm_weight * mlm_loss
         return result
 
     def _mlm_weights(self) -> torch.Tensor | None:
@@ -134,7 +133,8 @@ class CachedBatch:
         """
         if "mlm_targets" not in self.chunks[0]:
             return None
-        counts = sum_over_processes(torch.stack([(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]))
+        masked = [(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]
+        counts = sum_over_processes(torch.stack(masked))
         return counts / counts.sum().clamp(min=1)
 
 
@@ -148,21 +148,27 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     Raises:
         ValueError: If the objective or the arguments do not work with GradCache.
     """
-    name = f"objective {objective.name!r}"
-    refuse(
-        {
-            f"gradcache_chunk_size: {name} reads the hidden states of all tokens, which are not kept across chunks: "
-            "unset gradcache_chunk_size": objective.needs_hidden_states,
-            f"gradcache_chunk_size: {name} makes passes of its own over the tokens of the whole batch "
-            "(supports_gradcache is False): unset gradcache_chunk_size": not objective.supports_gradcache,
+    name = objective.name
+    if objective.needs_hidden_states:
+        raise ValueError(
+            f"gradcache_chunk_size: objective {name!r} reads the hidden states of all tokens, which are not kept "
+            "across chunks: unset gradcache_chunk_size"
+        )
+    if not objective.supports_gradcache:
+        raise ValueError(
+            f"gradcache_chunk_size: objective {name!r} makes passes of its own over the tokens of the whole batch "
+            "(supports_gradcache is False): unset gradcache_chunk_size"
+        )
+    if args.torch_compile:
+        raise ValueError(
             "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, but compiled code draws "
-            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size": (
-                args.torch_compile
-            ),
+            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size"
+        )
+    if args.deepspeed or args.fsdp:
+        raise ValueError(
             "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
-            "gradcache_chunk_size": args.deepspeed or args.fsdp,
-        }
-    )
+            "gradcache_chunk_size"
+        )
 
 
 def _split(
@@ -174,8 +180,9 @@ def _split(
     2 * 5 tokens fit up to five of the shorter texts. Without padding, larger chunks save nothing and leave the
     processor's caches, so there the chunks have as many tokens as two rows on average, 5.2.
     """
+    ids = inputs["input_ids"]
     if not trim:
-        longest = torch.full((len(inputs["input_ids"]),), inputs["input_ids"].shape[-1])
+        longest = torch.full((len(ids),), ids.shape[-1])
     elif "lengths" in inputs:
         longest = torch.as_tensor(inputs["lengths"]).amax(-1)
     else:  # one wait for the device
@@ -183,21 +190,23 @@ def _split(
     length = longest.double().mean() if unpadded else longest.max()
     chunks = length_sorted_batches(longest.numpy(), round(chunk_size * float(length)))
     if "mlm_targets" in inputs:  # The processes count the masked tokens of each chunk together.
-        number = gather_rows(torch.tensor([len(chunks)], device=inputs["input_ids"].device)).max()
+        number = gather_rows(torch.tensor([len(chunks)], device=ids.device)).max()
         while len(chunks) < number:
-            largest = max(range(len(chunks)), key=lambda i: len(chunks[i]))
-            half = len(chunks[largest]) // 2
-            chunks[largest : largest + 1] = chunks[largest][:half], chunks[largest][half:]
-    tokens = {name: x for name, x in inputs.items() if name not in ROW_INPUTS}
-    parts = [
-        {name: x[rows, :, : longest[rows[0]]] if x.ndim == 3 else x[rows] for name, x in tokens.items()}
-        for rows in chunks
-    ]
-    return [row for rows in chunks for row in rows], parts
+            largest = max(chunks, key=len)
+            half = len(largest) // 2
+            place = chunks.index(largest)
+            chunks[place : place + 1] = largest[:half], largest[half:]
+    parts = []
+    for rows in chunks:
+        part = {}
+        for name, x in inputs.items():
+            if name not in ROW_INPUTS:
+                part[name] = x[rows, :, : longest[rows[0]]] if x.ndim == 3 else x[rows]
+        parts.append(part)
+    return list(chain.from_iterable(chunks)), parts
 
 
 def preserve_random_state(device: torch.device) -> AbstractContextManager:
     """Save the random state and restore it on exit."""
-    if device.type == "cpu":
-        return torch.random.fork_rng(devices=[])
-    return torch.random.fork_rng(devices=[device], device_type=device.type)
+    devices = [] if device.type == "cpu" else [device]
+    return torch.random.fork_rng(devices, device_type=device.type)

@@ -54,6 +54,8 @@ _WITHOUT_GRADIENT = {
 #: Arguments of `save_pretrained` that concern the upload.
 _HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
 
+#: The inputs of the encoder for texts, by their names in `_TEXT_INPUTS`.
+_Texts = dict[str, Any]
 _TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -107,9 +109,7 @@ def _check_inputs(
         )
 
 
-def _flatten_rows(
-    inputs: dict[str, torch.Tensor], counts: np.ndarray | None
-) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
+def _flatten_rows(inputs: dict[str, torch.Tensor], counts: np.ndarray | None) -> tuple[_Texts, np.ndarray | None]:
     """Flatten rows of texts and their lengths, from `(batch, num_sentences, length)` to `(n, length)`."""
     flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
     return flat, None if counts is None else counts.reshape(-1)
@@ -138,7 +138,9 @@ class ContrastiveModel(PreTrainedModel):
         settings (`Any`): Settings that come before those of the config.
     """
 
-    base_class: type[nn.Module]  # the stock encoder
+    base_class: type[nn.Module]  # the class of the stock encoder
+    base_model: Any  # the stock encoder
+    dense_layers: Any
     _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
     save_adapter = False  # `save_pretrained` then saves the adapter in place of the merged model
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
@@ -219,13 +221,14 @@ class ContrastiveModel(PreTrainedModel):
     @property
     def embedding_dim(self) -> int:
         """The size of an embedding: the encoder's hidden size, or the output of the last dense layer."""
-        last = cast(pooling.DenseLayer, self.dense_layers[-1]) if self.dense_layers else None
-        return self.config.hidden_size if last is None else last.linear.out_features
+        if self.dense_layers:
+            return self.dense_layers[-1].linear.out_features
+        return self.config.hidden_size
 
     @property
     def contrastive_head(self) -> nn.Module:
         """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
-        return cast(nn.Module, self.base_model.pooler) if self.has_own_pooler else self.sentence_head
+        return self.base_model.pooler if self.has_own_pooler else self.sentence_head
 
     @property
     def active_pooler(self) -> str:
@@ -237,7 +240,7 @@ class ContrastiveModel(PreTrainedModel):
         """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
         if not self.unpadded or torch.compiler.is_compiling():
             return False
-        return supports_unpadded(cast(PreTrainedModel, self.base_model), getattr(self, "hf_device_map", None))
+        return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
@@ -294,71 +297,62 @@ class ContrastiveModel(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        outputs = self._encode_tokens(input_ids, attention_mask, token_type_ids, lengths, self.active_pooler)
-        return self._pool(outputs, input_ids, attention_mask, token_type_ids)
+        texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        return self._pool(self._encode_tokens(texts, lengths, self.active_pooler), texts)
 
     def _encode_tokens(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        lengths: np.ndarray | None = None,
-        pooler_type: str | None = None,
-        whole_last_layer: bool = False,
+        self, texts: _Texts, lengths: np.ndarray | None, pooler_type: str | None, whole_last_layer: bool = False
     ) -> Any:
         """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
         if pooler_type is not None:
-            pooling.check_has_tokens(attention_mask, lengths)
-        needs = {
-            "all_layers": pooler_type in pooling.SECOND_LAYER,
-            "first_only": pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
-            "pooled": pooler_type == "cls" and self.has_own_pooler,
-        }
-        encode, encoder = encode_unpadded if self.runs_unpadded else encode_padded, cast(Any, self.base_model)
+            pooling.check_has_tokens(texts["attention_mask"], lengths)
+        encode = encode_unpadded if self.runs_unpadded else encode_padded
         # Compiled code cannot switch kernels; the Trainer does so around it.
-        with nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(input_ids.device):
-            return encode(encoder, input_ids, attention_mask, token_type_ids, lengths, **needs)
+        kernels = nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(texts["input_ids"].device)
+        with kernels:
+            return encode(
+                self.base_model,
+                **texts,
+                lengths=lengths,
+                all_layers=pooler_type in pooling.SECOND_LAYER,
+                first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
+                pooled=pooler_type == "cls" and self.has_own_pooler,
+            )
 
-    def _pool(
-        self,
-        outputs: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def _pool(self, outputs: Any, texts: _Texts) -> torch.Tensor:
         """Turn the outputs of `_encode_tokens` into embeddings of shape `(batch, dim)`."""
         pooler_type = self.active_pooler
+        mask = texts["attention_mask"]
+        states = outputs.last_hidden_state
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
         elif pooler_type == pooling.TEMPLATE_POOLER:
-            embeddings = pooling.at_mask(outputs.last_hidden_state, input_ids, self.settings.mask_token_id)
+            embeddings = pooling.at_mask(states, texts["input_ids"], self.settings.mask_token_id)
             if self.template_head is not None:
-                alone = self._template_states(input_ids, attention_mask, token_type_ids)
-                embeddings = self.template_head(embeddings, alone)
+                embeddings = self.template_head(embeddings, self._template_states(**texts))
         elif self.ngram_head is not None:
-            embeddings = pooling.masked_mean(
-                self.ngram_head(outputs.last_hidden_state, attention_mask), attention_mask
-            )
+            embeddings = pooling.masked_mean(self.ngram_head(states, mask), mask)
         else:
-            hidden_states = outputs.hidden_states if pooler_type in pooling.SECOND_LAYER else None
-            embeddings = pooling.pool(pooler_type, outputs.last_hidden_state, attention_mask, hidden_states)
-            embeddings = self.sentence_head(embeddings) if pooler_type == "cls" else embeddings
+            embeddings = pooling.pool(pooler_type, states, mask, outputs.hidden_states)
+            if pooler_type == "cls":
+                embeddings = self.sentence_head(embeddings)
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
         return embeddings
 
     def _template_states(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-            outputs = self._encode_tokens(ids, mask, types, pooler_type=pooling.TEMPLATE_POOLER)
+            texts = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+            outputs = self._encode_tokens(texts, None, pooling.TEMPLATE_POOLER)
             return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
 
-        only = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
-        edges = self.settings.template_edges
-        return embed_templates(embed, (input_ids, attention_mask, token_type_ids), only, edges)
+        first = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
+        tokens = (input_ids, attention_mask, token_type_ids)
+        return embed_templates(embed, tokens, first, self.settings.template_edges)
 
     def embed_rows(
         self, batch: dict[str, torch.Tensor], lengths: np.ndarray | None = None
@@ -378,37 +372,39 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `fixed_mask` is set, and a row holds different texts, or the objective needs more than one
                 embedding of each text.
         """
-        columns = slice(1 if self.objective is not None and self.objective.reconstructs else 0, None)
+        objective = self.objective
+        columns = slice(1 if objective is not None and objective.reconstructs else 0, None)
         texts = {name: batch[name][:, columns] for name in _TEXT_INPUTS if name in batch}
-        counts = None if lengths is None else lengths[:, columns]
-        ids = texts["input_ids"]
+        if lengths is not None:
+            lengths = lengths[:, columns]
+        shape = texts["input_ids"].shape
+        needs_states = objective is not None and objective.needs_hidden_states
         if self.settings.fixed_mask:
+            self._check_fixed_mask(texts["input_ids"], needs_states)
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
-            needs_states = self.objective is not None and self.objective.needs_hidden_states
-            if self.second_encoder is not None or needs_states:
-                reads = "hidden states" if needs_states else "a second encoder"
-                raise ValueError(
-                    f"fixed_mask gives each text one embedding, but training (objective {self.settings.objective!r}, "
-                    f"encoders={self.settings.encoders}) needs {reads}, too. Train without the view fixed_mask."
-                )
-            if not (ids == ids[:, :1]).all():
-                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
-            anchors = {name: tensor[:, 0] for name, tensor in texts.items()}
-            embeddings = self.embed(**anchors, lengths=None if counts is None else counts[:, 0])
-            return embeddings.unsqueeze(1).expand(-1, ids.shape[1], -1), None
-        if self.objective is not None and self.objective.needs_hidden_states:
-            flat, flat_counts = _flatten_rows(texts, counts)
-            outputs = self._encode_tokens(
-                **flat, lengths=flat_counts, pooler_type=self.active_pooler, whole_last_layer=True
-            )
-            embeddings = self._pool(outputs, **flat)
-            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
+            anchors = self._embed_columns(texts, lengths, slice(0, 1), has_gaps=False)
+            return anchors.expand(-1, shape[1], -1), None
+        if needs_states:
+            flat, counts = _flatten_rows(texts, lengths)
+            outputs = self._encode_tokens(flat, counts, self.active_pooler, whole_last_layer=True)
+            embeddings = self._pool(outputs, flat)
+            return embeddings.view(*shape[:2], -1), outputs.last_hidden_state.view(*shape, -1)
         has_gaps = "relations" in batch
         if self.second_encoder is None:
-            return self._embed_columns(texts, counts, slice(None), has_gaps), None
-        first = self._embed_columns(texts, counts, slice(0, 1), has_gaps)
-        others = self.second_encoder._embed_columns(texts, counts, slice(1, None), has_gaps)
+            return self._embed_columns(texts, lengths, slice(None), has_gaps), None
+        first = self._embed_columns(texts, lengths, slice(0, 1), has_gaps)
+        others = self.second_encoder._embed_columns(texts, lengths, slice(1, None), has_gaps)
         return torch.cat([first, others], dim=1), None
+
+    def _check_fixed_mask(self, ids: torch.Tensor, needs_states: bool) -> None:
+        if self.second_encoder is not None or needs_states:
+            reads = "hidden states" if needs_states else "a second encoder"
+            raise ValueError(
+                f"fixed_mask gives each text one embedding, but training (objective {self.settings.objective!r}, "
+                f"encoders={self.settings.encoders}) needs {reads}, too. Train without the view fixed_mask."
+            )
+        if not (ids == ids[:, :1]).all():
+            raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
 
     def _embed_columns(
         self, inputs: dict[str, torch.Tensor], counts: np.ndarray | None, columns: slice, has_gaps: bool
@@ -546,14 +542,15 @@ class ContrastiveModel(PreTrainedModel):
         embeddings, hidden_states = self.embed_rows(batch, lengths)
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
-            encoded = EncodedBatch(embeddings, batch, cast(Encoder, self), hidden_states, lengths)
+            encoded = EncodedBatch(embeddings, batch, self, hidden_states, lengths)  # type: ignore[arg-type]
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch} | {"input_ids": mlm_input_ids}
+                masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch}
+                masked["input_ids"] = mlm_input_ids
                 flat, counts = _flatten_rows(masked, lengths)
-                hidden_states = self._encode_tokens(**flat, lengths=counts).last_hidden_state
+                hidden_states = self._encode_tokens(flat, counts, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted

@@ -2,15 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenize import to_token_ids
-from ..ops.errors import refuse
 
 _WORD = re.compile(r"\w*[^\W\d_]\w*")  # with a letter, because the pieces of a number say more than the number itself
 #: A word must occur so often to become a token: an embedding that is hardly ever seen stays the mean of its pieces.
@@ -29,7 +28,12 @@ def count_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Cou
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = backend and backend.normalizer
-    return Counter(w for text in texts for w in _WORD.findall(normalizer.normalize_str(text) if normalizer else text))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if normalizer:
+            text = normalizer.normalize_str(text)
+        counts.update(_WORD.findall(text))
+    return counts
 
 
 def extend_vocabulary(
@@ -53,29 +57,36 @@ def extend_vocabulary(
     Raises:
         ValueError: If the tokenizer is written in Python, or no word is frequent enough and split.
     """
-    slow = f"{type(tokenizer).__name__} is written in Python: words can be added to fast tokenizers only."
-    refuse({slow: not tokenizer.is_fast})
+    if not tokenizer.is_fast:
+        name = type(tokenizer).__name__
+        raise ValueError(f"{name} is written in Python: words can be added to fast tokenizers only.")
     counts = count_words(tokenizer, texts)
-    words = sorted((w for w, n in counts.items() if n >= LEAST_COUNT), key=lambda w: (-counts[w], w))
-    pieces = zip(words, _pieces(tokenizer, words), strict=True)
-    split = [(w, ids) for w, ids in pieces if len(ids) > 1 or tokenizer.unk_token_id in ids][:number]
-    none = f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
-    refuse({none: not split})
+    frequent = sorted(word for word, count in counts.items() if count >= LEAST_COUNT)
+    frequent.sort(key=lambda word: -counts[word])
+    split: dict[str, list[int]] = {}
+    for word, ids in zip(frequent, _pieces(tokenizer, frequent), strict=True):
+        if len(split) < number and (len(ids) > 1 or tokenizer.unk_token_id in ids):
+            split[word] = ids
+    if not split:
+        raise ValueError(
+            f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
+        )
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
-    tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word, _ in split])
-    if len(tokenizer) > len(cast(torch.Tensor, model.get_input_embeddings().weight)):  # some have rows to spare
+    tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in split])
+    words: Any = model.get_input_embeddings()
+    if len(tokenizer) > len(words.weight):  # some have rows to spare
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    layers = model.get_input_embeddings(), model.get_output_embeddings()
-    tables = [table for layer in layers for table in layer.parameters(recurse=False)]
     with torch.no_grad():
-        for table in tables:
-            for word, ids in split:
-                table[tokenizer.convert_tokens_to_ids(word)] = table[ids].mean(0)
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            for table in layer.parameters(recurse=False):
+                for word, ids in split.items():
+                    table[tokenizer.convert_tokens_to_ids(word)] = table[ids].mean(0)
     return len(split)
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[list[int]]:
-    return to_token_ids(tokenizer, [f" {word}" for word in words], add_special_tokens=False) if words else []
+def _pieces(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
+    texts = [f" {word}" for word in words]
+    return to_token_ids(tokenizer, texts, add_special_tokens=False) if texts else []
 
 
 def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> dict[str, float]:
@@ -90,7 +101,9 @@ def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> d
         that are unknown.
     """
     counts = count_words(tokenizer, texts)
-    rows = list(zip(counts.values(), _pieces(tokenizer, list(counts)), strict=True))
-    pieces = sum(number * len(ids) for number, ids in rows)
-    unknown = sum(number * ids.count(tokenizer.unk_token_id) for number, ids in rows)
+    pieces = 0
+    unknown = 0
+    for number, ids in zip(counts.values(), _pieces(tokenizer, counts), strict=True):
+        pieces += number * len(ids)
+        unknown += number * ids.count(tokenizer.unk_token_id)
     return {"pieces_per_word": pieces / max(1, counts.total()), "unknown_share": unknown / max(1, pieces)}

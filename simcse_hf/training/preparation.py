@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..data.templates import template_settings
 from ..data.views import MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
-from ..models.adapters import add_lora, check_save_adapter, has_adapter, unwrap
+from ..models.adapters import add_lora, check_adapter, has_adapter, unwrap
 from ..models.auto import AutoModelForCL
 from ..models.modeling import ContrastiveModel
 from ..models.settings import THRESHOLD, ContrastiveSettings, check_max_length
@@ -143,8 +143,7 @@ def prepare_model(
     if args.lora_r is not None and not has_adapter(model):
         add_lora(model, args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_targets)
     model.save_adapter = args.save_adapter
-    if model.save_adapter:
-        check_save_adapter(model)
+    check_adapter(model)
     if model.objective is None:
         model.prepare_objective()
     if args.neftune_noise_alpha is not None and model.unpadded:
