@@ -17,8 +17,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import EncodedBatch, Objective
-from ..objectives.base import ROW_INPUTS, Encoder, as_full_precision, total_and_parts
+from ..objectives.base import as_full_precision, total_and_parts
 from ..objectives.composed import build_objective
+from ..objectives.encoder import ROW_INPUTS, Encoder
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.attention import avoid_cudnn_attention

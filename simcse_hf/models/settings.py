@@ -7,7 +7,7 @@ from typing import Any, Self
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import find_objective
-from ..objectives.base import DEFAULT_TEMPERATURES, SIMILARITIES
+from ..objectives.checks import DEFAULT_TEMPERATURES, SIMILARITIES
 from ..objectives.promptbert import DENOISINGS
 from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER

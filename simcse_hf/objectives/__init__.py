@@ -1,20 +1,15 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
-from .base import (
-    OBJECTIVES,
-    EncodedBatch,
-    Objective,
-    TrainingRows,
-    find_objective,
-    make_objective,
-    objective_class,
-    register,
-)
+from .base import Objective, TrainingRows
+from .building import build_objective, part_weights, split_options
+from .by_dataset import ByDataset
+from .composed import find_objective, make_objective, objective_class  # old names: this line goes with the file
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .dimension_contrastive import BarlowTwins, VICReg
 from .distill import Distill
+from .encoder import EncodedBatch
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE, SimCSEObjective
 from .is_bert import ISBERT
@@ -22,18 +17,24 @@ from .labelled.class_labels import ClassLabels
 from .labelled.nli import Softmax, SupCon
 from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
+from .registry import OBJECTIVES, import_objective, register
 from .tsdae import TSDAE
 
 __all__ = [
     "OBJECTIVES",
+    "ByDataset",
     "EncodedBatch",
     "InfoNCE",
     "Objective",
     "TrainingRows",
+    "build_objective",
     "find_objective",
+    "import_objective",
     "make_objective",
     "objective_class",
+    "part_weights",
     "register",
+    "split_options",
 ]
 
 register("simcse", SimCSEObjective)

@@ -1,12 +1,12 @@
 """Contrastive Tension: two independent encoders learn to agree on identical sentences only."""
 
-from typing import Any, ClassVar
-
 import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import first_row, gather_rows
-from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_rows, require
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_options, check_rows, require
+from .encoder import EncodedBatch
 
 
 class ContrastiveTension(Objective):
@@ -39,7 +39,7 @@ class ContrastiveTension(Objective):
     encoders = 2
     #: The authors' code: mean pooling, no dropout, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75
     #: tokens. Their steps in the learning rate become a straight line, and their 16 pairs (2 positives) 16 rows.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "avg",
         "mlp_only_train": False,
         "dropout": 0.0,

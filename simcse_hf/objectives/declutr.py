@@ -1,21 +1,12 @@
 """DeCLUTR: NT-Xent between anchor spans and the mean of the positive spans around each of them."""
 
-from typing import Any, ClassVar
-
 import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import first_row, gather_rows
-from .base import (
-    EncodedBatch,
-    Encoder,
-    Objective,
-    TrainingRows,
-    as_full_precision,
-    check_options,
-    check_similarity,
-    require,
-)
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_options, require
+from .encoder import EncodedBatch, Encoder
 
 
 class DeCLUTR(Objective):
@@ -51,7 +42,7 @@ class DeCLUTR(Objective):
     papers = ("declutr",)
     rows = "spans"
     #: Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "avg",
         "mlp_only_train": False,
         "do_mlm": True,
@@ -65,12 +56,12 @@ class DeCLUTR(Objective):
     }
 
     #: Options that say how the scripts draw spans, which are also fields of [`SpanOptions`].
-    span_options: ClassVar[tuple[str, ...]] = ("anchors", "positives", "max_span", "min_span")
+    span_options = ("anchors", "positives", "max_span", "min_span")
 
     def __init__(
         self,
         dim: int,
-        temperature: float | None = None,
+        temperature: float = 0.05,
         anchors: int = 1,
         positives: int | None = None,
         max_span: int | None = None,
@@ -78,9 +69,12 @@ class DeCLUTR(Objective):
     ) -> None:
         super().__init__(dim)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
-        self.temperature = check_similarity("cosine", temperature)[1]
+        check_options("a number above 0", temperature=temperature)
+        self.temperature = temperature
         self.anchors = anchors
         self.positives = positives
+        self.max_span = max_span
+        self.min_span = min_span
 
     def attach(self, model: Encoder) -> None:
         """Ask for the hidden states of the anchors if the model has a masked-LM loss."""

@@ -1,6 +1,6 @@
 """DiffCSE: InfoNCE, and a discriminator that finds a sentence's replaced tokens with the help of its embedding."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,10 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrai
 
 from ..ops.distributed import mean_over_processes
 from ..ops.loading import load_pretrained
-from .base import EncodedBatch, Encoder, as_full_precision, check_options, require
+from .base import as_full_precision
+from .checks import check_options, require
 from .dimension_contrastive import GlobalBatchNorm
+from .encoder import EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
 
@@ -55,10 +57,10 @@ class DiffCSE(SimCSEObjective):
         "contrastive learning (DiffCSE): InfoNCE, and a discriminator of replaced tokens that reads the embedding"
     )
     papers = ("diffcse", "simcse")
-    vectors: tuple[str, ...] = ()
+    vectors = ()
     supports_gradcache = False
     #: The authors' run_diffcse.sh for bert-base-uncased. The projector takes the place of SimCSE's head.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls_before_pooler",
         "mlp_only_train": False,
         "per_device_train_batch_size": 64,
@@ -70,7 +72,7 @@ class DiffCSE(SimCSEObjective):
         self,
         dim: int,
         temperature: float | None = None,
-        similarity: str | None = None,
+        similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         replaced_weight: float = 0.005,
         mask_ratio: float = 0.3,
@@ -96,6 +98,10 @@ class DiffCSE(SimCSEObjective):
                 nn.Linear(2 * dim, dim, bias=False),
                 GlobalBatchNorm(dim, affine=False),
             )
+
+    def used_options(self) -> dict[str, Any]:
+        """Return the options; `projector` is also the name of the module."""
+        return super().used_options() | {"projector": self.projector is not None}
 
     def attach(self, model: Encoder) -> None:
         """Copy the encoder as the discriminator, and load the generator.

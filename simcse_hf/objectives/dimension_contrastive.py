@@ -1,13 +1,15 @@
 """Barlow Twins and VICReg: the dimensions of two projected views are compared over the batch."""
 
-from typing import Any, ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_rows
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_options, check_rows
+from .encoder import EncodedBatch
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -116,7 +118,7 @@ class DimensionContrastive(Objective):
     """
 
     #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls_before_pooler",
         "mlp_only_train": False,
         "per_device_train_batch_size": 256,
@@ -125,6 +127,7 @@ class DimensionContrastive(Objective):
 
     def __init__(self, dim: int, projector_dim: int = 8192) -> None:
         super().__init__(dim)
+        self.projector_dim = projector_dim
         self.projector = Projector(dim, projector_dim)
 
     def check(self, rows: TrainingRows) -> None:

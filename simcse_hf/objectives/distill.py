@@ -1,14 +1,15 @@
 """Distillation: a student learns the similarities, the ranks or the vectors of frozen teachers."""
 
 import math
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import first_row, gather_rows
-from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_options, require
+from .encoder import EncodedBatch
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -50,14 +51,14 @@ class Distill(Objective):
     """
 
     summary = "distillation of the embeddings of a frozen teacher"
-    papers: ClassVar[tuple[str, ...]] = ("rankcse", "jasper")
+    papers = ("rankcse", "jasper")
     vectors = ("teacher",)
 
     def __init__(
         self,
         dim: int,
         loss: str = "similarities",
-        temperature: float | None = None,
+        temperature: float = 0.05,
         student_temperature: float = 0.05,
         teacher_temperature: float | None = None,
         consistency_weight: float = 1.0,
@@ -66,14 +67,16 @@ class Distill(Objective):
         super().__init__(dim)
         require(loss in LOSSES, f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
         require(teacher_dim is None or loss == "vectors", "teacher_dim is for loss='vectors': leave it out")
-        check_options(
-            "a number above 0", student_temperature=student_temperature, teacher_temperature=teacher_temperature
-        )
+        check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)
+        check_options("a number above 0", teacher_temperature=teacher_temperature)
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
         check_options("an integer above 0", teacher_dim=teacher_dim)
-        self.loss, self.ranks = loss, loss in ("listnet", "listmle")
+        self.loss = loss
+        self.ranks = loss in ("listnet", "listmle")
+        self.teacher_dim = teacher_dim
         self.num_views = 2 if self.ranks and consistency_weight else 1
-        self.temperature, self.student_temperature = check_similarity("cosine", temperature)[1], student_temperature
+        self.temperature = temperature
+        self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature or student_temperature / 2
         self.consistency_weight = consistency_weight
         self.projection = nn.Identity() if teacher_dim is None else nn.Linear(dim, teacher_dim)

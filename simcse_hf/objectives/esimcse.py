@@ -1,12 +1,14 @@
 """ESimCSE: InfoNCE with a queue of a momentum encoder's embeddings as further negatives."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from ..ops.distributed import gather_rows
-from .base import EncodedBatch, Encoder, TrainingRows, as_full_precision, check_options, require
+from .base import TrainingRows, as_full_precision
+from .checks import check_options, require
+from .encoder import EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
 
 
@@ -41,11 +43,11 @@ class ESimCSE(SimCSEObjective):
         "contrastive learning (ESimCSE): InfoNCE with a queue of a momentum encoder's embeddings as further negatives"
     )
     papers = ("esimcse", "simcse")
-    vectors: tuple[str, ...] = ()
+    vectors = ()
     supports_gradcache = False
     view = ("repeat_words", None)
     #: Section 4.1 of the paper, for bert-base-uncased.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls",
         "mlp_only_train": True,
         "per_device_train_batch_size": 64,
@@ -60,7 +62,7 @@ class ESimCSE(SimCSEObjective):
         self,
         dim: int,
         temperature: float | None = None,
-        similarity: str | None = None,
+        similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         momentum: float = 0.995,
         queue_size: int = 160,
@@ -70,6 +72,7 @@ class ESimCSE(SimCSEObjective):
         require(momentum < 1, f"momentum must be at least 0 and below 1, got {momentum}")
         check_options("an integer above 0", queue_size=queue_size)
         self.momentum = momentum
+        self.queue_size = queue_size
         self.momentum_encoder: nn.Module | None = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))

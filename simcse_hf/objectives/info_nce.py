@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,16 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import first_row, gather_rows
-from .base import (
-    EncodedBatch,
-    Objective,
-    TrainingRows,
-    as_full_precision,
-    check_options,
-    check_similarity,
-    comparable,
-    require,
-)
+from .base import Objective, TrainingRows, as_full_precision, comparable
+from .checks import check_choice, check_options, check_similarity, require
+from .encoder import EncodedBatch
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -226,29 +218,39 @@ class SimCSEObjective(Objective):
             as the anchor or its positive.
         false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
             positive by more than this, by the embeddings or by the guide of the run; see [`InfoNCE`].
+        encoders (`int`, *optional*, defaults to `1`): 2 trains an independent encoder for all columns but the first
+            (Table 2).
 
     Raises:
         ValueError: If an argument is not valid.
     """
 
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
-    papers: ClassVar[tuple[str, ...]] = ("simcse",)
+    papers: tuple[str, ...] = ("simcse",)
     vectors: tuple[str, ...] = ("guide",)
 
     def __init__(
         self,
         dim: int,
         temperature: float | None = None,
-        similarity: str | None = None,
+        similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         symmetric: bool = False,
         mask_duplicates: bool = False,
         false_negative_margin: float | None = None,
+        encoders: int = 1,
     ):
         super().__init__(dim)
         check_options("true or false", mask_duplicates=mask_duplicates)
-        similarity = similarity or self.default_similarity()
+        check_choice("encoders", encoders, (1, 2))
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        self.temperature = self.info_nce.temperature
+        self.similarity = similarity
+        self.hard_negative_weight = hard_negative_weight
+        self.symmetric = symmetric
+        self.mask_duplicates = mask_duplicates
+        self.false_negative_margin = false_negative_margin
+        self.encoders = encoders
         self.needs_text_ids = mask_duplicates
 
     def check(self, rows: TrainingRows) -> None:

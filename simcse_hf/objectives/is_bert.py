@@ -1,7 +1,7 @@
 """IS-BERT: mutual information between a sentence's embedding and the n-gram features of its tokens."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,9 @@ from torch import nn
 
 from ..ops.distributed import first_row, gather_rows, mean_over_processes
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_rows, require
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_rows
+from .encoder import EncodedBatch, Encoder
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code
@@ -63,7 +65,6 @@ class ISBERT(Objective):
 
     Args:
         dim (`int`): Size of the embeddings and of the hidden states.
-        pooler_type (`str`, *optional*, defaults to `"avg"`): A setting of the model: its pooler.
     """
 
     summary = "mutual information (IS-BERT) between a sentence's embedding and the n-grams around its tokens"
@@ -72,7 +73,7 @@ class ISBERT(Objective):
     num_views = 1
     needs_hidden_states = True
     #: The authors' code. Their texts are the sentences of SNLI and MultiNLI, without labels.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": NGRAM_POOLER,
         "mlp_only_train": False,
         "max_seq_length": 128,
@@ -83,21 +84,21 @@ class ISBERT(Objective):
         "num_train_epochs": 1,
     }
 
-    def __init__(self, dim: int, pooler_type: str = "avg") -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__(dim)
         self.ngrams: NGramFeatures | None = None
         self.to_global: nn.Linear | None = None
-        if pooler_type != NGRAM_POOLER:
-            self.ngrams = NGramFeatures(dim)
-            self.to_global = nn.Linear(dim, sum(FILTERS))
 
     def attach(self, model: Encoder) -> None:
-        """Refuse leading dimensions (Matryoshka) of the n-gram features."""
-        require(
-            self.ngrams is not None or self.dim == model.config.hidden_size,
-            f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
-            "matryoshka_dims, or with another pooler_type",
-        )
+        """Make the convolutions, unless they are the model's pooler, which does not work with leading dimensions."""
+        if model.settings.pooler_type != NGRAM_POOLER:
+            self.ngrams = NGramFeatures(self.dim)
+            self.to_global = nn.Linear(self.dim, sum(FILTERS))
+        elif self.dim != model.config.hidden_size:
+            raise ValueError(
+                f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
+                "matryoshka_dims, or with another pooler_type"
+            )
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""

@@ -1,12 +1,14 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from .base import EncodedBatch, Encoder, TrainingRows, check_options, require
+from .base import TrainingRows
+from .checks import check_options, require
+from .encoder import EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
@@ -79,16 +81,12 @@ class PromptBERT(SimCSEObjective):
         temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
         similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
         hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
-        template_edges (`Sequence[Sequence[int]]`, *optional*, defaults to `()`): A setting of the model: the numbers
-            of tokens before and after the text in each template, including special tokens. Columns beyond the last
-            template use the last one.
-        denoising (`str`, *optional*, defaults to `"none"`): A setting of the model: one of `DENOISINGS`. With any but
-            `"none"`, the embeddings are denoised already, and the two options below have no effect.
-        denoise (`bool`, *optional*, defaults to `True`): Subtract the template's own embedding in training.
-        head (`bool`, *optional*, defaults to `True`): Use the dense + tanh layer in training.
+        denoise (`bool`, *optional*, defaults to `True`): Subtract the template's own embedding in training. It has no
+            effect on a model that denoises its embeddings itself.
+        head (`bool`, *optional*, defaults to `True`): Use the dense + tanh layer in training, with the same exception.
 
     Raises:
-        ValueError: If the model has no templates.
+        ValueError: If an argument is not valid.
     """
 
     summary = (
@@ -99,7 +97,7 @@ class PromptBERT(SimCSEObjective):
     supports_gradcache = False
     #: The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
     #: Their supervised run is the recipe sup-promptbert-bert-base-uncased.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "mask",
         "mlp_only_train": False,
         "templates": ['This sentence of "{text}" means [MASK].', 'This sentence : "{text}" means [MASK].'],
@@ -112,35 +110,49 @@ class PromptBERT(SimCSEObjective):
         self,
         dim: int,
         temperature: float | None = None,
-        similarity: str | None = None,
+        similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
-        template_edges: Sequence[Sequence[int]] = (),
-        denoising: str = "none",
         denoise: bool = True,
         head: bool = True,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("true or false", denoise=denoise, head=head)
-        require(
-            template_edges,
-            "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
-            f"{' and '.join(map(repr, self.defaults['templates']))}",
-        )
-        self.template_edges = [list(edges) for edges in template_edges]
-        # The embeddings of such a model need no further pass, which is what GradCache cannot do.
-        self.supports_gradcache = denoising != "none"
-        self.denoise = denoise and denoising == "none"
+        self.template_edges: list[list[int]] = []
+        self.denoise = denoise
+        self.has_head = head
         self.head: nn.Sequential | None = None
-        if head and denoising == "none":
-            dense = nn.Linear(dim, dim)
+
+    def used_options(self) -> dict[str, Any]:
+        """Return the options; `head` is also the name of the module."""
+        return super().used_options() | {"head": self.has_head}
+
+    def attach(self, model: Encoder) -> None:
+        """Make the head, and take over the model's templates.
+
+        Args:
+            model (`Encoder`): The model to be trained.
+
+        Raises:
+            ValueError: If the model has no templates.
+        """
+        settings = model.settings
+        if not settings.template_edges:
+            raise ValueError(
+                "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
+                f"{' and '.join(map(repr, self.defaults['templates']))}"
+            )
+        #: The numbers of tokens before and after the text in each template, including special tokens. Columns beyond
+        #: the last template use the last one.
+        self.template_edges = settings.template_edges
+        if settings.denoising != "none":
+            # The embeddings of such a model need no further pass, which is what GradCache cannot do.
+            self.supports_gradcache = True
+            self.denoise = self.has_head = False
+        if self.has_head:
+            dense = nn.Linear(self.dim, self.dim)
             nn.init.normal_(dense.weight, std=0.02)  # as BERT draws its layers
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
-
-    def attach(self, model: Encoder) -> None:
-        """Refuse a model with two encoders."""
-        message = "objective 'promptbert' subtracts embeddings of one encoder: set encoders=1"
-        require(model.settings.encoders == 1, message)
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse token ids that were made without the templates."""

@@ -1,7 +1,7 @@
 """TSDAE: a decoder reconstructs a sentence from the embedding of its damaged copy."""
 
 import copy
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,9 @@ from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, check_rows, require
+from .base import Objective, TrainingRows, as_full_precision
+from .checks import check_rows, require
+from .encoder import EncodedBatch, Encoder
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)
@@ -40,10 +42,11 @@ class TSDAE(Objective):
     summary = "a sequential denoising auto-encoder (TSDAE): a decoder reconstructs a sentence from its embedding alone"
     papers = ("tsdae",)
     supports_gradcache = False
+    supports_matryoshka = False  # it needs the whole embedding
     reconstructs = True
     view = ("delete_words", 0.6)
     #: The paper's best configuration (its section 3), with the training settings of the authors' code.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls_before_pooler",
         "mlp_only_train": False,
         "max_seq_length": 512,
@@ -67,8 +70,8 @@ class TSDAE(Objective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: If transformers has no decoder for this type of encoder, or a setting of the model does not
-                fit: Matryoshka dimensions, an embedding of another size than the hidden states, or a second encoder.
+            ValueError: If transformers has no decoder for this type of encoder, or the embeddings have another size
+                than its hidden states.
         """
         _check_model(model, self.dim)
         encoder = model.base_model
@@ -117,14 +120,7 @@ class TSDAE(Objective):
 
 
 def _check_model(model: Encoder, dim: int) -> None:
-    settings, size = model.settings, model.config.hidden_size
-    require(
-        not settings.matryoshka_dims,
-        "objective 'tsdae' reconstructs a sentence from its whole embedding and trains no leading dimensions: train "
-        "without matryoshka_dims",
-    )
-    message = "objective 'tsdae' encodes one text of a row, but encoders is 2: set encoders to 1"
-    require(settings.encoders == 1, message)
+    size = model.config.hidden_size
     require(
         dim == size,
         f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the embeddings "

@@ -14,7 +14,7 @@ from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.settings import SECTION, SETTING_NAMES, dropout_rates, max_positions, read_section
 from ..objectives import OBJECTIVES, objective_class
-from ..objectives.base import SIMILARITIES
+from ..objectives.checks import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
 from ..ops.errors import refuse

@@ -1,5 +1,7 @@
 """Every objective: two processes equal one, cached equals plain, and half precision is compared in float32."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import random_batch, tiny_config
@@ -16,8 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
-from simcse_hf.objectives.composed import Matryoshka
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -98,9 +99,11 @@ class Encoded(nn.Module):
         name, options, _ = CASES[case]
         self.encoder = nn.Linear(WIDTH, DIM)
         if name == "matryoshka":
-            self.objective = Matryoshka("simcse", DIM, [2, 5], {}, options)
+            self.objective = build_objective("simcse", DIM, {"matryoshka_dims": [2, 5]} | options)
         else:
-            self.objective = make_objective(name, DIM, {}, options)
+            self.objective = build_objective(name, DIM, options)
+        if name == "is_bert":
+            self.objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
         self.double()
 
     def forward(self, vectors, **inputs):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
 from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
@@ -15,7 +15,7 @@ PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
 
 
 def unprojected(name, dim, **options):
-    objective = make_objective(name, dim, {}, {"projector_dim": 4} | options)
+    objective = build_objective(name, dim, {"projector_dim": 4} | options)
     objective.projector = nn.Identity()
     return objective
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli_pairs import build_nli_triplets
 from simcse_hf.data.tokenize import tokenize_dataset
-from simcse_hf.objectives import EncodedBatch, InfoNCE, info_nce, make_objective
+from simcse_hf.objectives import EncodedBatch, InfoNCE, build_objective, info_nce
 
 DIM = 5
 
@@ -189,8 +189,8 @@ def test_settings_and_options_reach_the_loss():
     settings = {"temperature": 0.1, "similarity": "dot", "hard_negative_weight": 0.6}
     embeddings, ids = draw(6, 4), torch.arange(24).view(6, 4) % 7
     options = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.5}
-    objective = make_objective("simcse", DIM, settings, options)
-    assert objective.needs_text_ids and not make_objective("simcse", DIM, settings, {}).needs_text_ids
+    objective = build_objective("simcse", DIM, settings | options)
+    assert objective.needs_text_ids and not build_objective("simcse", DIM, settings).needs_text_ids
     expected = slow_loss(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
     assert objective(EncodedBatch(embeddings, {"text_ids": ids})).item() == pytest.approx(expected.item(), rel=1e-9)
 
@@ -210,7 +210,7 @@ def test_a_repeated_sentence_is_no_false_negative(tokenizer):
     texts = ["the cat sat", "a dog ran", "the cat sat", "a red bird sang"]
     batch = batch_of(Dataset.from_dict({"sent0": texts}), tokenizer)
     vectors = vectors_of(batch)
-    masked = make_objective("simcse", DIM, {}, {"mask_duplicates": True})(EncodedBatch(vectors, batch)).item()
+    masked = build_objective("simcse", DIM, {"mask_duplicates": True})(EncodedBatch(vectors, batch)).item()
     candidates = ([0, 1, 3], [0, 1, 3], [1, 0, 2, 3], [3, 0, 1, 2])
     assert masked == pytest.approx(sum(slow_loss(vectors[r], rows=[0]).item() for r in candidates) / 4, rel=1e-9)
 
@@ -226,5 +226,5 @@ def test_a_row_may_have_a_contradiction_and_a_neutral_hypothesis_as_hard_negativ
     assert {rows[0]["hard_neg_1"], rows[0]["hard_neg_2"]} == {"a big cat sang", "the cat slept"}
     batch = batch_of(rows, tokenizer)
     vectors = vectors_of(batch)
-    loss = make_objective("simcse", DIM, {"hard_negative_weight": 0.6}, {})(EncodedBatch(vectors, batch)).item()
+    loss = build_objective("simcse", DIM, {"hard_negative_weight": 0.6})(EncodedBatch(vectors, batch)).item()
     assert vectors.shape == (2, 4, DIM) and loss == pytest.approx(slow_loss(vectors, weight=0.6).item(), rel=1e-9)

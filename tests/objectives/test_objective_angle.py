@@ -8,7 +8,7 @@ import torch
 from test_objective_cosent import cosine, pairs_of, slow_loss
 from torch import nn
 
-from simcse_hf.objectives import EncodedBatch, make_objective
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.scored_pairs import AnglE, angle_similarity
 
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [6, 7], [8, 8], [10, 11]])  # texts 0 and 8 occur twice
@@ -66,7 +66,7 @@ def test_each_loss_and_its_gradient_match_a_slow_reference(positive_score):
     embeddings, scores = pairs_of(6)
     scores[:2] = torch.tensor([0.0, 2.0])
     options = {"cosine_weight": 0.5, "in_batch_weight": 2.0, "angle_weight": 3.0, "angle_temperature": 0.4}
-    objective = make_objective("angle", 6, {"temperature": 0.1}, options | {"positive_score": positive_score})
+    objective = build_objective("angle", 6, {"temperature": 0.1} | options | {"positive_score": positive_score})
     losses = objective(encoded(embeddings, scores))
     expected = {
         "cosine_loss": 0.5 * slow_loss(embeddings, scores, 0.1),

@@ -9,8 +9,8 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.checkpoint import OBJECTIVE_FILE
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, make_objective, objective_class, register
-from simcse_hf.objectives.base import Encoder
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, Objective, build_objective, register
+from simcse_hf.objectives.encoder import Encoder
 from simcse_hf.publishing.card_training import PAPERS
 
 
@@ -44,17 +44,11 @@ def test_a_registered_objective_trains_and_its_losses_have_names(distance):
     assert model.objective.map.weight.grad is not None and model.objective.scale == 2.0
 
 
-def test_a_constructor_receives_the_model_settings_that_it_has_arguments_for(distance):
-    made = make_objective("distance", 8, {"temperature": 0.5, "similarity": "dot"}, {})
-    assert (made.temperature, made.scale) == (0.5, 1.0)
-    assert make_objective("distance", 8, {"temperature": 0.5}, {"temperature": 0.1}).temperature == 0.1
-
-
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):
     with pytest.raises(ValueError, match="objective must be one of simcse, .*distance, or a sum .*got 'simsce'"):
-        make_objective("simsce", 8, {}, {})
+        build_objective("simsce", 8)
     with pytest.raises(ValueError, match="objective 'distance' has no option size; its options are: scale, temp"):
-        make_objective("distance", 8, {}, {"size": 3})
+        build_objective("distance", 8, {"size": 3})
     with pytest.raises(ValueError, match="objective 'distance' is already registered: Distance"):
         register("distance", Objective)
 
@@ -122,13 +116,46 @@ def test_an_objective_that_needs_a_missing_model_is_advised_to_disable_gradcache
         batch.model.embed(torch.ones(2, 4))
 
 
-@pytest.mark.parametrize("name", ["simcse", "esimcse", "promptbert", "supcon", "softmax+supcon", "cosent", "declutr"])
-def test_similarity_and_temperature_have_one_default_and_are_otherwise_the_models(name):
-    edges = {"template_edges": [[2, 3], [3, 2]]}
-    dot = objective_class(name).defaults.get("similarity") == "dot"
-    assert dot == ("supcon" in name)
-    for settings in ({"temperature": None, "similarity": None}, {"temperature": 0.3, "similarity": "cosine"}):
-        objective = make_objective(name, 8, settings | edges, {})
-        owner = getattr(objective, "info_nce", getattr(objective, "parts", {"supcon": objective})["supcon"])
-        assert owner.temperature == (settings["temperature"] or (1.0 if dot else 0.05))
-        assert getattr(owner, "similarity", "cosine") == (settings["similarity"] or ("dot" if dot else "cosine"))
+@pytest.mark.parametrize("name", ["simcse", "esimcse", "promptbert", "diffcse", "class_labels", "supcon"])
+def test_a_temperature_is_that_of_its_similarity_unless_it_is_given(name):
+    default = "dot" if name == "supcon" else "cosine"
+    for options in ({}, {"similarity": "dot"}, {"similarity": "cosine"}, {"temperature": 0.3}):
+        used = build_objective(name, 8, options).used_options()
+        assert used["similarity"] == options.get("similarity", default)
+        default_temperature = {"dot": 1.0, "cosine": 0.05}[used["similarity"]]
+        assert used["temperature"] == options.get("temperature", default_temperature)
+    if name not in ("supcon", "class_labels"):
+        both = build_objective(f"distill+{name}", 8, {f"{name}.similarity": "dot"}).used_options()
+        assert both[f"{name}.temperature"] == 1.0 and both["distill.temperature"] == 0.05
+
+
+CHANGED = {
+    "similarity": "dot",
+    "temperature": 0.3,
+    "loss": "vectors",
+    "generator": "elsewhere",
+    "nli_sampling": "premises",
+    "augment": True,
+    "encoders": 2,
+    "hidden_dim": 5,
+    "layers": 2,
+    "momentum": 0.5,
+    "mask_ratio": 0.4,
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_option_is_kept_with_the_value_that_is_used(name):
+    cls = OBJECTIVES[name]
+    options = {}
+    for option, default in cls.options().items():
+        if option in CHANGED:
+            options[option] = CHANGED[option]
+        elif isinstance(default, bool):
+            options[option] = not default
+        else:
+            options[option] = 4 if default is None or isinstance(default, int) else default + 0.25
+    assert build_objective(name, 8, options).used_options() == options
+    used = build_objective(name, 8).used_options()
+    assert used.keys() == options.keys()
+    assert build_objective(name, 8, used).used_options() == used

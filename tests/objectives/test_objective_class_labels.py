@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, build_objective
 from simcse_hf.objectives.labelled.class_labels import supervised_contrastive
 
 
@@ -23,7 +23,7 @@ def slow_loss(vectors, classes, tau, kind="cosine"):
 
 
 def objective(tau=0.3, kind="cosine"):
-    return make_objective("class_labels", 5, {"temperature": tau, "similarity": kind}, {})
+    return build_objective("class_labels", 5, {"temperature": tau, "similarity": kind})
 
 
 @pytest.mark.parametrize("kind", ["cosine", "dot"])

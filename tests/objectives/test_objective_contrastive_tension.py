@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from simcse_hf.objectives import EncodedBatch, make_objective
+from simcse_hf.objectives import EncodedBatch, build_objective
 
 CASES = [(2, 3, 1), (8, 5, 7), (9, 5, 7), (5, 4, 2), (12, 16, 11)]  # rows, dimensions, negatives a positive
 
 
 def objective_of(dim, negatives=7):
-    return make_objective("contrastive_tension", dim, {}, {"negatives_per_positive": negatives})
+    return build_objective("contrastive_tension", dim, {"negatives_per_positive": negatives})
 
 
 def pairs(rows, negatives):
@@ -47,7 +47,7 @@ def test_loss_and_gradient_match_a_slow_reference(rows, dim, negatives, scale):
 
 
 def test_the_defaults_are_two_encoders_and_seven_negatives_as_in_the_paper():
-    objective = make_objective("contrastive_tension", 4, {}, {})
+    objective = build_objective("contrastive_tension", 4)
     assert objective.encoders == 2 and objective.negatives_per_positive == 7
     assert not list(objective.parameters())
 

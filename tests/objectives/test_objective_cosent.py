@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from simcse_hf.objectives import EncodedBatch, make_objective
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.scored_pairs import CoSENT
 
 
@@ -36,7 +36,7 @@ def slow_loss(embeddings, scores, temperature):
 def test_loss_and_gradient_match_a_slow_reference(rows, temperature):
     embeddings, scores = pairs_of(rows)
     scores[:2] = torch.tensor([0.0, 2.0])
-    objective = make_objective("cosent", 6, {"temperature": temperature}, {})
+    objective = build_objective("cosent", 6, {"temperature": temperature})
     loss = objective(EncodedBatch(embeddings, {"scores": scores}))
     expected = slow_loss(embeddings, scores, temperature)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-10)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from conftest import random_batch, tiny_config
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows, build_objective
 
 LISTS = ("listnet", "listmle")
 
@@ -73,7 +73,7 @@ def assert_same(found, expected, embeddings):
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
     embeddings, teacher = draw(columns=columns)
-    loss = make_objective("distill", 6, {}, {})(EncodedBatch(embeddings, {"teacher": teacher}))
+    loss = build_objective("distill", 6)(EncodedBatch(embeddings, {"teacher": teacher}))
     assert_same(loss, similarities(embeddings, teacher), embeddings)
 
 
@@ -81,7 +81,7 @@ def test_similarities_are_compared_between_all_texts_of_all_columns(columns):
 def test_lists_have_the_formulas_of_rankcse(loss):
     embeddings, teacher = draw()
     options = {"loss": loss, "student_temperature": 0.2, "consistency_weight": 0.7}
-    objective = make_objective("distill", 6, {"temperature": 0.1}, options)
+    objective = build_objective("distill", 6, {"temperature": 0.1} | options)
     parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
     assert list(parts) == ["consistency", loss]
     assert_same(parts["consistency"], 0.7 * consistency(embeddings, 0.1), embeddings)
@@ -91,9 +91,9 @@ def test_lists_have_the_formulas_of_rankcse(loss):
 def test_rankcse_is_a_sum_with_simcse():
     embeddings, teacher = draw()
     batch = EncodedBatch(embeddings, {"teacher": teacher})
-    total = make_objective("simcse+distill:0.5", 6, {"temperature": 0.1}, {"loss": "listnet"})
-    expected = make_objective("simcse", 6, {"temperature": 0.1}, {})(batch)
-    parts = make_objective("distill", 6, {"temperature": 0.1}, {"loss": "listnet"})(batch)
+    total = build_objective("simcse+distill:0.5", 6, {"temperature": 0.1, "loss": "listnet"})
+    expected = build_objective("simcse", 6, {"temperature": 0.1})(batch)
+    parts = build_objective("distill", 6, {"temperature": 0.1, "loss": "listnet"})(batch)
     assert_same(sum(total(batch).values()), expected + 0.5 * sum(parts.values()), embeddings)
     assert total.vectors == ("guide", "teacher") and total.num_views == 2
 
@@ -101,7 +101,7 @@ def test_rankcse_is_a_sum_with_simcse():
 def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
     """A public copy of RankCSE clamps log M from below, which turns the term into a negative entropy."""
     embeddings = torch.eye(4, dtype=torch.float32)[:, None].repeat(1, 2, 1).requires_grad_()
-    objective = make_objective("distill", 4, {"temperature": 0.005}, {"loss": "listnet"})
+    objective = build_objective("distill", 4, {"temperature": 0.005, "loss": "listnet"})
     parts = objective(EncodedBatch(embeddings, {"teacher": embeddings.detach()}))
     assert parts["consistency"].item() == pytest.approx(0, abs=1e-6)
     sum(parts.values()).backward()
@@ -113,14 +113,14 @@ def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
 
 def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
     embeddings, teacher = draw()
-    objective = make_objective("distill", 6, {}, {"loss": "vectors", "teacher_dim": 4}).double()
+    objective = build_objective("distill", 6, {"loss": "vectors", "teacher_dim": 4}).double()
     parts = objective(EncodedBatch(embeddings, {"teacher": teacher}))
     layer = objective.projection
     projected = [layer.weight @ s + layer.bias for s in embeddings.flatten(0, 1)]
     far = [1 - cosine(s, t) for s, t in zip(projected, teacher.flatten(0, 1), strict=True)]
     assert_same(parts["vector_loss"], 10 * sum(far) / len(far), embeddings)
     assert_same(parts["similarity_loss"], 200 * similarities(embeddings, teacher), embeddings)
-    same_size = make_objective("distill", 6, {}, {"loss": "vectors"})
+    same_size = build_objective("distill", 6, {"loss": "vectors"})
     assert not list(same_size.parameters())
     with pytest.raises(ValueError, match="4 numbers and are compared with 6: set objective_options teacher_dim=4"):
         same_size(EncodedBatch(embeddings, {"teacher": teacher}))
@@ -130,7 +130,7 @@ def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
 def test_a_student_that_agrees_with_its_teacher_has_the_lowest_loss(loss):
     _, teacher = draw(rows=8, columns=1, teacher_dim=6)
     teacher = teacher.expand(-1, 2, -1)
-    objective = make_objective("distill", 6, {}, {"loss": loss, "teacher_temperature": 0.05})
+    objective = build_objective("distill", 6, {"loss": loss, "teacher_temperature": 0.05})
     agreeing, other = teacher.clone().requires_grad_(), draw(rows=8, seed=1)[0]
     found = [objective(EncodedBatch(x, {"teacher": teacher})) for x in (agreeing, other)]
     found = [x[loss] if isinstance(x, dict) else x for x in found]
@@ -141,7 +141,7 @@ def test_a_student_that_agrees_with_its_teacher_has_the_lowest_loss(loss):
 
 @pytest.mark.parametrize(("loss", "views"), [("similarities", 1), ("vectors", 1), ("listnet", 2), ("listmle", 2)])
 def test_a_sentence_is_encoded_twice_only_where_the_loss_compares_two_views(loss, views):
-    assert make_objective("distill", 6, {}, {"loss": loss}).num_views == views
+    assert build_objective("distill", 6, {"loss": loss}).num_views == views
 
 
 @pytest.mark.parametrize("loss", ["similarities", *LISTS])
@@ -170,11 +170,11 @@ def test_the_model_takes_the_vectors_with_the_tokens(loss):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        make_objective("distill", 6, {}, options)
+        build_objective("distill", 6, options)
 
 
 def test_a_batch_of_one_text_is_refused():
-    lists, plain = (make_objective("distill", 6, {}, {"loss": x}) for x in ("listnet", "similarities"))
+    lists, plain = (build_objective("distill", 6, {"loss": x}) for x in ("listnet", "similarities"))
     plain.check(TrainingRows(3, 1))
     for objective, columns in ((plain, 1), (lists, 2)):
         with pytest.raises(ValueError, match="a batch of one row holds no other texts to compare"):

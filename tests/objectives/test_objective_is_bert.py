@@ -1,12 +1,14 @@
 """IS-BERT: every token is compared with every sentence of the global batch, and padding with none."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import random_batch, tiny_config
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.objectives import EncodedBatch, make_objective
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.is_bert import ISBERT
 from simcse_hf.publishing import write_card
 
@@ -66,7 +68,9 @@ def drawn(lengths, dim, padding=2):
 
 
 def objective_of(dim):
-    return make_objective("is_bert", dim, {}, {}).double()
+    objective = build_objective("is_bert", dim)
+    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+    return objective.double()
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -83,7 +87,7 @@ def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
 
 
 def test_the_windows_and_filters_are_those_of_the_paper():
-    objective = make_objective("is_bert", 16, {}, {})
+    objective = objective_of(16)
     assert [tuple(c.weight.shape) for c in objective.ngrams.convolutions] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
     assert objective.needs_hidden_states and objective.num_views == 1 and objective.encoders == 1
 

@@ -1,12 +1,13 @@
 """Tests of Matryoshka: the same objective at every width, summed, and nothing done twice."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import EncodedBatch
-from simcse_hf.objectives.composed import Matryoshka
+from simcse_hf.objectives import EncodedBatch, build_objective
 
 WITH_OWN_PARAMETERS = ["barlow_twins", "vicreg", "is_bert"]
 NARROW = {name: {"projector_dim": 16} for name in ("barlow_twins", "vicreg")}  # the default width is 8,192
@@ -29,7 +30,7 @@ def slow_info_nce(vectors, width, temperature):
 
 @pytest.mark.parametrize("rows, sentences, dim, dims, temperature", [(3, 2, 8, [4], 0.5), (5, 4, 12, [3, 12, 7], 0.2)])
 def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
-    objective = Matryoshka("simcse", dim, dims, {"temperature": temperature}, {})
+    objective = build_objective("simcse", dim, {"matryoshka_dims": dims, "temperature": temperature})
     vectors = torch.randn(rows, sentences, dim, dtype=torch.float64, requires_grad=True)
     parts = objective(EncodedBatch(vectors))
     widths = sorted({dim, *dims}, reverse=True)
@@ -43,7 +44,10 @@ def test_equals_a_sum_over_widths(rows, sentences, dim, dims, temperature):
 
 @pytest.mark.parametrize("name", WITH_OWN_PARAMETERS)
 def test_any_objective_gets_each_width_and_its_own_parameters(name):
-    objective = Matryoshka(name, 8, [4], {}, NARROW.get(name, {})).double()
+    objective = build_objective(name, 8, {"matryoshka_dims": [4]} | NARROW.get(name, {}))
+    if name == "is_bert":
+        objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+    objective.double()
     vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
     inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
     parts = objective(EncodedBatch(vectors, inputs, None, states))
@@ -61,7 +65,7 @@ def esimcse(dims, steps=3, optimise=True):
     torch.manual_seed(3)
     options = {"queue_size": 7, "momentum": 0.9}
     model = BertForCL(tiny_config(dropout=0.0, initializer_range=0.2), objective="esimcse", objective_options=options)
-    model.objective = Matryoshka("esimcse", 32, dims, model.settings.to_dict(), options)
+    model.objective = build_objective("esimcse", 32, {"matryoshka_dims": dims} | options)
     model.objective.attach(model)
     model.double().train()
     calls, results = [], []
@@ -97,8 +101,8 @@ def test_all_widths_share_one_momentum_encoder():
 
 
 def test_widths_are_sorted_and_the_full_size_is_added():
-    assert Matryoshka("simcse", 768, [64, 256], {}, {}).dims == [768, 256, 64]
-    assert Matryoshka("simcse", 768, [64, 768], {}, {}).dims == [768, 64]
+    assert build_objective("simcse", 768, {"matryoshka_dims": [64, 256]}).dims == [768, 256, 64]
+    assert build_objective("simcse", 768, {"matryoshka_dims": [64, 768]}).dims == [768, 64]
 
 
 def test_the_setting_matryoshka_dims_trains_with_one_loss_per_width(tmp_path):

@@ -13,7 +13,7 @@ from simcse_hf.data.templates import read_template, template_settings
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import tokenize_texts
-from simcse_hf.objectives import EncodedBatch, TrainingRows, make_objective
+from simcse_hf.objectives import EncodedBatch, TrainingRows
 from simcse_hf.publishing import write_card
 
 TEMPLATES = ["the {text} , [MASK] .", "on {text} . [MASK] ,"]  # of equal lengths and different tokens
@@ -218,9 +218,7 @@ def test_settings_that_contradict_each_other_are_refused_before_training(tokeniz
     with pytest.raises(ValueError, match="templates need each other"):
         AutoModelForCL.from_config(tiny_config(), pooler_type="avg", templates=TEMPLATES)
     with pytest.raises(ValueError, match="pooler_type 'mask' and templates"):
-        make_objective("promptbert", 8, {}, {})
-    with pytest.raises(ValueError, match="encoders=1"):
-        model_of(tokenizer, encoders=2)
+        AutoModelForCL.from_config(tiny_config(), pooler_type="avg", objective="promptbert").prepare_objective()
     bare = Dataset.from_dict({"input_ids": [[[CLS, 7, SEP]]]})
     objective = model_of(tokenizer).objective
     with pytest.raises(ValueError, match="row 1 .* fewer tokens than the template"):

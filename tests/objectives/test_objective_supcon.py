@@ -6,7 +6,7 @@ import pytest
 import torch
 from relation_helpers import ROWS, embedded
 
-from simcse_hf.objectives import EncodedBatch, make_objective, objective_class
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.nli import SupCon, premise_candidates
 
 
@@ -141,9 +141,9 @@ def test_drawn_candidates_alone_make_up_the_loss():
 
 def test_the_default_settings_are_those_of_the_paper():
     for name in ("supcon", "softmax:0.7+supcon:0.3"):
-        defaults = objective_class(name).defaults
-        assert (defaults["similarity"], defaults["learning_rate"]) == ("dot", 2e-5)
+        defaults = build_objective(name, 4).defaults
+        assert defaults["learning_rate"] == 2e-5
         assert (defaults["per_device_train_batch_size"], defaults["num_train_epochs"]) == (64, 1)
-        assert (defaults["nli_sampling"], defaults["train_sampling_strategy"]) == ("pairs", "sequential")
-        assert make_objective(name, 4, {}, {}).needs_text_ids
-    assert (SupCon(4).similarity, SupCon(4).temperature) == ("dot", 1.0)
+        assert defaults["train_sampling_strategy"] == "sequential"
+        assert build_objective(name, 4).needs_text_ids
+    assert (SupCon(4).similarity, SupCon(4).temperature, SupCon(4).nli_sampling) == ("dot", 1.0, "pairs")

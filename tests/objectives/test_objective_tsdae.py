@@ -147,7 +147,6 @@ def test_an_encoder_without_a_decoder_form_is_refused(model_type):
     "settings, message",
     [
         ({"matryoshka_dims": [16]}, "trains no leading dimensions: train without matryoshka_dims"),
-        ({"encoders": 2}, "encodes one text of a row, but encoders is 2: set encoders to 1"),
         (
             {"dense_layers": [{"in_features": 32, "out_features": 16}]},
             "hidden size, 32, but the embeddings have size 16",

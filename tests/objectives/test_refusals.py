@@ -8,13 +8,11 @@ import torch
 from datasets import Dataset
 from relation_helpers import training_rows
 
-from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, make_objective
-from simcse_hf.objectives.base import check_options
-from simcse_hf.objectives.composed import Matryoshka
+from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_objective
+from simcse_hf.objectives.checks import check_options
 from simcse_hf.objectives.info_nce import SimCSEObjective
 
 COUNT, RATE, WEIGHT = "must be an integer above 0", "must be a number above 0", "must be a number of 0 or more"
-TEMPLATE = {"promptbert": {"template_edges": [[2, 3]]}}
 OPTIONS = [
     *[("simcse", {"temperature": x}, f"temperature {RATE}, got {x}") for x in (0.0, -0.05, math.nan, math.inf)],
     ("simcse", {"similarity": "euclidean"}, "similarity must be one of cosine, dot, got 'euclidean'"),
@@ -46,11 +44,10 @@ OPTIONS = [
     ("diffcse", {"mask_ratio": 1.0}, "mask_ratio must lie between 0 and 1"),
     *[("diffcse", {"mask_ratio": x}, f"mask_ratio {RATE}") for x in (0.0, "0.3")],
     ("diffcse", {"projector": "no"}, "projector must be true or false, got 'no'"),
-    *[("promptbert", TEMPLATE["promptbert"] | {x: "False"}, f"{x} must be true or f") for x in ("denoise", "head")],
+    *[("promptbert", {x: "False"}, f"{x} must be true or f") for x in ("denoise", "head")],
     ("angle", {"positive_score": "4"}, "positive_score must be a finite number, got '4'"),
     ("diffcse", {"replaced_weight": 0.0}, f"replaced_weight {RATE}"),
-    ("promptbert", {}, "pooler_type 'mask' and templates"),
-    ("is_bert", {"dropout": 1}, "objective 'is_bert' has no option dropout; its options are: pooler_type"),
+    ("is_bert", {"dropout": 1}, "objective 'is_bert' has no option dropout; its options are: matryoshka_dims"),
 ]
 
 
@@ -129,12 +126,12 @@ ROWS = [
 @pytest.mark.parametrize("name, options, message", OPTIONS)
 def test_an_option_out_of_range_is_refused_by_name(name, options, message):
     with pytest.raises(ValueError, match=message):
-        make_objective(name, 8, {}, options)
+        build_objective(name, 8, options)
 
 
 @pytest.mark.parametrize("name, options, rows, message", ROWS)
 def test_rows_and_batches_are_checked_before_training(name, options, rows, message):
-    objective = make_objective(name, 8, {}, options)
+    objective = build_objective(name, 8, options)
     if message is None:
         objective.check(rows)
     else:
@@ -150,15 +147,21 @@ def test_rows_and_batches_are_checked_before_training(name, options, rows, messa
             lambda: InfoNCE()(torch.ones(4, 2, 3), text_ids=torch.ones(4, 3)),
             r"text_ids must be \(4, 2\)",
         ),
-        (lambda: make_objective("angle", 7, {}, {}), "its size must be even, got 7"),
-        (lambda: Matryoshka("esimcse", 8, [4], {}, {"queue_size": 8}).check(TrainingRows(1, 9)), "queue_size"),
-        (lambda: Matryoshka("simcse", 8, [4], {}, {}).check(TrainingRows(1, 1)), ALONE),
+        (lambda: build_objective("angle", 7), "its size must be even, got 7"),
+        (
+            lambda: build_objective("esimcse", 8, {"matryoshka_dims": [4], "queue_size": 8}).check(TrainingRows(1, 9)),
+            "queue_size",
+        ),
+        (lambda: build_objective("simcse", 8, {"matryoshka_dims": [4]}).check(TrainingRows(1, 1)), ALONE),
         *[
-            (lambda dims=dims: Matryoshka("simcse", 768, dims, {}, {}), f"matryoshka_dims.*{named}")
+            (lambda dims=dims: build_objective("simcse", 768, {"matryoshka_dims": dims}), f"matryoshka_dims.*{named}")
             for dims, named in (([0], "0"), ([769], "769"), ([64.0], "64.0"), (["64"], "'64'"), ([8, 8], "twice"))
         ],
         *[
-            (lambda name=name: Matryoshka(f"simcse+{name}", 8, [4], {}, TEMPLATE.get(name, {})), "without matryoshka")
+            (
+                lambda name=name: build_objective(f"simcse+{name}", 8, {"matryoshka_dims": [4]}),
+                "without matryoshka",
+            )
             for name in ("esimcse", "diffcse", "promptbert")
         ],
         (lambda: check_options("an integer above 0", size=True), "size must be an integer above 0, got True"),
@@ -173,7 +176,7 @@ def test_other_values_that_do_not_fit_are_refused(call, message):
 def test_a_batch_without_text_ids_is_refused(name, options):
     inputs = {"relations": torch.tensor([[0]]), "scores": torch.ones(1)}
     with pytest.raises(ValueError, match="no text_ids, by which equal texts are recognized: make the collator with"):
-        make_objective(name, 4, {}, options)(EncodedBatch(torch.ones(1, 2, 4), inputs))
+        build_objective(name, 4, options)(EncodedBatch(torch.ones(1, 2, 4), inputs))
 
 
 def test_a_batch_of_evaluation_is_not_checked():

@@ -1,12 +1,12 @@
 """Supervised contrastive learning (Khosla et al. 2020): all texts of a class in the batch are positives."""
 
-from typing import Any, ClassVar
-
 import torch
 import torch.nn.functional as F
 
 from ...ops.distributed import first_row, gather_rows, mean_over_processes, world
-from ..base import EncodedBatch, Objective, TrainingRows, check_similarity, comparable, require
+from ..base import Objective, TrainingRows, comparable
+from ..checks import check_similarity, require
+from ..encoder import EncodedBatch
 
 ABSENT = -100  # the relation where a row has fewer texts than the widest
 _MEMBER = 0  # the relation of a positive, and here of an anchor: a text of the row's class
@@ -88,7 +88,7 @@ class ClassLabels(Objective):
     rows = "classes"
     num_views = 1
     needs_text_ids = True
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "mlp_only_train": False,
         "per_device_train_batch_size": 64,
         "learning_rate": 5e-5,
@@ -96,9 +96,9 @@ class ClassLabels(Objective):
         "warmup_steps": 0.1,
     }
 
-    def __init__(self, dim: int, temperature: float | None = None, similarity: str | None = None):
+    def __init__(self, dim: int, temperature: float | None = None, similarity: str = "cosine"):
         super().__init__(dim)
-        self.similarity, self.temperature = check_similarity(similarity or self.default_similarity(), temperature)
+        self.similarity, self.temperature = check_similarity(similarity, temperature)
 
     def check(self, rows: TrainingRows) -> None:
         """Check that the rows have classes, and that batches hold pairs of a class.

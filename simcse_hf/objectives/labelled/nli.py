@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +11,9 @@ from torch import nn
 from transformers.utils import logging
 
 from ...ops.distributed import first_row, gather_rows, mean_over_processes
-from ..base import (
-    EncodedBatch,
-    Objective,
-    TrainingRows,
-    as_full_precision,
-    check_options,
-    check_similarity,
-    comparable,
-    require,
-)
+from ..base import Objective, TrainingRows, as_full_precision, comparable
+from ..checks import check_choice, check_options, check_similarity, require
+from ..encoder import EncodedBatch
 from .class_labels import ABSENT, gather_ragged, supervised_contrastive
 
 logger = logging.get_logger(__name__)
@@ -34,15 +27,14 @@ ENTAILMENT, CONTRADICTION = 0, 2
 LIAO_DEFAULTS: dict[str, Any] = {
     "pooler_type": "avg_no_cls",
     "mlp_only_train": False,
-    "nli_sampling": "pairs",
     "train_sampling_strategy": "sequential",
     "per_device_train_batch_size": 64,
     "learning_rate": 2e-5,
     "num_train_epochs": 1,
     "warmup_steps": 0.1,
 }
-#: Under the dot product the default temperature is 1, the paper's.
-SUPCON_DEFAULTS = {**LIAO_DEFAULTS, "similarity": "dot"}
+#: How rows are made of the pairs of a file: the pairs, or all hypotheses of a premise; see `build_nli_groups`.
+SAMPLINGS = ("pairs", "premises")
 
 
 def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
@@ -178,6 +170,8 @@ class Softmax(Objective):
         max_positives (`int`, *optional*): With `augment`, the limit N+ on the positives of a premise; unset: all.
         max_negatives (`int`, *optional*): With `augment`, the limit N- on its negatives; unset: all of the batch.
         layers (`int`, *optional*, defaults to `2`): Layers of the classifier, 1 or 2.
+        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: one of
+            `SAMPLINGS`.
 
     Raises:
         ValueError: If an argument is not valid, or a limit is set without `augment`.
@@ -185,7 +179,7 @@ class Softmax(Objective):
 
     summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
     papers = ("sbert", "liao")
-    defaults: ClassVar[dict[str, Any]] = LIAO_DEFAULTS
+    defaults = LIAO_DEFAULTS
     rows = "nli"
 
     def __init__(
@@ -196,8 +190,10 @@ class Softmax(Objective):
         max_positives: int | None = None,
         max_negatives: int | None = None,
         layers: int = 2,
+        nli_sampling: str = "pairs",
     ):
         super().__init__(dim)
+        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
         check_options("true or false", augment=augment)
         limits = {"max_positives": max_positives, "max_negatives": max_negatives}
         check_options("an integer above 0", hidden_dim=hidden_dim, **limits)
@@ -207,7 +203,11 @@ class Softmax(Objective):
         message = "max_positives and max_negatives limit the pairs that augment adds: set augment to true"
         require(augment or limits == dict.fromkeys(limits), message)
         self.augment = self.needs_text_ids = augment
-        self.max_positives, self.max_negatives = max_positives, max_negatives
+        self.max_positives = max_positives
+        self.max_negatives = max_negatives
+        self.hidden_dim = hidden_dim
+        self.layers = layers
+        self.nli_sampling = nli_sampling
         width = hidden_dim or dim
         if layers == 1:
             self.classifier = nn.Sequential(nn.Linear(3 * dim, len(RELATIONS), bias=False))
@@ -282,6 +282,8 @@ class SupCon(Objective):
         similarity (`str`, *optional*, defaults to `"dot"`): `"dot"` or `"cosine"`.
         max_positives (`int`, *optional*): The paper's N+; unset: all.
         max_negatives (`int`, *optional*): The paper's N-; unset: all.
+        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: one of
+            `SAMPLINGS`.
 
     Raises:
         ValueError: If an argument is not valid.
@@ -291,7 +293,7 @@ class SupCon(Objective):
         "supervised contrastive learning: a premise's entailed hypotheses against the other hypotheses of the batch"
     )
     papers = ("liao",)
-    defaults: ClassVar[dict[str, Any]] = SUPCON_DEFAULTS
+    defaults = LIAO_DEFAULTS
     rows = "nli"
     needs_text_ids = True
 
@@ -299,14 +301,18 @@ class SupCon(Objective):
         self,
         dim: int,
         temperature: float | None = None,
-        similarity: str | None = None,
+        similarity: str = "dot",
         max_positives: int | None = None,
         max_negatives: int | None = None,
+        nli_sampling: str = "pairs",
     ):
         super().__init__(dim)
         check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
-        self.similarity, self.temperature = check_similarity(similarity or self.default_similarity(), temperature)
-        self.max_positives, self.max_negatives = max_positives, max_negatives
+        self.similarity, self.temperature = check_similarity(similarity, temperature)
+        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
+        self.max_positives = max_positives
+        self.max_negatives = max_negatives
+        self.nli_sampling = nli_sampling
 
     def check(self, rows: TrainingRows) -> None:
         """Check the relations of all rows, and that there is something to contrast.

@@ -1,13 +1,13 @@
 """CoSENT and AnglE: the similarities of scored pairs are put into the order of their scores."""
 
-from typing import Any, ClassVar
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ...ops.distributed import gather_rows
-from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, check_options, check_similarity, require
+from ..base import Objective, TrainingRows, as_full_precision
+from ..checks import check_options, require
+from ..encoder import EncodedBatch
 
 
 class CoSENT(Objective):
@@ -32,7 +32,7 @@ class CoSENT(Objective):
     papers = ("cosent",)
     rows = "scored_pairs"
     #: The author's cosent.py for Chinese STS-B.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls_before_pooler",
         "mlp_only_train": False,
         "max_seq_length": 64,
@@ -42,9 +42,10 @@ class CoSENT(Objective):
         "num_train_epochs": 5,
     }
 
-    def __init__(self, dim: int, temperature: float | None = None) -> None:
+    def __init__(self, dim: int, temperature: float = 0.05) -> None:
         super().__init__(dim)
-        self.temperature = check_similarity("cosine", temperature)[1]
+        check_options("a number above 0", temperature=temperature)
+        self.temperature = temperature
 
     def check(self, rows: TrainingRows) -> None:
         """Check the scores of the training rows; see [`check_scored_pairs`]."""
@@ -152,7 +153,7 @@ class AnglE(Objective):
     rows = "scored_pairs"
     needs_text_ids = True
     #: The defaults of the authors' train_angle.py, which trains on STS-B.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "pooler_type": "cls_before_pooler",
         "mlp_only_train": False,
         "max_seq_length": 512,
@@ -165,7 +166,7 @@ class AnglE(Objective):
     def __init__(
         self,
         dim: int,
-        temperature: float | None = None,
+        temperature: float = 0.05,
         cosine_weight: float = 1.0,
         in_batch_weight: float = 1.0,
         angle_weight: float = 1.0,
@@ -182,7 +183,8 @@ class AnglE(Objective):
             f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, got "
             f"{dim}: choose other dimensions",
         )
-        self.temperature = check_similarity("cosine", temperature)[1]
+        check_options("a number above 0", temperature=temperature)
+        self.temperature = temperature
         self.angle_temperature = angle_temperature
         self.cosine_weight, self.in_batch_weight, self.angle_weight = weights.values()
         self.positive_score = positive_score

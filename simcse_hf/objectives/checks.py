@@ -1,0 +1,100 @@
+"""Checks of options and of training rows that several objectives share."""
+
+import math
+from typing import Any
+
+from transformers.utils import logging
+
+from .base import TrainingRows
+
+logger = logging.get_logger(__name__)
+
+#: The default temperature of each similarity. SimCSE, Table D.1: 0.05 for the cosine; "N/A" is a dot product as it is.
+DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
+SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
+
+_KINDS = {
+    "true or false": lambda value: True,
+    "an integer above 0": lambda value: isinstance(value, int) and value >= 1,
+    "a number above 0": lambda value: 0 < value < math.inf,
+    "a number of 0 or more": lambda value: 0 <= value < math.inf,
+    "a finite number": lambda value: math.isfinite(value),
+}
+
+
+def require(condition: object, message: str) -> None:
+    """Raise a ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def check_options(kind: str, **options: Any) -> None:
+    """Check that options of an objective have values of some kind.
+
+    Args:
+        kind (`str`): What they must be: one of `_KINDS`.
+        **options (`Any`): The options. `None` stands for an option that is not set.
+
+    Raises:
+        ValueError: If one is something else. The message names the option.
+    """
+    for name, value in options.items():
+        if value is None:
+            continue
+        has_type = isinstance(value, bool) if kind == "true or false" else type(value) in (int, float)
+        if not has_type or not _KINDS[kind](value):
+            raise ValueError(f"{name} must be {kind}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Check that an option is one of some values.
+
+    Args:
+        name (`str`): The option.
+        value (`Any`): Its value.
+        choices (`tuple`): The values that it may have.
+
+    Raises:
+        ValueError: If it has another one. The message names the option.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+
+
+def check_similarity(similarity: str, temperature: float | None) -> tuple[str, float]:
+    """Check a similarity and a temperature, and fill in the default temperature of the similarity.
+
+    Args:
+        similarity (`str`): `"cosine"` or `"dot"`.
+        temperature (`float`, *optional*): The temperature, or `None` for `DEFAULT_TEMPERATURES[similarity]`.
+
+    Returns:
+        `tuple[str, float]`: The similarity and the temperature.
+
+    Raises:
+        ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
+    """
+    check_choice("similarity", similarity, SIMILARITIES)
+    if temperature is None:
+        temperature = DEFAULT_TEMPERATURES[similarity]
+    check_options("a number above 0", temperature=temperature)
+    return similarity, temperature
+
+
+def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> None:
+    """Refuse training rows with relations or with too many sentences, and batches of a single row.
+
+    Args:
+        rows (`TrainingRows`): The training data.
+        most (`int`): The most sentences of a row that the objective reads.
+        advice (`str`): The rest of the message: why it reads no more, and what to give.
+        alone (`str`, *optional*): The problem of a batch of one row. By default such batches are accepted.
+
+    Raises:
+        ValueError: If a row has relations or more sentences, or a batch is too small.
+    """
+    if rows.has_relations or rows.num_sentences > most:
+        found = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+        raise ValueError(f"the training data has rows with {found}, but {advice}")
+    if alone and rows.global_batch == 1:
+        raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")

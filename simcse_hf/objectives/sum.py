@@ -1,0 +1,70 @@
+"""A weighted sum of objectives."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .base import Objective, named_losses
+from .combined import Combined
+from .encoder import EncodedBatch
+
+
+class Sum(Combined):
+    """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
+
+    It has as many views and encoders as the most demanding part, and works with GradCache if all parts do. The
+    defaults and the view are those of the first part.
+
+    Args:
+        dim (`int`): Embedding size.
+        parts (`Mapping[str, Objective]`): The parts by their names.
+        weights (`Mapping[str, float]`): The weight of each part.
+
+    Raises:
+        ValueError: If the parts read different training rows or different columns of embeddings.
+    """
+
+    def __init__(self, dim: int, parts: Mapping[str, Objective], weights: Mapping[str, float]):
+        super().__init__(dim, parts.values())
+        self.weights = dict(weights)
+        self.parts = nn.ModuleDict({name.replace(".", "_"): part for name, part in parts.items()})
+        self.name = "+".join(name if weights[name] == 1 else f"{name}:{weights[name]:g}" for name in parts)
+        summaries = [f"{part.summary} (weight {weights[name]:g})" for name, part in parts.items()]
+        self.summary = "the sum of " + "; and ".join(summaries)
+        for name, part in parts.items():
+            differs = None
+            if part.rows != self.rows:
+                differs = "other training rows"
+            elif part.reconstructs != self.reconstructs:
+                differs = "another column of embeddings"
+            if differs:
+                first = next(iter(parts))
+                raise ValueError(
+                    f"objective {self.name!r}: {name} reads {differs} than {first}, so they cannot be summed"
+                )
+
+    def used_options(self) -> dict[str, Any]:
+        """Return the options of every part, as `part.option`."""
+        return {
+            f"{name}.{option}": value
+            for name, part in zip(self.weights, self.objectives, strict=True)
+            for option, value in part.used_options().items()
+        }
+
+    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        """Compute the weighted loss of every part.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `simcse_loss` for the part `simcse`, or `esimcse_info_nce` and the like if the
+                part has named parts of its own.
+        """
+        losses: dict[str, torch.Tensor] = {}
+        for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
+            for what, value in named_losses(part(batch)).items():
+                losses[f"{name}_{what}"] = weight * value
+        return losses
