@@ -1,16 +1,17 @@
 """The command `simcse-hf adapt`."""
 
-import argparse
+from argparse import ArgumentParser
 from dataclasses import fields
 from logging import WARNING
 from typing import Any
 
 from .common import (
+    COLUMN_HELP,
     MODEL_HELP,
-    POOLER_TYPES,
     TEXT_FILE_HELP,
     add_general_options,
     add_output_options,
+    add_pooler_option,
     add_task_option,
     command_parser,
     messages_of,
@@ -34,7 +35,7 @@ _NUMBERS = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     parser = command_parser(
         "adapt",
         "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a third of "
@@ -43,15 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="The same command continues an interrupted adaptation; finished runs are not repeated.",
     )
     parser.add_argument("corpus", metavar="CORPUS", help=TEXT_FILE_HELP)
-    parser.add_argument("--column", metavar="NAME", help="column of texts, if the file has several")
+    parser.add_argument("--column", metavar="NAME", help=COLUMN_HELP)
     parser.add_argument("--model", required=True, help=f"the present model: {MODEL_HELP}")
-    parser.add_argument(
-        "--pooler_type",
-        "--pooler",
-        choices=POOLER_TYPES,
-        metavar="POOLER",
-        help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
-    )
+    add_pooler_option(parser)
     add_task_option(parser)
     group = parser.add_argument_group("arms")
     group.add_argument("--labels", action="append", default=[], metavar="FILE", help=_LABELS_HELP)
@@ -83,14 +78,18 @@ def adapt_main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
-    given: dict[str, Any] = {field.name: getattr(arguments, field.name, None) for field in fields(AdaptationSettings)}
-    given |= {"tasks": tuple(arguments.task), "labels": tuple(arguments.labels), "arms": tuple(arguments.arms)}
+    given = vars(arguments)
+    for name in ("labels", "arms"):
+        given[name] = tuple(given[name])
+    given["tasks"] = tuple(arguments.task)
+    settings: dict[str, Any] = {field.name: given.get(field.name) for field in fields(AdaptationSettings)}
     levels = {"simcse_hf.evaluation.user_tasks": WARNING}
     with messages_of("simcse_hf.training.adaptation", arguments.quiet, levels):
-        result = adapt(AdaptationSettings(**given), overwrite=arguments.overwrite)
-    others = [each for each in result["comparisons"] if each["task"] != result["task"]]
+        result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]
-    lines += ["  also {task} ({metric}): {difference:+.2f} over {against}".format(**each) for each in others]
+    for each in result["comparisons"]:
+        if each["task"] != result["task"]:
+            lines.append("  also {task} ({metric}): {difference:+.2f} over {against}".format(**each))
     kept = "the adapted model" if result["verdict"] == "gain" else "the present model, unchanged"
     lines.append(f"{arguments.output}/model holds {kept}; {arguments.output}/arms.png shows the arms.")
     report(arguments, result, "\n".join(lines))

@@ -5,13 +5,13 @@ commands therefore import the rest of the package inside functions, and the choi
 defines elsewhere. tests/cli/test_common.py compares the two.
 """
 
-import argparse
 import json
 import os
 import re
 import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,9 +20,8 @@ from ..ops.suggestions import did_you_mean
 if TYPE_CHECKING:
     from ..inference.simcse import SimCSE
 
-POOLER_TYPES = (
-    *("cls", "cls_before_pooler", "avg", "avg_no_cls", "avg_top2", "avg_first_last", "avg_embeddings_last", "max"),
-    "lasttoken",
+POOLER_TYPES = tuple(
+    "cls cls_before_pooler avg avg_no_cls avg_top2 avg_first_last avg_embeddings_last max lasttoken".split()
 )
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 BACKENDS = ("torch", "onnx", "openvino")
@@ -30,10 +29,11 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalise it"
+COLUMN_HELP = "column of texts, if the file has several"
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
 
 
-class CommandParser(argparse.ArgumentParser):
+class CommandParser(ArgumentParser):
     """A parser whose errors suggest the options and commands that mistyped words are near to."""
 
     _words: list[str] = []
@@ -45,16 +45,17 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with a message, and with suggestions for the words that begin no option and are no choice."""
-        choices = [str(name) for action in self._get_positional_actions() for name in action.choices or ()]
-        known = [*self._option_string_actions, *choices]
-        words = [word.partition("=")[0] for i, word in enumerate(self._words) if i == 0 or word.startswith("--")]
+        known = list(self._option_string_actions)
+        for action in self._get_positional_actions():
+            known += map(str, action.choices or ())
+        words = [word.partition("=")[0] for word in self._words if word.startswith("--") or word is self._words[0]]
         wrong = [word for word in words if not any(name.startswith(word) for name in known)]
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
 
 
-def command_parser(command: str, description: str, **options: Any) -> argparse.ArgumentParser:
+def command_parser(command: str, description: str, **options: Any) -> ArgumentParser:
     """Make the parser of one command.
 
     Args:
@@ -78,10 +79,10 @@ def positive_int(text: str) -> int:
         `int`: The number, at least 1.
 
     Raises:
-        argparse.ArgumentTypeError: If the word is not a whole number of at least 1.
+        ArgumentTypeError: If the word is not a whole number of at least 1.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
+        raise ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
     return int(text)
 
 
@@ -95,22 +96,16 @@ def cosine(text: str) -> float:
         `float`: The number, between -1 and 1.
 
     Raises:
-        argparse.ArgumentTypeError: If the word is not a number between -1 and 1.
+        ArgumentTypeError: If the word is not a number between -1 and 1.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not -1 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be a cosine similarity, between -1 and 1, got {text}")
-    return value
-
-
-# --- groups of options -----------------------------------------------------------------------------------------------
+    with suppress(ValueError):
+        if -1 <= float(text) <= 1:
+            return float(text)
+    raise ArgumentTypeError(f"must be a cosine similarity, between -1 and 1, got {text}")
 
 
 def add_model_options(
-    parser: argparse.ArgumentParser,
+    parser: ArgumentParser,
     *,
     model: str | None = "--model",
     default: str | None = None,
@@ -130,17 +125,11 @@ def add_model_options(
         backend (`bool`, *optional*, defaults to `True`): Whether to add `--model_backend`.
     """
     group = parser.add_argument_group("model")
-    if model is not None:
-        required = default is None
-        group.add_argument(
-            model, required=required, help=MODEL_HELP if required else f"{MODEL_HELP}; default: {default}"
-        )
-    group.add_argument(
-        "--pooler_type",
-        choices=POOLER_TYPES,
-        metavar="POOLER",
-        help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
-    )
+    if default is not None:
+        group.add_argument("--model", help=f"{MODEL_HELP}; default: {default}")
+    elif model is not None:
+        group.add_argument(model, required=True, help=MODEL_HELP)
+    add_pooler_option(group)
     group.add_argument(
         "--max_length", type=positive_int, help="number of tokens to which a text is cut; default: the model's"
     )
@@ -165,7 +154,18 @@ def add_model_options(
         )
 
 
-def add_text_options(parser: argparse.ArgumentParser, *, several_columns: bool = False) -> None:
+def add_pooler_option(parser: _ActionsContainer) -> None:
+    """Add `--pooler_type`, or `--pooler` for short."""
+    parser.add_argument(
+        "--pooler_type",
+        "--pooler",
+        choices=POOLER_TYPES,
+        metavar="POOLER",
+        help=f"how token states become one embedding: {', '.join(POOLER_TYPES)}; default: what the model names",
+    )
+
+
+def add_text_options(parser: ArgumentParser, *, several_columns: bool = False) -> None:
     """Add `--input` and `--column`.
 
     Args:
@@ -175,14 +175,13 @@ def add_text_options(parser: argparse.ArgumentParser, *, several_columns: bool =
     group = parser.add_argument_group("texts")
     group.add_argument("--input", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     if several_columns:
-        group.add_argument(
-            "--column", "--columns", nargs="+", metavar="NAME", help="columns of texts, if the file has several"
-        )
+        words = "columns of texts, if the file has several"
+        group.add_argument("--column", "--columns", nargs="+", metavar="NAME", help=words)
     else:
-        group.add_argument("--column", metavar="NAME", help="column of texts, if the file has several")
+        group.add_argument("--column", metavar="NAME", help=COLUMN_HELP)
 
 
-def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+def add_prompt_options(parser: ArgumentParser) -> None:
     """Add `--prompt` and `--prompt_name`."""
     group = parser.add_argument_group("prompt").add_mutually_exclusive_group()
     group.add_argument("--prompt", metavar="TEXT", help="put this before each text, such as 'query: '")
@@ -193,7 +192,7 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_batch_options(parser: argparse.ArgumentParser) -> None:
+def add_batch_options(parser: ArgumentParser) -> None:
     """Add `--token_budget`."""
     parser.add_argument(
         "--token_budget", type=positive_int, help="number of tokens in a padded batch; default: depends on the device"
@@ -210,15 +209,15 @@ def parse_task(text: str) -> tuple[str, str]:
         `tuple[str, str]`: The kind of task and the file or folder.
 
     Raises:
-        argparse.ArgumentTypeError: If the word is not KIND=FILE, or the kind is unknown.
+        ArgumentTypeError: If the word is not KIND=FILE, or the kind is unknown.
     """
     kind, equals, path = text.partition("=")
     if not equals or not path or kind not in TASK_KINDS:
-        raise argparse.ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(TASK_KINDS)}, got {text!r}")
+        raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(TASK_KINDS)}, got {text!r}")
     return kind, path
 
 
-def add_task_option(parser: argparse._ActionsContainer) -> None:
+def add_task_option(parser: _ActionsContainer) -> None:
     """Add `--task KIND=FILE` to a parser or a group of its options; the value is a list of `parse_task`'s tuples."""
     parser.add_argument(
         "--task",
@@ -230,7 +229,7 @@ def add_task_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_output_options(parser: argparse.ArgumentParser, help: str, *, required: bool = True) -> None:
+def add_output_options(parser: ArgumentParser, help: str, *, required: bool = True) -> None:
     """Add `--output` and `--overwrite`.
 
     Args:
@@ -243,7 +242,7 @@ def add_output_options(parser: argparse.ArgumentParser, help: str, *, required: 
     group.add_argument("--overwrite", action="store_true", help="replace --output if it exists")
 
 
-def add_general_options(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+def add_general_options(parser: ArgumentParser, *, json: bool = True) -> None:
     """Add `--json` and `--quiet`, which a command takes last.
 
     Args:
@@ -256,7 +255,7 @@ def add_general_options(parser: argparse.ArgumentParser, *, json: bool = True) -
     group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
 
 
-def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
+def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
     """Load the model that a command line names.
 
     Args:
@@ -279,28 +278,28 @@ def load_encoder(name: str, arguments: argparse.Namespace, *, device: str | None
     if arguments.quiet:
         _silence_libraries()
     device = check_device(arguments.device or device)
-    runs_on_cpu = (device or "cpu").startswith("cpu") and (device is not None or not torch.accelerator.is_available())
-    if arguments.dtype == "fp16" and runs_on_cpu:
-        getLogger(__name__).warning("--dtype fp16 is slower than fp32 on a CPU: leave it out there")
+    given = vars(arguments)
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
         "device": device,
-        "postprocess": not getattr(arguments, "no_postprocess", False),
-        "long_texts": getattr(arguments, "long_texts", None) or "cut",
-        "backend": getattr(arguments, "model_backend", "torch"),
+        "postprocess": not given.get("no_postprocess"),
+        "long_texts": given.get("long_texts") or "cut",
+        "backend": given.get("model_backend", "torch"),
     }
     try:
-        return SimCSE(name, **{**options, **settings})
+        return SimCSE(name, **options | settings)
     except (OSError, HFValidationError) as error:
-        reason = "there is no such folder" if "Repo id must" in str(error) else _first_line(error)
-        if "couldn't connect" in reason:
+        reason = _first_line(error)
+        if "Repo id must" in str(error):
+            reason = "there is no such folder"
+        elif "couldn't connect" in reason:
             reason = f"there is no such folder, and the hub cannot be reached ({reason})"
         raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
 
 
-def set_prompt(model: "SimCSE", role: str, arguments: argparse.Namespace) -> None:
+def set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
     """Replace the prompt that a model puts before queries or documents with that of the command line, if it has one.
 
     Args:
@@ -347,7 +346,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def report(arguments: argparse.Namespace, document: Any, text: str) -> None:
+def report(arguments: Namespace, document: Any, text: str) -> None:
     """Print the result of a command on standard output.
 
     Args:
@@ -355,7 +354,9 @@ def report(arguments: argparse.Namespace, document: Any, text: str) -> None:
         document (`Any`): The result, printed with `--json` as one line of JSON.
         text (`str`): The result in words, printed otherwise.
     """
-    print(json.dumps(document, ensure_ascii=False, default=os.fspath) if arguments.json else text, flush=True)
+    if arguments.json:
+        text = json.dumps(document, ensure_ascii=False, default=os.fspath)
+    print(text, flush=True)
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """The command `simcse-hf demo`: serve a web page that searches an index and compares two sentences."""
 
-import argparse
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
 from html import escape
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .common import add_general_options, add_model_options, command_parser, positive_int
@@ -15,17 +15,13 @@ from .search import add_search_options, find_threshold, open_index
 
 if TYPE_CHECKING:
     from ..search import SentenceIndex
-    from ..search.sentences import Match, Results
 
 MAX_BODY = 2**20  # bytes of a request; the longest accepted texts need less
 _MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
 _MAX_CHARACTERS = 10_000  # of a text; a longer one takes seconds, and no encoder reads it to its end
-_COMPARED = ("A man is playing a guitar.", "A woman plays the violin.")
-
-Message = MutableMapping[str, Any]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     purpose = "Serve a web page that searches an index and compares two sentences. Everything stays on this machine."
     parser = command_parser("demo", purpose)
     parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
@@ -71,11 +67,21 @@ def demo_main(argv: list[str]) -> int:
     index = open_index(arguments.index, arguments)
     page = build_demo(index, top_k=arguments.top_k, threshold=find_threshold(index, arguments))
     guard = Middleware(DemoGuard, host=arguments.host, allowed=arguments.allowed_hosts)
-    address = {"server_name": arguments.host, "server_port": arguments.port}
-    alone = {"share": False, "ssr_mode": False, "run_history": False, "footer_links": [], "max_file_size": MAX_BODY}
-    shown = {"show_error": True, "quiet": True, "prevent_thread_lock": True}
     try:
-        page.launch(**address, **alone, **shown, app_kwargs={"middleware": [guard]})
+        page.launch(
+            server_name=arguments.host,
+            server_port=arguments.port,
+            app_kwargs={"middleware": [guard]},
+            max_file_size=MAX_BODY,
+            # Nothing is shared with or loaded from elsewhere.
+            share=False,
+            ssr_mode=False,
+            run_history=False,
+            footer_links=[],
+            show_error=True,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
     except OSError as error:
         raise ValueError(
             f"cannot listen on {arguments.host}, port {arguments.port}: name another --port or --host ({error})"
@@ -112,21 +118,20 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
     def search(query: str, top_k: int, threshold: float) -> str:
         if problem := _problem(query):
             return problem
-        best = cast("Results", index.search(query, top_k=int(top_k)))
+        best: Any = index.search(query, top_k=int(top_k))
         found = [match for match in best if match.score >= threshold]
         return _table(found, index.kept) if found else f"The best sentence has a cosine of {best[0].score:.2f} only."
 
     def compare(first: str, second: str) -> str:
         return _problem(first) or _problem(second) or f"Cosine: {index.model.similarity(first, second):.4f}"
 
-    name, pooler = str(getattr(index.model, "name_or_path", "")), getattr(index.model, "pooler_type", "its own")
-    step = max(1, len(index) // 4)
-    texts = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))[:4]
+    name = str(getattr(index.model, "name_or_path", ""))
+    if Path(name).exists():
+        name = Path(name).name
+    pooler = getattr(index.model, "pooler_type", "its own")
+    examples = dict.fromkeys(index[row] for row in range(0, len(index), max(1, len(index) // 4)))
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
-        gr.Markdown(
-            f"# Sentence search\n{len(index):,} sentences, model `{Path(name).name if Path(name).exists() else name}` "
-            f"with pooler `{pooler}`"
-        )
+        gr.Markdown(f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{pooler}`")
         with gr.Tab("Search"):
             with gr.Row(equal_height=True):
                 query = gr.Textbox(label="Query", placeholder="Type a sentence", elem_id="query", scale=6)
@@ -134,14 +139,19 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
             with gr.Row():
                 most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
                 least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
-            examples = gr.Examples(texts, query, label="Examples: sentences of the index", elem_id="examples")
-            inputs, results = [query, most, least], gr.HTML(elem_id="results")
-            examples.load_input_event.then(search, inputs, results, api_name=False)
+            shown = gr.Examples(
+                list(examples)[:4], query, label="Examples: sentences of the index", elem_id="examples"
+            )
+            inputs = [query, most, least]
+            results = gr.HTML(elem_id="results")
+            shown.load_input_event.then(search, inputs, results, api_name=False)
             gr.on([button.click, query.submit], search, inputs, results, api_name="search")
         with gr.Tab("Compare", elem_id="compare-tab"):
-            sides = [gr.Textbox(text, label=label) for label, text in zip(("First", "Second"), _COMPARED, strict=True)]
-            button, cosine = gr.Button("Compare", variant="primary", elem_id="compare"), gr.Markdown(elem_id="cosine")
-            gr.on([button.click, *(side.submit for side in sides)], compare, sides, cosine, api_name="compare")
+            first = gr.Textbox("A man is playing a guitar.", label="First")
+            second = gr.Textbox("A woman plays the violin.", label="Second")
+            button = gr.Button("Compare", variant="primary", elem_id="compare")
+            cosine = gr.Markdown(elem_id="cosine")
+            gr.on([button.click, first.submit, second.submit], compare, [first, second], cosine, api_name="compare")
     return page
 
 
@@ -149,20 +159,21 @@ def _problem(text: str) -> str | None:
     """Return the message for a text that the demo does not take."""
     if not text.strip():
         return "Type a sentence first."
-    too_long = f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
-    return too_long if len(text) > _MAX_CHARACTERS else None
+    if len(text) > _MAX_CHARACTERS:
+        return f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
+    return None
 
 
-def _table(matches: "Sequence[Match]", kept: Sequence[str]) -> str:
+def _table(matches: Iterable[Any], kept: Iterable[str]) -> str:
     """Write matches as a table with a bar for each cosine. Markup in a sentence is shown as text."""
     head = "".join(f"<th>{escape(name)}</th>" for name in ("Cosine", "Row", "Sentence", *kept))
-    bar = "background: linear-gradient(90deg, #fdba7480 {:.0f}%, transparent 0); min-width: 8em"
-    rows = "".join(
-        f'<tr><td style="{bar.format(100 * max(match.score, 0))}">{match.score:.4f}</td><td>{match.row}</td>'
-        f"<td>{escape(match.sentence)}</td>{''.join(f'<td>{escape(match.columns[name])}</td>' for name in kept)}</tr>"
-        for match in matches
-    )
-    table = f'<table style="width: 100%"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    lines = []
+    for match in matches:
+        bar = f"linear-gradient(90deg, #fdba7480 {100 * max(match.score, 0):.0f}%, transparent 0); min-width: 8em"
+        cells = [str(match.row), escape(match.sentence), *(escape(match.columns[name]) for name in kept)]
+        columns = "".join(f"<td>{cell}</td>" for cell in cells)
+        lines.append(f'<tr><td style="background: {bar}">{match.score:.4f}</td>{columns}</tr>')
+    table = f'<table style="width: 100%"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<div class="prose">{table}</div>'
 
 
@@ -181,20 +192,24 @@ class DemoGuard:
     """
 
     def __init__(self, app: Any, host: str, allowed: Sequence[str] = ()) -> None:
-        self.app, self.any_address = app, host in ("0.0.0.0", "::", "")
-        own = (socket.gethostname(), socket.getfqdn()) if self.any_address else ()
-        self.names = {name.lower() for name in ("localhost", "127.0.0.1", "::1", host, *allowed, *own)}
+        self.app = app
+        self.any_address = host in ("0.0.0.0", "::", "")
+        names = ["localhost", "127.0.0.1", "::1", host, *allowed]
+        if self.any_address:
+            names += [socket.gethostname(), socket.getfqdn()]
+        self.names = {name.lower() for name in names}
 
-    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
         """Answer a refused request with its reason, and hand any other one on."""
         from starlette.responses import PlainTextResponse
 
         if scope["type"] in ("http", "websocket") and (refusal := self._refusal(scope)):
-            await PlainTextResponse(refusal[1], refusal[0], {"connection": "close"})(scope, receive, send)
+            status, reason = refusal
+            await PlainTextResponse(reason, status, {"connection": "close"})(scope, receive, send)
             return
         received = 0
 
-        async def bounded() -> Message:
+        async def bounded() -> dict:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
@@ -203,9 +218,10 @@ class DemoGuard:
 
         await self.app(scope, bounded, send)
 
-    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+    def _refusal(self, scope: dict) -> tuple[int, str] | None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host, length = headers.get("host", ""), headers.get("content-length", "0")
+        host = headers.get("host", "")
+        length = headers.get("content-length", "0")
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
             known = name in self.names or (self.any_address and ip_address(name) is not None)

@@ -3,12 +3,11 @@
 Each command has its own parser, in a module that is imported only when the command is run.
 """
 
-import argparse
-import errno
 import importlib
 import os
 import sys
 import traceback
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,53 +16,42 @@ from .common import CommandParser
 
 PACKAGE = str(Path(__file__).parents[1])
 
-#: Errors of the file system, which name the file and need no traceback.
-_FILE_ERRORS = {
-    getattr(errno, name) for name in "EACCES EPERM EROFS ENOSPC EDQUOT ENOENT EEXIST EISDIR ENOTDIR".split()
-}
-
 #: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
-_HUB_ERRORS = set(
-    "ConnectionError DatasetNotFoundError HfHubHTTPError HTTPError LocalEntryNotFoundError OIDCError".split()
-)
+_HUB_ERRORS = {
+    *("ConnectionError", "DatasetNotFoundError", "HfHubHTTPError", "HTTPError", "LocalEntryNotFoundError"),
+    "OIDCError",
+}
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
+#: The module of each command and what it does. The function of `build-nli` is `build_nli_main`.
 COMMANDS = {
-    "train": ("train", "train_main", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
-    "adapt": (
-        "adapt",
-        "adapt_main",
-        "adapt a model to the text of a domain, perhaps with labels, and say whether it helped",
-    ),
-    "evaluate": ("evaluate", "evaluate_main", "score a model on STS, transfer tasks and tasks from your own files"),
-    "compare": ("evaluate", "compare_main", "compare models or result files, with confidence intervals"),
-    "analyze": ("analyze", "analyze_main", "draw pictures of models and runs"),
-    "encode": ("encode", "encode_main", "encode a file of texts into files of embeddings; resumable"),
-    "index": ("search", "index_main", "build a search index over the texts of a file"),
-    "search": ("search", "search_main", "find the texts of an index that are nearest to a query"),
-    "demo": ("demo", "demo_main", "serve a web page to search an index and compare sentences"),
-    "postprocess": ("postprocess", "postprocess_main", "fit a whitening or a flow of a model's embeddings"),
-    "mine": ("mine", "mine_main", "mine hard negatives: turn pairs into triplets"),
-    "build-nli": ("mine", "build_nli_main", "turn SNLI and MultiNLI rows into training triplets"),
-    "export": (
-        "publish",
-        "export_main",
-        "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8",
-    ),
-    "card": ("publish", "card_main", "write the model card from result files"),
-    "push": ("publish", "push_main", "upload a model to the Hugging Face hub"),
+    "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
+    "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
+    "evaluate": ("evaluate", "score a model on STS, transfer tasks and tasks from your own files"),
+    "compare": ("evaluate", "compare models or result files, with confidence intervals"),
+    "analyze": ("analyze", "draw pictures of models and runs"),
+    "encode": ("encode", "encode a file of texts into files of embeddings; resumable"),
+    "index": ("search", "build a search index over the texts of a file"),
+    "search": ("search", "find the texts of an index that are nearest to a query"),
+    "demo": ("demo", "serve a web page to search an index and compare sentences"),
+    "postprocess": ("postprocess", "fit a whitening or a flow of a model's embeddings"),
+    "mine": ("mine", "mine hard negatives: turn pairs into triplets"),
+    "build-nli": ("mine", "turn SNLI and MultiNLI rows into training triplets"),
+    "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),
+    "card": ("publish", "write the model card from result files"),
+    "push": ("publish", "upload a model to the Hugging Face hub"),
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:<12} {text}" for name, (_, _, text) in COMMANDS.items())
+def _parser() -> ArgumentParser:
+    listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
         epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
         "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
@@ -86,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ["TQDM_DISABLE"] = "1"
     command = _parser().parse_args(argv[:1]).command
-    module, function, _ = COMMANDS[command]
 
     def run() -> int:
-        return getattr(importlib.import_module(f"{__package__}.{module}"), function)(argv[1:])
+        module = importlib.import_module(f"{__package__}.{COMMANDS[command][0]}")
+        return getattr(module, f"{command.replace('-', '_')}_main")(argv[1:])
 
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 
@@ -124,8 +112,10 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
             raise
         if show_traceback:
             traceback.print_exc()
-        advice = "; check the name, the connection and HF_HUB_OFFLINE, or name local files" * _is_from_hub(error)
-        print(f"{name}: error: {' '.join(str(error).split())}{advice}", file=sys.stderr)
+        message = " ".join(str(error).split())
+        if _is_from_hub(error):
+            message += "; check the name, the connection and HF_HUB_OFFLINE, or name local files"
+        print(f"{name}: error: {message}", file=sys.stderr)
         return status
 
 
@@ -135,18 +125,17 @@ def _is_from_hub(error: Exception) -> bool:
 
 def _status_of(error: Exception) -> int | None:
     """Return the exit status of an error that one line can say, and None for a defect."""
-    is_ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE)
-    if is_ours and hasattr(error, "exit_status"):
-        return int(error.exit_status)
-    if is_ours and isinstance(error, FloatingPointError):  # the weights of a training run are not finite
+    if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE):
+        if hasattr(error, "exit_status"):
+            return int(error.exit_status)
+        if isinstance(error, FloatingPointError):  # the weights of a training run are not finite
+            return FAILED
+        if isinstance(error, (ValueError, FileNotFoundError, ImportError)):
+            return WRONG_USAGE
+    if isinstance(error, OSError) and error.errno:  # of the file system: it names the file and needs no traceback
         return FAILED
-    if is_ours and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
-        return WRONG_USAGE
-    if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
-        return FAILED
-    if _is_from_hub(error):
-        return FAILED
-    if "No space left on device" in str(error):  # safetensors and Arrow have error classes of their own for it
+    # safetensors and Arrow have error classes of their own for a full disk.
+    if _is_from_hub(error) or "No space left on device" in str(error):
         return FAILED
     return None
 

@@ -1,7 +1,7 @@
 """Check `--output` before hours of work, and write a table or a folder there completely or not at all."""
 
-import argparse
 import re
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ _NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.b
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
-def check_output_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def check_output_file(parser: ArgumentParser, arguments: Namespace) -> None:
     """End with a usage error if `--output` names a folder, or a file that may not be replaced.
 
     Args:
@@ -31,7 +31,7 @@ def check_output_file(parser: argparse.ArgumentParser, arguments: argparse.Names
         parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
 
 
-def check_table_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def check_table_file(parser: ArgumentParser, arguments: Namespace) -> None:
     """End with a usage error if `--output` is no table, or a file that may not be replaced.
 
     Args:
@@ -55,7 +55,8 @@ def write_table(rows: "Dataset", output: str | Path) -> None:
     path = Path(output).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(path) as temporary:
-        {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix](str(temporary))
+        write = {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix]
+        write(str(temporary))
 
 
 @contextmanager
@@ -80,13 +81,14 @@ def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: 
     folder = Path(output).expanduser()
     if folder.resolve() == Path.cwd():
         raise ValueError(f"--output {output} is the current folder, which cannot be replaced: name a folder in it")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         if not overwrite:
             raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")
         if not (folder / marker).is_file():
             raise ValueError(f"{folder} holds something else (there is no {marker} in it): name another --output")
-        if kept := sorted(path.name for path in folder.iterdir() if _NOT_REPLACED.fullmatch(path.name)):
-            raise ValueError(f"{folder} holds more than an earlier output ({kept[0]}): name another --output")
+        for path in sorted(folder.iterdir()):
+            if _NOT_REPLACED.fullmatch(path.name):
+                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): name another --output")
         for source in map(Path, sources):
             if source.exists() and source.resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{folder} holds the model that is read: name another --output")

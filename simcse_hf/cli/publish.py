@@ -1,6 +1,6 @@
 """The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 _OF_INT8 = ("texts", "data_dir", "max_loss", "allow_slow", "instructions")
 
 
-def _export_parser() -> argparse.ArgumentParser:
+def _export_parser() -> ArgumentParser:
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
     parser.add_argument("--to", "--format", required=True, choices=EXPORTS, help="what shall read the model")
@@ -63,9 +63,9 @@ def export_main(argv: list[str]) -> int:
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
         parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
 
-    unused = [f"--{name}" for name in _OF_INT8 if getattr(arguments, name) != parser.get_default(name)]
-    if unused and not to_int8:
-        parser.error(f"{', '.join(unused)}: only for --to onnx-int8 and --to openvino-int8")
+    for name in _OF_INT8:
+        if not to_int8 and getattr(arguments, name) != parser.get_default(name):
+            parser.error(f"--{name}: only for --to onnx-int8 and --to openvino-int8")
 
     from ..publishing.export import EXPORTS as EXPORTERS
 
@@ -75,13 +75,14 @@ def export_main(argv: list[str]) -> int:
         options = {"instructions": arguments.instructions} if to_int8 else {}
         path = output / EXPORTERS[arguments.to](model, new, **options).relative_to(new)
         measured = _measure_int8(arguments, model, new) if to_int8 else {}
-    document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
-    lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *([_describe_int8(measured)] if measured else [])]
-    report(arguments, document, "\n".join(lines))
+    text = f"{path}: embeddings of pooler {model.pooler_type!r}"
+    if measured:
+        text += f"\n{_describe_int8(measured)}"
+    report(arguments, {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured, text)
     return 0
 
 
-def _measure_int8(arguments: argparse.Namespace, model: "SimCSE", folder: Path) -> dict[str, Any]:
+def _measure_int8(arguments: Namespace, model: "SimCSE", folder: Path) -> dict[str, Any]:
     """Measure an export, and refuse one that loses too much or does not pay."""
     from ..inference.simcse import SimCSE
     from ..publishing.export_checks import LEAST_SPEED, measure_export
@@ -109,7 +110,7 @@ def _describe_int8(measured: dict[str, Any]) -> str:
     return f"{lost}; {gained}".format(**measured, sts=len(measured.get("sts_tasks", ())))
 
 
-def _card_parser() -> argparse.ArgumentParser:
+def _card_parser() -> ArgumentParser:
     parser = command_parser(
         "card",
         "Write the card of a saved model. A card that this command or the training wrote is replaced; a README.md "
@@ -162,7 +163,7 @@ def card_main(argv: list[str]) -> int:
     return 0
 
 
-def _push_parser() -> argparse.ArgumentParser:
+def _push_parser() -> ArgumentParser:
     parser = command_parser(
         "push",
         "Upload a saved model with its tokenizer and card to the Hugging Face hub, in one commit.",
@@ -194,20 +195,10 @@ def push_main(argv: list[str]) -> int:
     if "/" not in arguments.repo_id:
         parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
 
-    from ..publishing import CARD
-    from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model
+    from ..publishing.hub import push_model
 
     if arguments.dry_run:
-        check_repo_id(arguments.repo_id)
-        directory, paths = Path(arguments.directory), files_to_push(arguments.directory)
-        check_model(directory)
-        sizes = {path: (directory / path).stat().st_size for path in paths}
-        lines = [f"{size:>13,}  {path}" for path, size in sizes.items()]
-        if CARD not in paths:
-            lines.append(f"{'to be written':>13}  {CARD}")
-        lines.append(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")
-        report(arguments, {"repo_id": arguments.repo_id, "files": sizes, "pushed": False}, "\n".join(lines))
-        return 0
+        return _dry_run(arguments)
     url = push_model(
         arguments.directory,
         arguments.repo_id,
@@ -217,4 +208,23 @@ def push_main(argv: list[str]) -> int:
         commit_message=arguments.commit_message,
     )
     report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
+    return 0
+
+
+def _dry_run(arguments: Namespace) -> int:
+    """Make all checks of a push, and list the files that it would upload."""
+    from ..publishing import CARD
+    from ..publishing.hub import check_model, check_repo_id, files_to_push
+
+    check_repo_id(arguments.repo_id)
+    sizes = {}
+    lines = []
+    for path in files_to_push(arguments.directory):
+        sizes[path] = Path(arguments.directory, path).stat().st_size
+        lines.append(f"{sizes[path]:>13,}  {path}")
+    check_model(arguments.directory)
+    if CARD not in sizes:
+        lines.append(f"{'to be written':>13}  {CARD}")
+    lines.append(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")
+    report(arguments, {"repo_id": arguments.repo_id, "files": sizes, "pushed": False}, "\n".join(lines))
     return 0

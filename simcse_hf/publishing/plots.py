@@ -1,6 +1,5 @@
 """Draw runs and evaluated models: alignment and uniformity, cosines by gold score, singular values, and curves."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +55,7 @@ def draw_cosine_densities(models: dict) -> "Figure":
     return figure
 
 
-def _panels(count: int, most_columns: int, width: float, shared: bool = False) -> tuple["Figure", Sequence[Any]]:
+def _panels(count: int, most_columns: int, width: float, shared: bool = False) -> tuple["Figure", Any]:
     """Return a figure with this many panels in rows."""
     columns = min(most_columns, count)
     rows = -(-count // columns)

@@ -135,15 +135,3 @@ def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
         outputs.output_folder(".", overwrite=True, marker="x"),
     ):
         raise AssertionError("the block must not run")
-
-
-def test_half_precision_on_a_cpu_is_warned_of(caplog):
-    arguments = argparse.Namespace(
-        quiet=False, pooler_type=None, max_length=None, dtype="fp16", device="cpu", no_postprocess=False
-    )
-    for dtype, warnings in (("fp16", 1), ("fp32", 0)):
-        caplog.clear()
-        arguments.dtype = dtype
-        with pytest.raises(ValueError, match="no model could be loaded"):
-            common.load_encoder("./no/such/folder", arguments)
-        assert sum("slower than fp32 on a CPU" in record.message for record in caplog.records) == warnings
