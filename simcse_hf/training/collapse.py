@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from ..evaluation.metrics import effective_rank, mean_cosine, uniformity
@@ -50,7 +50,7 @@ class CollapseWatch(TrainerCallback):
         self._rows: Any = None
         self._has_warned = False
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Start anew, or with the first values in the log of a resumed run."""
         self._first = {}
         self._rows = None
@@ -59,7 +59,7 @@ class CollapseWatch(TrainerCallback):
             self._first |= _measures(entry)
             self._rows = entry.get("batch_rows", self._rows)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Measure the first batch, before the encoder has changed much."""
         if "batch" not in self._first:
             self._first |= _measures(self.measure_batch())
@@ -75,14 +75,17 @@ class CollapseWatch(TrainerCallback):
         batch = self._tracker.embeddings
         if batch is None:
             return {}
-        self._rows = self._rows or min(len(batch), MOST_ROWS)
+        if self._rows is None:
+            self._rows = min(len(batch), MOST_ROWS)
         batch = batch[: self._rows].float()
-        is_sound = 1 < len(batch) == self._rows and torch.isfinite(batch).all() and batch.norm(dim=1).all()
-        values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)] if is_sound else [0.0] * 4
-        sound, *sums = sum_over_processes(torch.tensor(values, device=batch.device)).tolist()
-        if sound < world()[1]:  # in some process they cannot be measured
+        values = [0.0] * 4
+        if 1 < len(batch) == self._rows and torch.isfinite(batch).all() and batch.norm(dim=1).all():
+            values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)]
+        sums = sum_over_processes(torch.tensor(values, device=batch.device))
+        processes = world()[1]
+        if sums[0] < processes:  # in some process they cannot be measured
             return {}
-        cosine, rank, spread = [value / sound for value in sums]
+        cosine, rank, spread = (sums[1:] / processes).tolist()
         return {
             "batch_rows": self._rows,
             "batch_mean_cosine": cosine,
@@ -90,7 +93,7 @@ class CollapseWatch(TrainerCallback):
             "batch_uniformity": spread,
         }
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
+    def on_log(self, args, state, control, **event):  # type: ignore[no-untyped-def]
         """Compare what is logged with the first values.
 
         Raises:

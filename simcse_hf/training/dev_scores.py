@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import TrainerState
@@ -44,7 +43,7 @@ def _scores_path(output_dir: str | Path, step: int) -> Path:
     return Path(output_dir, DEV_SCORES, f"step-{step}.npz")
 
 
-def dev_change(runs: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any] | None:
+def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
     """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
 
     The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several

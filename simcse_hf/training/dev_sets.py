@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import Dataset, Value
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
 from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
@@ -76,11 +76,11 @@ class DevSetCallback(TrainerCallback, ABC):
             settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
         """
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Show a bar at each evaluation of the run, if the run shows bars."""
         self.shows_bar = not args.disable_tqdm
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
@@ -176,7 +176,7 @@ class TasksEvalCallback(DevSetCallback):
         tasks (`dict[str, UserTask]`): The tasks by their name in the metrics, at least one.
     """
 
-    def __init__(self, tasks: dict[str, Any]):
+    def __init__(self, tasks: dict):
         self._given = tasks
         sources = {name: task.source for name, task in tasks.items()}
         super().__init__(sources, [text for task in tasks.values() for text in task.texts])

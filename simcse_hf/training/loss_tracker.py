@@ -2,10 +2,9 @@
 
 import time
 from collections import Counter
-from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
@@ -29,11 +28,11 @@ class LossTracker(TrainerCallback):
         #: The embeddings of the anchors of the last batch, of shape `(batch, dim)`.
         self.embeddings: torch.Tensor | None = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Forget the sums of an earlier run, whose loss may be broken, and take those of a run that is resumed."""
         self._sums.clear()
         self._counts.clear()
-        earlier = state.stateful_callbacks.get(self.RECORD, {})  # type: ignore[union-attr]
+        earlier = state.stateful_callbacks.get(self.RECORD, {})
         self._run_loss = earlier.get("loss", 0.0)
         self._began = time.monotonic() - earlier.get("seconds", 0.0)
 
@@ -72,7 +71,7 @@ class LossTracker(TrainerCallback):
         self._counts.clear()
         return means
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """End the run if a part of the loss is not finite.
 
         Raises:

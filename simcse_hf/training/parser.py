@@ -41,9 +41,7 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def given_arguments(
-    argv: Sequence[str], classes: Sequence[type], defaults: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict | None = None) -> dict:
     """Return the arguments that a command line or its YAML file names, without any defaults.
 
     Args:
@@ -121,7 +119,7 @@ def check_files(files: Mapping[str, str | None]) -> None:
             raise ValueError(f"{name} {path}: there is no such file in {Path.cwd()}")
 
 
-def fill(classes: Sequence[type], values: dict[str, Any]) -> tuple[Any, ...]:
+def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
     """Make one object of each dataclass, with the values that it has fields for.
 
     Args:
@@ -165,7 +163,7 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
     return parser
 
 
-def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
+def read_yaml(path: str, classes: Sequence[type]) -> dict:
     """Read arguments from a YAML file.
 
     Args:
@@ -188,7 +186,7 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict[str, Any]:
     return convert_values(path, values, classes)
 
 
-def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict[str, Any]:
+def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
     """Check arguments that were read from a file, and convert them as if they had been typed on the command line.
 
     Args:

@@ -41,7 +41,7 @@ from .run_record import RESULTS, check_output_dir, clear_output_dir
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
-MLM_DEFAULTS: dict[str, Any] = {
+MLM_DEFAULTS: dict = {
     "output_dir": "outputs/pretrained",
     "learning_rate": 5e-4,
     "per_device_train_batch_size": 128,
@@ -55,7 +55,7 @@ MLM_DEFAULTS: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
     "length_column_name": "length",
 }
-MLM_SAMPLE: dict[str, Any] = {
+MLM_SAMPLE: dict = {
     "train_file": str(sample_files()[0].train_sentences),
     "output_dir": "outputs/sample-pretrained",
     "train_tokenizer": True,
@@ -81,8 +81,7 @@ class PretrainingArguments:
     model_name_or_path: str | None = option(
         None, "Encoder to continue training; default: a new BERT.", aliases=["--model"]
     )
-    tokenizer_name: str | None = option(None, "Tokenizer of a new encoder.")
-    train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences.")
+    train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences, for a new encoder.")
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
     extend_tokenizer: int | None = option(
         None,
@@ -149,7 +148,7 @@ class MaskedLMTrainer(Trainer):
         with staged(self, trial):
             super()._save_checkpoint(model, trial)
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self, model: torch.nn.Module, inputs: dict, *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
         ids = inputs["input_ids"]
@@ -224,13 +223,13 @@ def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]
 def make_tokenizer(
     options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the options name, or train a WordPiece tokenizer.
+    """Load the tokenizer of an encoder that continues training, or train a WordPiece tokenizer.
 
     Training twice on the same sentences gives two vocabularies, because ties are broken at random. So the first
     process trains and saves it, the others load it, and a resumed run loads that of its checkpoint.
 
     Args:
-        options (`PretrainingArguments`): Names the tokenizer or the encoder.
+        options (`PretrainingArguments`): Names the encoder, or asks for a new tokenizer.
         args (`TrainingArguments`): A trained tokenizer is saved in a folder of their `output_dir`.
         texts (`list[str]`): Sentences to train a tokenizer on.
         checkpoint (`str`, *optional*): The checkpoint to resume from.
@@ -239,23 +238,21 @@ def make_tokenizer(
         `PreTrainedTokenizerBase`: The tokenizer.
 
     Raises:
-        ValueError: If not exactly one of the ways to get a tokenizer was requested.
+        ValueError: If not exactly one of the two was requested.
     """
     if options.model_name_or_path:
-        if options.train_tokenizer or options.tokenizer_name:
-            raise ValueError(
-                "an encoder that continues training keeps its tokenizer: drop --train_tokenizer and --tokenizer_name"
-            )
+        if options.train_tokenizer:
+            raise ValueError("an encoder that continues training keeps its tokenizer: drop --train_tokenizer")
     elif options.extend_tokenizer:
         raise ValueError(
             "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
             "--model, or raise --vocab_size of a tokenizer that is trained"
         )
-    elif options.train_tokenizer == bool(options.tokenizer_name):
-        raise ValueError("a new encoder needs one of --train_tokenizer and --tokenizer_name")
-    if checkpoint is not None or not options.train_tokenizer:
-        name: Any = checkpoint or options.model_name_or_path or options.tokenizer_name
-        return load_pretrained(AutoTokenizer.from_pretrained, name)
+    elif not options.train_tokenizer:
+        raise ValueError("a new encoder needs --train_tokenizer; to train an existing one, name it with --model")
+    existing = checkpoint or options.model_name_or_path
+    if existing is not None:
+        return load_pretrained(AutoTokenizer.from_pretrained, existing)
     folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
@@ -304,7 +301,7 @@ def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: i
     return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
 
 
-def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str, Any]:
+def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
     """Train, save the stock masked-LM model into `output_dir`, and write `results.json` beside it.
 
     Args:
@@ -330,7 +327,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     # Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
     tokenizer = make_tokenizer(options, args, texts, None if options.extend_tokenizer else checkpoint)
     model = make_model(options, tokenizer)
-    words: dict[str, Any] = {}
+    words: dict = {}
     if options.extend_tokenizer:
         words["words_before"] = measure_words(tokenizer, held_out)
         words["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
@@ -347,7 +344,10 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     results = {
         "held_out_sentences": len(held_out),
         "masked_lm_loss": {"before": before, "after": after},
-        "perplexity": {"before": math.exp(before), "after": math.exp(after)},
+        "perplexity": {
+            "before": math.exp(before),
+            "after": math.exp(after),
+        },
         "steps": trainer.state.global_step,
         "train_seconds": outcome.metrics["train_runtime"],
         "vocabulary": len(tokenizer),
@@ -365,7 +365,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict[str
     return results
 
 
-def _print_results(results: dict[str, Any]) -> None:
+def _print_results(results: dict) -> None:
     if "added_words" in results:
         print(f"\nAdded {results['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
         print("The words of the held-out sentences, before and after:")

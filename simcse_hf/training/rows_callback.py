@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ..data.stream import StreamedRows
 from ..data.view_dataset import SeededDataset
@@ -21,12 +21,12 @@ class RowsCallback(TrainerCallback):
     def __init__(self, rows: Any):
         self.rows = rows
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
         if isinstance(self.rows, SeededDataset):
             self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the run."""
         if isinstance(self.rows, StreamedRows):
             state.epoch = state.global_step / state.max_steps

@@ -140,7 +140,7 @@ def inputs_of(model_args: ModelArguments, data_args: DataArguments) -> dict[str,
     return inputs
 
 
-def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict[str, Any]:
+def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict:
     """Return what all runs of an output directory have in common, in types that JSON can hold."""
     values = vars(model_args) | vars(data_args) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
@@ -149,7 +149,8 @@ def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSE
     paths: list[Any] = list(inputs_of(model_args, data_args).values())
     tables: Any = args.datasets or {}
     paths += [own.get("train_file") for own in tables.values()]
-    paths += [Path(split_weight(name)[0], MANIFEST) for name in (*(args.teacher or ()), *(args.guide or ()))]
+    for name in [*(args.teacher or ()), *(args.guide or ())]:
+        paths.append(Path(split_weight(name)[0], MANIFEST))
     for path in paths:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
@@ -182,7 +183,7 @@ def release(args: SimCSETrainingArguments) -> None:
             getattr(sys.modules[name], end)()
 
 
-def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
+def publish_best(directory: Path, seeds: Sequence[int]) -> dict:
     """Copy the model of the best run into `directory`, and write `results.json` over all seeds.
 
     The best run has the highest dev metric with the weights that it saved. Without a dev set, the first seed is
@@ -221,7 +222,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict[str, Any]:
     return results
 
 
-def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def summarise(runs: dict[int, dict]) -> dict:
     """Summarise the results of several seeds.
 
     Args:
@@ -233,24 +234,28 @@ def summarise(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
         sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
-    kept = ("train_seconds", *_EVALUATIONS)
-    listed = [{"seed": seed} | {name: run[name] for name in kept} for seed, run in runs.items()]
     metric = next(iter(runs.values()))["dev_metric"]
+    listed = []
+    for seed, run in runs.items():
+        listed.append({"seed": seed, "train_seconds": run["train_seconds"]})
+        listed[-1] |= {when: run[when] for when in _EVALUATIONS}
+    summary: dict = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": metric}
     if metric is None:
-        return {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
-    mean: dict[str, dict[str, float]] = {when: {} for when in _EVALUATIONS}
-    sd: dict[str, dict[str, float | None]] = {when: {} for when in _EVALUATIONS}
+        return summary
     for when in _EVALUATIONS:
+        mean = summary["mean"][when] = {}
+        sd = summary["sd"][when] = {}
         for name in listed[0][when]:
             values = [run[when][name] for run in listed if name in run[when]]
             if name not in _NOT_METRICS and len(values) == len(listed):
-                mean[when][name] = statistics.fmean(values)
-                sd[when][name] = statistics.stdev(values) if len(values) > 1 else None
-    ranked = sorted(listed, key=lambda run: run["saved"][metric], reverse=higher_is_better(metric))
-    return {"runs": listed, "mean": mean, "sd": sd, "published": ranked[0]["seed"], "chosen_by": metric}
+                mean[name] = statistics.fmean(values)
+                sd[name] = statistics.stdev(values) if len(values) > 1 else None
+    listed = sorted(listed, key=lambda run: run["saved"][metric], reverse=higher_is_better(metric))
+    summary["published"] = listed[0]["seed"]
+    return summary
 
 
-def _print_summary(summary: dict[str, Any], change: dict[str, Any] | None, directory: Path) -> None:
+def _print_summary(summary: dict, change: dict | None, directory: Path) -> None:
     metric = summary["chosen_by"]
     runs = summary["runs"]
     if metric is None:

@@ -128,17 +128,16 @@ def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one(sentences, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "words, message",
+    "words, option",
     [
-        ("", "one of --train_tokenizer and --tokenizer_name"),
-        ("--train_tokenizer --tokenizer_name x", "one of --train_tokenizer and --tokenizer_name"),
-        ("--train_tokenizer --model_name_or_path x", "keeps its tokenizer"),
+        ("", "--train_tokenizer"),
+        ("--train_tokenizer --model x", "--train_tokenizer"),
+        ("--train_tokenizer --extend_tokenizer 5", "--extend_tokenizer"),
     ],
 )
-def test_exactly_one_source_of_the_tokenizer_is_required(words, message, sentences):
-    options, args = parse("--train_file", sentences, *words.split())
-    with pytest.raises(ValueError, match=message):
-        make_tokenizer(options, args, ["a text"])
+def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, sentences):
+    with pytest.raises(ValueError, match=option):
+        make_tokenizer(*parse("--train_file", sentences, *words.split()), ["a text"])
 
 
 def test_bad_input_is_refused(tmp_path):
@@ -190,7 +189,3 @@ def test_words_of_the_domain_are_added_measured_and_resumed(tmp_path, tokenizer)
     assert {k: v for k, v in whole.items() if k not in drop} == {k: v for k, v in resumed.items() if k not in drop}
     assert whole["masked_lm_loss"]["after"] == resumed["masked_lm_loss"]["after"]
     assert len(AutoTokenizer.from_pretrained(tmp_path / "whole")) == whole["vocabulary"]
-    with pytest.raises(
-        ValueError, match="--extend_tokenizer adds words to the tokenizer of an encoder that continues"
-    ):
-        pretrain(*parse("--train_file", texts, "--extend_tokenizer", 5, "--output_dir", tmp_path / "new"))

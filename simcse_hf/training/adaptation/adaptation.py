@@ -3,13 +3,12 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from transformers.utils import logging
 
@@ -17,12 +16,11 @@ from ...evaluation.user_tasks import TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
-from ...ops.errors import refuse
 from ...ops.files import hold, read_json_object, remove, write_json
 from ...publishing.card_adaptation import ADAPTATION
 from ..run_record import RESULTS
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
-from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
+from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
 from .record import WORK, Record, clear_output
 from .results import describe, draw, ship
 from .verdict import Comparison, choose, compare
@@ -79,15 +77,17 @@ class AdaptationSettings:
     bf16: bool = False
     extend_tokenizer: int | None = None
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict:
         """Return what has to be the same when an adaptation continues, under the names of the command's options."""
         given = asdict(self)
-        del given["output"]
+        given.pop("output")
         given["task"] = ["=".join(task) for task in given.pop("tasks")]
-        return given | {"labels": list(self.labels), "arms": list(self.arms)}
+        given["labels"] = list(self.labels)
+        given["arms"] = list(self.arms)
+        return given
 
 
-def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, Any]:
+def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     """Try the arms, choose one on a third of the task, judge it on the rest, and keep what helps.
 
     The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
@@ -105,17 +105,13 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.")
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
-    refuse(
-        {
-            "adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.": several,
-            f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.": unknown,
-            "--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.": (
-                settings.pretrained is not None and not settings.labels
-            ),
-        }
-    )
+    if unknown:
+        raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
+    if settings.pretrained is not None and not settings.labels:
+        raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
     output = Path(settings.output).expanduser()
     with hold(output):
         if overwrite:
@@ -126,8 +122,9 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict[str, An
             return read_json_object(output / ADAPTATION, advice="Start again with --overwrite.")
         result = _Adaptation(settings, record).run()
         write_json(output / ADAPTATION, result)  # last, because it marks the adaptation as finished
-        for folder in filter(Path.is_dir, (output / WORK).iterdir()):
-            remove(folder)
+        for path in (output / WORK).iterdir():
+            if path.is_dir():
+                remove(path)
         return result
 
 
@@ -135,124 +132,158 @@ class _Adaptation:
     """The inputs, the arms and the record of an adaptation."""
 
     def __init__(self, settings: AdaptationSettings, record: Record):
-        self.settings, self.record, self.work = settings, record, record.directory / WORK
         began = time.monotonic()
+        self.settings = settings
+        self.record = record
+        self.work = record.directory / WORK
         pooler, self.present = _open_present(settings.model, settings.pooler_type)
-        self.tasks = tasks = read_tasks(settings.tasks)
-        self.first = next(iter(tasks.dev))
-        for name in tasks.dev:
-            record.check_unchanged(f"The task {name}", chain(tasks.dev[name].texts, tasks.held_out[name].texts))
-        self.texts, self.corpus = read_corpus(settings.corpus, tasks.scored, settings.column)
+        self.tasks = read_tasks(settings.tasks)
+        for name, dev in self.tasks.dev.items():
+            record.check_unchanged(f"The task {name}", [*dev.texts, *self.tasks.held_out[name].texts])
+        self.texts, self.corpus = read_corpus(settings.corpus, self.tasks.scored, settings.column)
         record.check_unchanged(f"The text {settings.corpus}", self.texts)
-        text = write_rows(({"text": text} for text in self.texts), self.work / "text.jsonl")
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
-            labels[file] = prepare_labels(source, tasks.scored, file)
+            labels[file] = prepare_labels(source, self.tasks.scored, file)
             record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
-        names = settings.model, self.present.pooler_type, pooler, settings.pretrained
-        self.arms = {arm.name: arm for arm in make_arms(*names, text, labels, settings.steps)}
-        lengths = sorted(map(len, self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])))
-        most = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
-        length = min(most, max(32, lengths[int(0.95 * (len(lengths) - 1))]))  # that of 95% of the texts
-        self.options = {"per_device_train_batch_size": settings.batch_size, "max_seq_length": length}
-        self.options |= {name: getattr(settings, name) for name in ("bf16", "extend_tokenizer")}
-        self.present_dev = evaluate(self.present, [tasks.dev[self.first]])[0]
+        arms = make_arms(
+            settings.model,
+            self.present.pooler_type,
+            pooler,
+            settings.pretrained,
+            write_texts(self.texts, self.work / "text.jsonl"),
+            labels,
+            settings.steps,
+        )
+        self.arms = {arm.name: arm for arm in arms}
+        lengths = [len(ids) for ids in self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])]
+        longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
+        length = int(np.quantile(lengths, 0.95, method="lower"))
+        self.options = {
+            "per_device_train_batch_size": settings.batch_size,
+            "max_seq_length": min(longest, max(32, length)),
+            "bf16": settings.bf16,
+            "extend_tokenizer": settings.extend_tokenizer,
+        }
+        self.first, dev = next(iter(self.tasks.dev.items()))
+        self.present_dev = evaluate(self.present, dev)
         self.scoring_seconds = time.monotonic() - began
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict:
         """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
         plan = self.record.once("plan", self._plan)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
-        measured = {name: self.record.once(f"dev {name}", partial(self._measure, name)) for name in plan["arms"]}
-        scores = {name: found["dev"] for name, found in measured.items() if found["dev"] is not None}
+        measured = {}
+        scores = {}
+        for name in plan["arms"]:
+            found = self.record.once(f"dev {name}", partial(self._measure, name))
+            measured[name] = found
+            if found["dev"] is not None:
+                scores[name] = found["dev"]
         chosen = self.arms[choose(scores)]
         logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
-        comparisons, seeds = self._judge(chosen), self._seeds(chosen)
-        result = describe(self.arms, measured, chosen, seeds, comparisons) | {"left_out": plan["left_out"]}
-        result |= {"corpus": self.corpus, "arguments": self.settings.arguments()}
-        ship(result, self._open(chosen, seeds[0]), self.settings.model, self.record.directory)
+        seeds = self._seeds(chosen)
+        result = describe(self.arms, measured, chosen, seeds, self._judge(chosen))
+        result["left_out"] = plan["left_out"]
+        result["corpus"] = self.corpus
+        result["arguments"] = self.settings.arguments()
+        model = self._open(chosen, seeds[0])
+        ship(result, model, self.settings.model, self.record.directory)
         draw(result, self.record.directory)
         return result
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self) -> dict:
         """Return the names of the arms that fit into the budget, and why the others are left out."""
-        wanted = set(self.settings.arms or ARM_NAMES)
-        untrained = [arm.name for arm in self.arms.values() if not arm.stages and UNTRAINED in wanted]
-        left = 60 * self.settings.budget - self.scoring_seconds * (3 + 2 * len(untrained))
-        costs: dict[str, float] = {START: 0.0, "": 0.0}
-        impossible = wanted - self.arms.keys() - {UNTRAINED} if self.settings.arms else set()
-        kept = [START, *untrained]
-        left_out = {name: "it needs --labels, or --labels and --pretrained" for name in sorted(impossible)}
-        nothing = f"no arm of {', '.join(sorted(wanted))} can be tried: give --labels and --pretrained"
-        refuse({nothing: wanted <= impossible})
-        for name in (name for name in ARM_NAMES if name in self.arms and name in wanted):
+        wanted = self.settings.arms or ARM_NAMES
+        possible = [name for name in ARM_NAMES if name in wanted and (name in self.arms or name == UNTRAINED)]
+        if not possible:
+            raise ValueError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
+        left_out = {}
+        for name in self.settings.arms:
+            if name not in possible:
+                left_out[name] = "it needs --labels, or --labels and --pretrained"
+        kept = [START]
+        if UNTRAINED in possible:
+            possible.remove(UNTRAINED)
+            kept = [arm.name for arm in self.arms.values() if not arm.stages]
+        left = 60 * self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept))
+        costs = {START: 0.0, "": 0.0}
+        for name in possible:
             try:
-                for each in {self.arms[name].control, name} - costs.keys():
-                    costs[each] = self.scoring_seconds + self._training_seconds(self.arms[each])
+                for each in (self.arms[name].control, name):
+                    if each not in costs:
+                        costs[each] = self.scoring_seconds + self._training_seconds(self.arms[each])
             except _FAILURES as error:
                 left_out[name] = f"it cannot be trained: {error}"
                 continue
             trained = [each for each in [*kept, name] if each in costs]
             verdict = max(costs[each] + costs[self.arms[each].control] for each in trained)
-            total = sum(costs[each] for each in trained) + self.settings.seeds * verdict
-            if total <= left:
+            minutes = (sum(costs[each] for each in trained) + self.settings.seeds * verdict) / 60
+            if minutes <= left / 60:
                 kept.append(name)
             else:
-                left_out[name] = (
-                    f"training would take {total / 60:.0f} minutes with it, --budget leaves {left / 60:.0f}"
-                )
+                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left / 60:.0f}"
         return {"arms": [name for name in self.arms if name in kept], "left_out": left_out}
 
     def _training_seconds(self, arm: Arm) -> float:
         """Time a few steps of each stage of an arm, and return what the whole arm will take."""
         total = 0.0
         for stage in arm.stages:
-            began, few = time.monotonic(), replace(stage, steps=_PROBE_STEPS)
+            began = time.monotonic()
+            few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
                 train_stage(few, arm.model, FIRST_SEED, Path(folder), options=self.options, pooler=arm.pooler)
                 seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total
 
-    def _measure(self, name: str) -> dict[str, Any]:
+    def _measure(self, name: str) -> dict:
         """Train an arm, if it trains, and compare it with the present model on dev."""
-        began, arm, task = time.monotonic(), self.arms[name], self.tasks.dev[self.first]
+        began = time.monotonic()
+        arm = self.arms[name]
+        task = self.tasks.dev[self.first]
         seed = FIRST_SEED if arm.stages else None
-        found: dict[str, Any] = {"dev": None, "failure": ""}
+        found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(arm, seed), [task])[0]
+            result = evaluate(self._open(arm, seed), task)
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            comparison = compare(task, self.first, START, [self.present_dev], [result])
-            found |= {"dev": comparison.after, "difference": comparison.difference, "interval": comparison.interval}
-            logger.info(f"{name}: dev {self.first} {comparison.after:.2f}, {comparison} over the present model")
+            change = compare(task, self.first, START, [self.present_dev], [result])
+            found["dev"] = change.after
+            found["difference"] = change.difference
+            found["interval"] = change.interval
+            logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
         remove(self._folder(arm, seed))
-        return found | {"seconds": round(time.monotonic() - began, 1)}
+        found["seconds"] = round(time.monotonic() - began, 1)
+        return found
 
     def _judge(self, chosen: Arm) -> list[Comparison]:
         """Compare new runs of an arm with the present model, and with new runs of its control, on every task."""
         tasks = self.tasks.held_out
-        against = [START] + [chosen.control] * (chosen.control not in ("", START))
-        results = {
-            name: [
-                evaluate(self._open(self.arms[name], seed), list(tasks.values()))
-                for seed in self._seeds(self.arms[name])
-            ]
-            for name in dict.fromkeys([*against, chosen.name])
-        }
+        against = [START]
+        if chosen.control not in ("", START):
+            against.append(chosen.control)
+        results = defaultdict(list)
+        for name in {*against, chosen.name}:
+            for seed in self._seeds(self.arms[name]):
+                model = self._open(self.arms[name], seed)
+                for task in tasks:
+                    results[name, task].append(evaluate(model, tasks[task]))
         return [
-            compare(task, name, other, [run[n] for run in results[other]], [run[n] for run in results[chosen.name]])
+            compare(tasks[task], task, other, results[other, task], results[chosen.name, task])
             for other in against
-            for n, (name, task) in enumerate(tasks.items())
+            for task in tasks
         ]
 
     def _seeds(self, arm: Arm) -> list[int | None]:
         """Return the seeds of the verdict: new ones for an arm that trains."""
-        return [FIRST_SEED + 1 + number for number in range(self.settings.seeds)] if arm.stages else [None]
+        if not arm.stages:
+            return [None]
+        return [FIRST_SEED + number for number in range(1, self.settings.seeds + 1)]
 
     def _folder(self, arm: Arm, seed: int | None) -> Path:
         return self.work / f"{arm.name}-{seed}"
@@ -268,16 +299,15 @@ class _Adaptation:
             return SimCSE(folder)
         model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
         if arm.whitening:
-            texts = self.texts[: _TEXTS_PER_DIMENSION * model.dim]
-            file = write_rows(({"text": text} for text in texts), self.work / "whitening.jsonl")
+            file = write_texts(self.texts[: _TEXTS_PER_DIMENSION * model.dim], self.work / "whitening.jsonl")
             # Some models' embeddings vary in fewer directions than they have dimensions.
             model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
         return model
 
 
-def evaluate(model: SimCSE, tasks: Iterable[UserTask]) -> list[TaskResult]:
-    """Score a model on tasks."""
-    return [task.evaluate(partial(model.encode, normalize_embeddings=None)) for task in tasks]
+def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
+    """Score a model on a task."""
+    return task.evaluate(partial(model.encode, normalize_embeddings=None))
 
 
 def _open_present(name: str, pooler: str | None) -> tuple[str | None, SimCSE]:
@@ -287,8 +317,10 @@ def _open_present(name: str, pooler: str | None) -> tuple[str | None, SimCSE]:
     except OSError as error:
         raise ValueError(f"--model {name}: no model could be loaded: {str(error).strip().splitlines()[0]}") from error
     own = model.settings.inference_pooler
-    other = f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with --pooler_type."
-    refuse({other: pooler is None and (model.settings.templates or own == "ngrams")})
+    if pooler is None and (model.settings.templates or own == "ngrams"):
+        raise ValueError(
+            f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with --pooler_type."
+        )
     if pooler is None and own == "cls" and model.head_source != "kept":
         pooler = "avg"
         logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")

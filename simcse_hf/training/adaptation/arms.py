@@ -5,9 +5,7 @@ import io
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -98,16 +96,23 @@ def make_arms(
     """
 
     def stages(method: str | None, rates: Mapping[str, float], then_labels: bool = True) -> tuple[Stage, ...]:
-        before = 0 if method is None else round(TEXT_SHARE * steps) if then_labels else steps
-        listed = [Stage(method, text, method, rates[method], before)] if method else []
-        for number, (file, objective) in enumerate(labels.items() if then_labels else (), start=1):
-            first, last = ((steps - before) * end // len(labels) for end in (number - 1, number))
-            listed.append(Stage(LABELS, file, objective, rates[LABELS], last - first))
+        listed = []
+        left = steps
+        if method is not None:
+            own = round(TEXT_SHARE * steps) if then_labels else steps
+            listed.append(Stage(method, text, method, rates[method], own))
+            left -= own
+        if then_labels:
+            for number, (file, objective) in enumerate(labels.items()):
+                own = left * (number + 1) // len(labels) - left * number // len(labels)
+                listed.append(Stage(LABELS, file, objective, rates[LABELS], own))
         return tuple(listed)
 
     arms = [Arm(START, model, pooler)]
     for name in dict.fromkeys([own, *POOLERS]):
-        arms += [Arm(name, model, name)] * (name != own) + [Arm(f"{name}, whitening", model, name, True)]
+        if name != own:
+            arms.append(Arm(name, model, name))
+        arms.append(Arm(f"{name}, whitening", model, name, whitening=True))
     if labels:
         arms.append(Arm(LABELS, model, pooler, stages=stages(None, PRESENT_RATES)))
     arms.append(Arm("simcse", model, pooler, stages=stages("simcse", PRESENT_RATES, False), control=START))
@@ -118,7 +123,7 @@ def make_arms(
     return arms
 
 
-def train_arm(arm: Arm, seed: int, output: Path, options: Mapping[str, Any]) -> None:
+def train_arm(arm: Arm, seed: int, output: Path, options: Mapping) -> None:
     """Train the stages of an arm from its start; `output` is there when all of them are done.
 
     Args:
@@ -127,7 +132,8 @@ def train_arm(arm: Arm, seed: int, output: Path, options: Mapping[str, Any]) -> 
         output (`Path`): Folder for the model.
         options (`Mapping[str, Any]`): Those of [`train_stage`].
     """
-    folders = [output.with_name(f"{output.name}.stage{number}") for number in range(1, len(arm.stages))] + [output]
+    folders = [output.with_name(f"{output.name}.stage{number}") for number in range(1, len(arm.stages))]
+    folders.append(output)
     model = arm.model
     for stage, folder in zip(arm.stages, folders, strict=True):
         if not folder.is_dir():  # an interrupted arm continues with its next stage
@@ -138,9 +144,7 @@ def train_arm(arm: Arm, seed: int, output: Path, options: Mapping[str, Any]) -> 
         shutil.rmtree(folder)
 
 
-def train_stage(
-    stage: Stage, model: str, seed: int, output: Path, *, options: Mapping[str, Any], pooler: str | None
-) -> None:
+def train_stage(stage: Stage, model: str, seed: int, output: Path, *, options: Mapping, pooler: str | None) -> None:
     """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
 
     Args:
@@ -152,7 +156,7 @@ def train_stage(
             is for masked-LM only. One that is `None` keeps its default.
         pooler (`str`, *optional*): The pooler to train with; by default the model's own.
     """
-    words: dict[str, Any] = {
+    words: dict = {
         "model_name_or_path": model,
         "train_file": stage.file,
         "output_dir": output,
@@ -165,9 +169,14 @@ def train_stage(
     if stage.method == MASKED_LM:
         words["held_out"] = _HELD_OUT
     else:
-        words |= {"objective": stage.objective, "eval_strategy": "no", "pooler_type": pooler, "extend_tokenizer": None}
-    given = [(f"--{name}", str(value)) for name, value in words.items() if value is not None]
-    argv = [*_QUIET, *chain.from_iterable(given)]
+        words["objective"] = stage.objective
+        words["eval_strategy"] = "no"
+        words["pooler_type"] = pooler
+        words["extend_tokenizer"] = None
+    argv = list(_QUIET)
+    for name, value in words.items():
+        if value is not None:
+            argv += [f"--{name}", str(value)]
     with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the result of the adaptation
         if stage.method == MASKED_LM:
             pretrain(*parse_pretraining_arguments(argv))

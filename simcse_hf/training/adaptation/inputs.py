@@ -3,11 +3,10 @@
 import json
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from transformers.utils import logging
 
@@ -18,8 +17,7 @@ from ...data.open_table import open_table
 from ...data.read import load_text_dataset
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks, read_task
-from ...ops.errors import refuse
-from ...ops.files import write_atomically
+from ...ops.files import write_text
 
 logger = logging.get_logger(__name__)
 
@@ -35,9 +33,6 @@ _SPLIT_SEED = 0
 #: Training reads far less of a text, and long documents would fill the memory.
 _MAX_CHARACTERS = 10_000
 _PAIR = ("sentence1", "sentence2", "score")
-
-
-# --- tasks -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -67,30 +62,31 @@ def read_tasks(given: Sequence[tuple[str, str]]) -> Tasks:
     Raises:
         ValueError: If there is no task, or one is malformed or too small to split.
     """
-    missing = "adapt needs a task to judge by: name one, for example --task classification=labelled.csv."
-    refuse({missing: not given})
-    dev, held_out = {}, {}
-    whole = name_tasks(read_task(kind, path) for kind, path in given)
-    for name, task in whole.items():
+    if not given:
+        raise ValueError("adapt needs a task to judge by: name one, for example --task classification=labelled.csv.")
+    dev = {}
+    held_out = {}
+    scored: set[str] = set()
+    for name, task in name_tasks(read_task(kind, path) for kind, path in given).items():
         try:
-            dev[name], held_out[name] = task.split(min(DEV_SHARE, _MAX_DEV_UNITS / len(task)), _SPLIT_SEED)
+            share = min(DEV_SHARE, _MAX_DEV_UNITS / len(task))
+            dev[name], held_out[name] = task.split(share, _SPLIT_SEED)
         except ValueError as error:
-            problem = f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
-            raise ValueError(problem) from error
-    texts = (text for task in whole.values() for unit in task.units for text in task.linking_texts(unit))
-    return Tasks(dev, held_out, frozenset(map(_normalized, texts)))
+            raise ValueError(
+                f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
+            ) from error
+        for unit in task.units:
+            scored.update(map(_normalized, task.linking_texts(unit)))
+    return Tasks(dev, held_out, frozenset(scored))
 
 
 def _normalized(text: str) -> str:
     return " ".join(text[:_MAX_CHARACTERS].casefold().split())
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
 def read_corpus(
     path: str | os.PathLike[str], scored: frozenset[str], column: str | None = None
-) -> tuple[list[str], dict[str, Any]]:
+) -> tuple[list[str], dict]:
     """Draw distinct texts from a file in one pass and in bounded memory (reservoir sampling, Vitter 1985).
 
     Texts that differ only in case or white space count as duplicates.
@@ -127,11 +123,11 @@ def read_corpus(
     _warn_of_overlap(path, overlap, rows)
     if rows == MAX_ROWS:
         logger.warning(f"{path}: only the first {MAX_ROWS:,} rows are read. Shuffle the file if their order matters.")
-    few = (
-        f"{path}: {len(drawn)} distinct texts that no task scores are too few to adapt a model to: give at least "
-        f"{MIN_TEXTS}, better several thousand, with one text in each row."
-    )
-    refuse({few: len(drawn) < MIN_TEXTS})
+    if len(drawn) < MIN_TEXTS:
+        raise ValueError(
+            f"{path}: {len(drawn)} distinct texts that no task scores are too few to adapt a model to: give at least "
+            f"{MIN_TEXTS}, better several thousand, with one text in each row."
+        )
     return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
 
 
@@ -140,14 +136,14 @@ def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> N
         logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
 
 
-def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> Path:
-    """Write rows as a file that the training commands read, and return its path."""
-    with write_atomically(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        stream.writelines(f"{json.dumps(row)}\n" for row in rows)
+def write_texts(texts: Sequence[str], path: Path) -> Path:
+    """Write texts as a file that the training commands read, and return its path."""
+    return _write_rows([{"text": text} for text in texts], path)
+
+
+def _write_rows(rows: list[dict], path: Path) -> Path:
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
     return path
-
-
-# --- labels ----------------------------------------------------------------------------------------------------------
 
 
 def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
@@ -165,32 +161,38 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
         ValueError: If the file holds no labels, or a row is malformed.
     """
     objective, rows = _read_labels(source)
-    kept = [row for row in rows if scored.isdisjoint(_normalized(x) for x in row.values() if isinstance(x, str))]
+    kept = []
+    for row in rows:
+        if scored.isdisjoint(_normalized(cell) for cell in row.values() if isinstance(cell, str)):
+            kept.append(row)
     _warn_of_overlap(source, len(rows) - len(kept), len(rows))
-    refuse({f"{source}: the tasks score a text of every row. Give labels of other texts.": not kept})
-    write_rows(kept, path)
+    if not kept:
+        raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
+    _write_rows(kept, path)
     return objective
 
 
-def _read_labels(source: str) -> tuple[str, list[dict[str, Any]]]:
+def _read_labels(source: str) -> tuple[str, list[dict]]:
     columns = open_table(source).columns
     # The files of STS-B have tabs and no header.
     if all(find_part(columns, part) for part in _PAIR) or any("\t" in column for column in columns):
         pairs = read_scored_pairs(source)
-        nli = (
-            f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores of "
-            "similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
-        )
         values = set(pairs.scores)
-        refuse({nli: find_part(columns, "score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}})
+        if find_part(columns, "score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
+            raise ValueError(
+                f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores "
+                "of similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
+            )
         cells = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
         return "cosent", [dict(zip(_PAIR, each, strict=True)) for each in cells]
     if is_labelled(source):
-        return "class_labels", [{"text": row["sent0"], "label": str(row[LABEL])} for row in load_class_rows(source)]
+        classes = load_class_rows(source)
+        return "class_labels", [{"text": row["sent0"], "label": str(row[LABEL])} for row in classes]
     rows = load_text_dataset(source)
-    none = (
-        f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, negative), pairs "
-        "(anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a class (text, label)."
-    )
-    refuse({none: len(rows.column_names) == 1})
+    if len(rows.column_names) == 1:
+        raise ValueError(
+            f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, negative), "
+            "pairs (anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a class (text, "
+            "label)."
+        )
     return "simcse", list(rows)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
-from ...ops.errors import refuse, refuse_changes
+from ...ops.errors import refuse_changes
 from ...ops.files import entries, read_json_object, remove, write_json
 
 WORK = "search"
@@ -25,14 +25,15 @@ class Record:
         ValueError: If the directory holds an adaptation with other arguments, or something else.
     """
 
-    def __init__(self, directory: Path, arguments: Mapping[str, Any]):
-        self.directory, self._path = directory, directory / RECORD
-        self._state: dict[str, Any] = {"arguments": dict(arguments), "done": {}}
+    def __init__(self, directory: Path, arguments: Mapping):
+        self.directory = directory
+        self._path = directory / RECORD
+        self._state: dict = {"arguments": dict(arguments), "done": {}}
         if self._path.exists():
             self._state = read_json_object(self._path, *self._state, advice="Start again with --overwrite.")
             refuse_changes(self._state["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
-            return
-        refuse_foreign(directory)
+        else:
+            refuse_foreign(directory)
 
     def once(self, name: str, compute: Callable[[], Value]) -> Value:
         """Return what is recorded under a name; compute and record it if there is nothing yet.
@@ -64,14 +65,14 @@ class Record:
         number = 0
         for text in texts:
             number = crc32(f"{text}\0".encode("utf-8", "surrogatepass"), number)
-        changed = self.once(what, lambda: number) != number
-        refuse({f"{what} has changed since the adaptation in {self.directory} began. {_ADVICE}": changed})
+        if self.once(what, lambda: number) != number:
+            raise ValueError(f"{what} has changed since the adaptation in {self.directory} began. {_ADVICE}")
 
 
 def refuse_foreign(directory: Path) -> None:
     """Raise a `ValueError` if a directory holds something that is not an adaptation."""
-    is_foreign = entries(directory) and not (directory / RECORD).is_file()
-    refuse({f"{directory} holds something else (there is no {RECORD} in it): name another --output.": is_foreign})
+    if entries(directory) and not (directory / RECORD).is_file():
+        raise ValueError(f"{directory} holds something else (there is no {RECORD} in it): name another --output.")
 
 
 def clear_output(directory: Path) -> None:

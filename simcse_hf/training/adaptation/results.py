@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -20,16 +19,17 @@ from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
 from .verdict import CONFIDENCE, GAIN, Comparison
 
-MODEL, PICTURE = "model", "arms.png"
+MODEL = "model"
+PICTURE = "arms.png"
 
 
 def describe(
     arms: Mapping[str, Arm],
-    measured: Mapping[str, Any],
+    measured: Mapping,
     chosen: Arm,
     seeds: list[int | None],
     judged: list[Comparison],
-) -> dict[str, Any]:
+) -> dict:
     """Collect what `adaptation.json` says.
 
     Args:
@@ -43,7 +43,7 @@ def describe(
         `dict[str, Any]`: The document.
     """
 
-    def stages(arm: Arm) -> list[dict[str, Any]]:
+    def stages(arm: Arm) -> list[dict]:
         return [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
 
     first = judged[0]
@@ -52,16 +52,25 @@ def describe(
         "summary": _summary(chosen, arms, measured, judged),
         **asdict(first),
         "confidence": CONFIDENCE,
-        "chosen": asdict(chosen) | {"model": public_name(chosen.model), "stages": stages(chosen), "seed": seeds[0]},
+        "chosen": {
+            **asdict(chosen),
+            "model": public_name(chosen.model),
+            "stages": stages(chosen),
+            "seed": seeds[0],
+        },
         "seeds": [seed for seed in seeds if seed is not None],
         "comparisons": [{**asdict(each), "verdict": each.verdict} for each in judged],
         "arms": [{"name": name, "stages": stages(arms[name]), **found} for name, found in measured.items()],
         "model": public_name(arms[START].model),
-        "versions": {"simcse_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        "versions": {
+            "simcse_hf": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
     }
 
 
-def _summary(chosen: Arm, arms: Mapping[str, Arm], measured: Mapping[str, Any], comparisons: list[Comparison]) -> str:
+def _summary(chosen: Arm, arms: Mapping[str, Arm], measured: Mapping, comparisons: list[Comparison]) -> str:
     """Say in a sentence what helped: the chosen arm against the present model, and the text against its control."""
     first = comparisons[0]
     text = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
@@ -74,7 +83,7 @@ def _summary(chosen: Arm, arms: Mapping[str, Arm], measured: Mapping[str, Any], 
     return text
 
 
-def ship(result: dict[str, Any], model: SimCSE, start: str, output: Path) -> None:
+def ship(result: dict, model: SimCSE, start: str, output: Path) -> None:
     """Write `model`: the model of the chosen arm with its card after a gain, else the files of the present model.
 
     Args:
@@ -84,17 +93,16 @@ def ship(result: dict[str, Any], model: SimCSE, start: str, output: Path) -> Non
         output (`Path`): The output directory.
     """
     with write_atomically(output / MODEL) as folder:
-        if result["verdict"] != GAIN:
+        if result["verdict"] == GAIN:
+            model.save_pretrained(folder)
+            write_json(folder / ADAPTATION, {name: result[name] for name in result if name != "arguments"})
+            write_card(folder, repo_id=f"your-name/{output.resolve().name}")
+        else:
             source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
             shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
-            return
-        model.save_pretrained(folder)
-        kept = {name: value for name, value in result.items() if name != "arguments"}
-        write_json(folder / ADAPTATION, kept)
-        write_card(folder, repo_id=f"your-name/{output.resolve().name}")
 
 
-def draw(result: dict[str, Any], output: Path) -> None:
+def draw(result: dict, output: Path) -> None:
     """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
 
     Args:
@@ -102,8 +110,9 @@ def draw(result: dict[str, Any], output: Path) -> None:
         output (`Path`): The output directory.
     """
     bars = [(arm["name"], arm, 0) for arm in result["arms"] if arm["dev"] is not None]
-    judged = [each for each in result["comparisons"] if each["task"] == result["task"]]
-    bars += [(f"held out: {result['chosen']['name']} over {each['against']}", each, 1) for each in judged]
+    for each in result["comparisons"]:
+        if each["task"] == result["task"]:
+            bars.append((f"held out: {result['chosen']['name']} over {each['against']}", each, 1))
     try:
         figure = new_figure(8, 1.0 + 0.28 * len(bars))
     except ImportError:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
 
-GAIN, NO_GAIN = "gain", "no gain"
+GAIN = "gain"
+NO_GAIN = "no gain"
 CONFIDENCE = 0.95
 RESAMPLES = 1000
 #: Points on dev that do not outweigh a simpler arm. Dev parts of at most 2,000 rows cannot tell smaller differences
@@ -83,7 +85,6 @@ def compare(
     """
     interval = paired_interval(task, list(before), list(after), resamples=RESAMPLES, confidence=CONFIDENCE)
     difference, low, high = (round(float(value), 4) for value in interval)
-    means = [sum(float(result.metrics[task.metric]) for result in part) / len(part) for part in (before, after)]
-    return Comparison(
-        name, task.metric, len(task), against, round(means[0], 4), round(means[1], 4), difference, [low, high]
-    )
+    old = round(fmean(result.metrics[task.metric] for result in before), 4)
+    new = round(fmean(result.metrics[task.metric] for result in after), 4)
+    return Comparison(name, task.metric, len(task), against, old, new, difference, [low, high])

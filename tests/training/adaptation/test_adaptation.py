@@ -243,7 +243,7 @@ def test_a_finished_adaptation_is_not_repeated(settings, monkeypatch):
 def test_the_choice_never_sees_the_held_out_part(settings, monkeypatch):
     seen = []
     score = adapt_module.evaluate
-    monkeypatch.setattr(adapt_module, "evaluate", lambda model, tasks: seen.append(tasks[0]) or score(model, tasks))
+    monkeypatch.setattr(adapt_module, "evaluate", lambda model, task: seen.append(task) or score(model, task))
     result = adapt(replace(settings, arms=("untrained",)))
     dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
     assert dev and held_out and not dev & held_out
