@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from ..ops.errors import require_extra
 from ..ops.files import write_json
@@ -103,7 +103,7 @@ def _merged(wrapper: Any) -> nn.Module:
 
 
 @torch.no_grad()
-def merged_weights(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
 
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
@@ -166,7 +166,7 @@ def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> 
     del encoder.peft_config
 
 
-def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, torch.Tensor]) -> None:
+def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, Tensor]) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
@@ -72,14 +72,14 @@ class CachedBatch:
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
-            loss, parts = total_and_parts(self.objective(batch))
+            loss, parts = total_and_parts(self.objective(batch))  # type: ignore[misc]  # the objective was made
         self.output: Any = ContrastiveOutput(loss, self.embeddings.detach(), contrastive_loss=loss, parts=parts)
 
     def backward(
         self,
         wrapped: nn.Module | None = None,
         no_sync: Callable[[], AbstractContextManager] = nullcontext,
-        mlm_factor: float | torch.Tensor = 1.0,
+        mlm_factor: float | Tensor = 1.0,
     ) -> ContrastiveOutput:
         """Carry the embeddings' gradient on into the encoder, after the backward pass of `output.loss`.
 
@@ -127,7 +127,7 @@ class CachedBatch:
             result["loss"] = result.loss + self.model.settings.mlm_weight * mlm_loss
         return result
 
-    def _mlm_weights(self) -> torch.Tensor | None:
+    def _mlm_weights(self) -> Tensor | None:
         """Return the weight of each chunk's mean over masked tokens in the mean over those of the batch.
 
         Chunks with 1 and 3 masked tokens weigh 1/4 and 3/4.

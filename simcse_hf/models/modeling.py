@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
@@ -55,9 +55,8 @@ _WITHOUT_GRADIENT = {
 #: Arguments of `save_pretrained` that concern the upload.
 _HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
 
-#: The inputs of the encoder for texts, by their names in `_TEXT_INPUTS`.
+#: Texts as the arguments of [`ContrastiveModel.embed`] by name, or rows of texts with one more axis.
 _Texts = dict[str, Any]
-_TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass
@@ -75,17 +74,17 @@ class ContrastiveOutput(ModelOutput):
         parts (`dict[str, torch.Tensor]`, *optional*): The named parts of `contrastive_loss`, if there are several.
     """
 
-    loss: torch.Tensor | None = None
-    sentence_embeddings: torch.Tensor | None = None
-    contrastive_loss: torch.Tensor | None = None
-    mlm_loss: torch.Tensor | None = None
-    parts: dict[str, torch.Tensor] | None = None
+    loss: Tensor | None = None
+    sentence_embeddings: Tensor | None = None
+    contrastive_loss: Tensor | None = None
+    mlm_loss: Tensor | None = None
+    parts: dict[str, Tensor] | None = None
 
 
 def _check_inputs(
-    input_ids: torch.Tensor,
-    mlm_input_ids: torch.Tensor | None,
-    mlm_targets: torch.Tensor | None,
+    input_ids: Tensor,
+    mlm_input_ids: Tensor | None,
+    mlm_targets: Tensor | None,
     lengths: np.ndarray | None,
     stock: dict[str, Any],
 ) -> None:
@@ -110,10 +109,13 @@ def _check_inputs(
         )
 
 
-def _flatten_rows(inputs: dict[str, torch.Tensor], counts: np.ndarray | None) -> tuple[_Texts, np.ndarray | None]:
-    """Flatten rows of texts and their lengths, from `(batch, num_sentences, length)` to `(n, length)`."""
-    flat = {name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
-    return flat, None if counts is None else counts.reshape(-1)
+def _columns(texts: _Texts, columns: slice) -> _Texts:
+    return {name: x[:, columns] for name, x in texts.items()}
+
+
+def _flatten(texts: _Texts) -> _Texts:
+    """Make one row of each text: from `(batch, num_sentences, length)` to `(n, length)`."""
+    return {name: x.reshape(-1, *x.shape[2:]) for name, x in texts.items()}
 
 
 class ContrastiveModel(PreTrainedModel):
@@ -280,11 +282,11 @@ class ContrastiveModel(PreTrainedModel):
 
     def embed(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         lengths: np.ndarray | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Embed sentences with the pooler of the current mode, training or evaluation.
 
         Args:
@@ -298,15 +300,15 @@ class ContrastiveModel(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        return self._pool(self._encode_tokens(texts, lengths, self.active_pooler), texts)
+        texts = _Texts(
+            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, lengths=lengths
+        )
+        return self._pool(self._encode_tokens(texts, self.active_pooler), texts)
 
-    def _encode_tokens(
-        self, texts: _Texts, lengths: np.ndarray | None, pooler_type: str | None, whole_last_layer: bool = False
-    ) -> Any:
+    def _encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
         """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
         if pooler_type is not None:
-            pooling.check_has_tokens(texts["attention_mask"], lengths)
+            pooling.check_has_tokens(texts["attention_mask"], texts.get("lengths"))
         encode = encode_unpadded if self.runs_unpadded else encode_padded
         # Compiled code cannot switch kernels; the Trainer does so around it.
         kernels = nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(texts["input_ids"].device)
@@ -314,13 +316,12 @@ class ContrastiveModel(PreTrainedModel):
             return encode(
                 self.base_model,
                 **texts,
-                lengths=lengths,
                 all_layers=pooler_type in pooling.SECOND_LAYER,
                 first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
                 pooled=pooler_type == "cls" and self.has_own_pooler,
             )
 
-    def _pool(self, outputs: Any, texts: _Texts) -> torch.Tensor:
+    def _pool(self, outputs: Any, texts: _Texts) -> Tensor:
         """Turn the outputs of `_encode_tokens` into embeddings of shape `(batch, dim)`."""
         pooler_type = self.active_pooler
         mask = texts["attention_mask"]
@@ -330,7 +331,7 @@ class ContrastiveModel(PreTrainedModel):
         elif pooler_type == pooling.TEMPLATE_POOLER:
             embeddings = pooling.at_mask(states, texts["input_ids"], self.settings.mask_token_id)
             if self.template_head is not None:
-                embeddings = self.template_head(embeddings, self._template_states(**texts))
+                embeddings = self.template_head(embeddings, self._template_states(texts))
         elif self.ngram_head is not None:
             embeddings = pooling.masked_mean(self.ngram_head(states, mask), mask)
         else:
@@ -341,28 +342,28 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = layer(embeddings)
         return embeddings
 
-    def _template_states(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def _template_states(self, texts: _Texts) -> Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
-        def embed(ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-            texts = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-            outputs = self._encode_tokens(texts, None, pooling.TEMPLATE_POOLER)
+        def embed(ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
+            alone = _Texts(input_ids=ids, attention_mask=mask, token_type_ids=types)
+            outputs = self._encode_tokens(alone, pooling.TEMPLATE_POOLER)
             return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
 
-        first = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
-        tokens = (input_ids, attention_mask, token_type_ids)
+        ids = texts["input_ids"]
+        tokens = (ids, texts["attention_mask"], texts.get("token_type_ids"))
+        first = ids.new_zeros(len(ids))
         return embed_templates(embed, tokens, first, self.settings.template_edges)
 
-    def embed_rows(
-        self, batch: dict[str, torch.Tensor], lengths: np.ndarray | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def embed_rows(self, texts: _Texts, has_gaps: bool = False) -> tuple[Tensor, Tensor | None]:
         """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
 
         Args:
-            batch (`dict[str, torch.Tensor]`): The batch as [`EncodedBatch`] describes it.
-            lengths (`np.ndarray`, *optional*): The number of tokens of each text, of shape `(batch, num_sentences)`.
+            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, perhaps
+                `token_type_ids`, and perhaps `lengths`, the number of tokens of each text, of shape
+                `(batch, num_sentences)`.
+            has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
+                embeddings of zeros.
 
         Returns:
             `tuple[torch.Tensor, torch.Tensor | None]`: Embeddings of shape `(batch, num_sentences, dim)` of the
@@ -374,30 +375,27 @@ class ContrastiveModel(PreTrainedModel):
                 embedding of each text.
         """
         objective = self.objective
-        columns = slice(1 if objective is not None and objective.reconstructs else 0, None)
-        texts = {name: batch[name][:, columns] for name in _TEXT_INPUTS if name in batch}
-        if lengths is not None:
-            lengths = lengths[:, columns]
-        shape = texts["input_ids"].shape
+        if objective is not None and objective.reconstructs:
+            texts = _columns(texts, slice(1, None))
+        ids = texts["input_ids"]
         needs_states = objective is not None and objective.needs_hidden_states
         if self.settings.fixed_mask:
-            self._check_fixed_mask(texts["input_ids"], needs_states)
+            self._check_fixed_mask(ids, needs_states)
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
-            anchors = self._embed_columns(texts, lengths, slice(0, 1), has_gaps=False)
-            return anchors.expand(-1, shape[1], -1), None
+            anchors = self._embed_columns(texts, slice(0, 1), has_gaps)
+            return anchors.expand(-1, ids.shape[1], -1), None
         if needs_states:
-            flat, counts = _flatten_rows(texts, lengths)
-            outputs = self._encode_tokens(flat, counts, self.active_pooler, whole_last_layer=True)
+            flat = _flatten(texts)
+            outputs = self._encode_tokens(flat, self.active_pooler, whole_last_layer=True)
             embeddings = self._pool(outputs, flat)
-            return embeddings.view(*shape[:2], -1), outputs.last_hidden_state.view(*shape, -1)
-        has_gaps = "relations" in batch
+            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
         if self.second_encoder is None:
-            return self._embed_columns(texts, lengths, slice(None), has_gaps), None
-        first = self._embed_columns(texts, lengths, slice(0, 1), has_gaps)
-        others = self.second_encoder._embed_columns(texts, lengths, slice(1, None), has_gaps)
+            return self._embed_columns(texts, slice(None), has_gaps), None
+        first = self._embed_columns(texts, slice(0, 1), has_gaps)
+        others = self.second_encoder._embed_columns(texts, slice(1, None), has_gaps)
         return torch.cat([first, others], dim=1), None
 
-    def _check_fixed_mask(self, ids: torch.Tensor, needs_states: bool) -> None:
+    def _check_fixed_mask(self, ids: Tensor, needs_states: bool) -> None:
         if self.second_encoder is not None or needs_states:
             reads = "hidden states" if needs_states else "a second encoder"
             raise ValueError(
@@ -407,24 +405,11 @@ class ContrastiveModel(PreTrainedModel):
         if not (ids == ids[:, :1]).all():
             raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
 
-    def _embed_columns(
-        self, inputs: dict[str, torch.Tensor], counts: np.ndarray | None, columns: slice, has_gaps: bool
-    ) -> torch.Tensor:
-        """Embed some columns of a batch in one pass.
-
-        Args:
-            inputs (`dict[str, torch.Tensor]`): `input_ids` and `attention_mask` of shape
-                `(batch, num_sentences, length)`.
-            counts (`np.ndarray`, *optional*): The number of tokens of each text.
-            columns (`slice`): The columns.
-            has_gaps (`bool`): Whether there may be texts without tokens, which get embeddings of zeros.
-
-        Returns:
-            `torch.Tensor`: Embeddings of shape `(batch, columns, dim)`.
-        """
-        rows = len(inputs["input_ids"])
-        chosen = {name: tensor[:, columns] for name, tensor in inputs.items()}
-        flat, lengths = _flatten_rows(chosen, None if counts is None else counts[:, columns])
+    def _embed_columns(self, texts: _Texts, columns: slice, has_gaps: bool) -> Tensor:
+        """Embed some columns of rows of texts in one pass, to embeddings of shape `(batch, columns, dim)`."""
+        rows = len(texts["input_ids"])
+        flat = _flatten(_columns(texts, columns))
+        lengths = flat.pop("lengths", None)
         if not has_gaps or (lengths is not None and lengths.all()):
             return self.embed(**flat, lengths=lengths).unflatten(0, (rows, -1))
         # Rows with fewer sentences than the widest are filled up with padding.
@@ -435,8 +420,8 @@ class ContrastiveModel(PreTrainedModel):
             places = lengths.nonzero()[0]
             lengths = lengths[places]
             (present,) = send([torch.from_numpy(places)], mask.device)
-        texts = {name: tensor.index_select(0, present) for name, tensor in flat.items()}
-        embedded = self.embed(**texts, lengths=lengths)
+        without_gaps = {name: x.index_select(0, present) for name, x in flat.items()}
+        embedded = self.embed(**without_gaps, lengths=lengths)
         zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
         return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
 
@@ -490,11 +475,11 @@ class ContrastiveModel(PreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        mlm_input_ids: torch.Tensor | None = None,
-        mlm_targets: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        mlm_input_ids: Tensor | None = None,
+        mlm_targets: Tensor | None = None,
         lengths: np.ndarray | None = None,
         return_loss: bool = True,
         **others: Any,
@@ -531,33 +516,33 @@ class ContrastiveModel(PreTrainedModel):
         """
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        row_inputs = {name: others.pop(name, None) for name in ROW_INPUTS}
+        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
         _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
             return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
         objective = self.prepare_objective() if return_loss else None
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        batch = {name: tensor for name, tensor in (inputs | row_inputs).items() if tensor is not None}
-        embeddings, hidden_states = self.embed_rows(batch, lengths)
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            batch["token_type_ids"] = token_type_ids
+        texts = batch if lengths is None else {**batch, "lengths": lengths}
+        embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
-            encoded = EncodedBatch(embeddings, batch, self, hidden_states, lengths)  # type: ignore[arg-type]
+            encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)  # type: ignore[arg-type]
             contrastive_loss, parts = total_and_parts(objective(encoded))
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = {name: batch[name] for name in _TEXT_INPUTS if name in batch}
-                masked["input_ids"] = mlm_input_ids
-                flat, counts = _flatten_rows(masked, lengths)
-                hidden_states = self._encode_tokens(flat, counts, pooler_type=None).last_hidden_state
+                masked = _flatten(texts | {"input_ids": mlm_input_ids})
+                hidden_states = self._encode_tokens(masked, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
         return ContrastiveOutput(loss, embeddings, contrastive_loss, mlm_loss, parts)
 
-    def _masked_lm_loss(self, hidden_states: torch.Tensor | None, targets: torch.Tensor) -> torch.Tensor:
+    def _masked_lm_loss(self, hidden_states: Tensor | None, targets: Tensor) -> Tensor:
         if not self.settings.do_mlm:
             raise ValueError("mlm_targets were given to a model without masked-LM head. Load it with do_mlm=True.")
         if hidden_states is None:
@@ -571,7 +556,7 @@ class ContrastiveModel(PreTrainedModel):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        self, save_directory: str | os.PathLike, *, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
+        self, save_directory: str | os.PathLike, *, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
@@ -49,7 +49,7 @@ TANH = "torch.nn.modules.activation.Tanh"
 POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 
 
-def masked_mean(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """Average over the tokens that are not padding. [CLS] and [SEP] count, as in the reference implementation.
 
     Args:
@@ -74,20 +74,19 @@ def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
         )
 
 
-def check_has_tokens(attention_mask: torch.Tensor, lengths: np.ndarray | None = None) -> None:
+def check_has_tokens(attention_mask: Tensor, lengths: np.ndarray | None = None) -> None:
     """Raise a `ValueError` if a row has no token, by its length or else by its mask; compiled code skips the check."""
     if torch.compiler.is_compiling():
         return
     has_tokens = attention_mask.any(1) if lengths is None else torch.as_tensor(lengths) > 0
     if not has_tokens.all():
-        row = int((~has_tokens).nonzero()[0])
         raise ValueError(
-            f"sentence {row} of the batch has no token: its row of attention_mask holds only zeros. Remove the "
-            "sentence, or unmask at least one token."
+            f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask holds only "
+            "zeros. Remove the sentence, or unmask at least one token."
         )
 
 
-def masked_max(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """Take the maximum of each dimension over the tokens that are not padding.
 
     Args:
@@ -102,7 +101,7 @@ def masked_max(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tens
     return maxima.masked_fill(~mask.any(1), 0.0)
 
 
-def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token_id: int) -> torch.Tensor:
+def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) -> Tensor:
     """Read the last layer at the mask token (PromptBERT, arXiv:2201.04337, section 4.1).
 
     Args:
@@ -117,11 +116,12 @@ def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token
         ValueError: If a row does not hold exactly one mask token.
     """
     is_mask = input_ids == mask_token_id
-    if not (is_mask.sum(1) == 1).all():
-        row = int((is_mask.sum(1) != 1).nonzero()[0])
+    counts = is_mask.sum(1)
+    if not (counts == 1).all():
+        row = int((counts != 1).nonzero()[0])
         raise ValueError(
             f"The pooler 'mask' reads the hidden state at the mask token (id {mask_token_id}), but text {row} of the "
-            f"batch holds {int(is_mask[row].sum())}: give texts without it, tokenized with the model's template, as "
+            f"batch holds {counts[row]}: give texts without it, tokenized with the model's template, as "
             "SimCSE does."
         )
     return (last_hidden_state * is_mask.unsqueeze(-1)).sum(1)
@@ -129,10 +129,10 @@ def at_mask(last_hidden_state: torch.Tensor, input_ids: torch.Tensor, mask_token
 
 def pool(
     pooler_type: str,
-    last_hidden_state: torch.Tensor,
-    attention_mask: torch.Tensor,
+    last_hidden_state: Tensor,
+    attention_mask: Tensor,
     hidden_states: Sequence[torch.Tensor] | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Pool hidden states into one embedding per sentence (SimCSE, section 6.3, Tables 5 and 6).
 
     - `cls` and `cls_before_pooler`: the last layer at the first token. The head of `cls` is part of the model and is
@@ -169,7 +169,8 @@ def pool(
     if pooler_type == "avg_no_cls":
         mask = attention_mask.bool()
         return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
-    return masked_mean((hidden_states[SECOND_LAYER[pooler_type]] + last_hidden_state) / 2, attention_mask)  # type: ignore[index]  # required here
+    second = hidden_states[SECOND_LAYER[pooler_type]]  # type: ignore[index]  # required here
+    return masked_mean((second + last_hidden_state) / 2, attention_mask)
 
 
 class SentenceHead(nn.Module):
@@ -179,7 +180,7 @@ class SentenceHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def forward(self, embeddings: Tensor) -> Tensor:
         """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
         return torch.tanh(self.dense(embeddings))
 
@@ -193,17 +194,18 @@ class NGramHead(nn.Module):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        filters = [config.hidden_size // 3 + (i < config.hidden_size % 3) for i in range(3)]
-        self.ngrams = NGramFeatures(config.hidden_size, filters)
+        size = config.hidden_size
+        filters = [size // 3 + (i < size % 3) for i in range(3)]
+        self.ngrams = NGramFeatures(size, filters)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
     def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
         """Draw the weights that training starts from; nothing of the checkpoint is used."""
         for convolution in self.ngrams.convolutions:
-            cast(nn.Conv1d, convolution).reset_parameters()
+            convolution.reset_parameters()  # type: ignore[operator]
 
 
 class TemplateHead(nn.Module):
@@ -231,9 +233,9 @@ class TemplateHead(nn.Module):
                 "use denoising 'tanh', as PromptBERT's authors do for RoBERTa."
             )
         self.transforms = denoising == "transform"
-        self.layer = BertPredictionHeadTransform(config) if self.transforms else SentenceHead(config)
+        self.layer: Any = BertPredictionHeadTransform(config) if self.transforms else SentenceHead(config)
 
-    def forward(self, states: torch.Tensor, template_states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor, template_states: Tensor) -> Tensor:
         """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
         if self.transforms:
             return self.layer(states) - self.layer(template_states)
@@ -251,12 +253,11 @@ class TemplateHead(nn.Module):
             ValueError: If the checkpoint has no trained masked-LM head.
         """
         if self.transforms:
-            masked_lm = cast(Any, load_masked_lm(name_or_path, **hub_arguments))
+            masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
             self.layer.load_state_dict(masked_lm.cls.predictions.transform.state_dict())
         else:
-            dense = cast(SentenceHead, self.layer).dense
-            nn.init.normal_(dense.weight, std=0.02)
-            nn.init.zeros_(dense.bias)
+            nn.init.normal_(self.layer.dense.weight, std=0.02)
+            nn.init.zeros_(self.layer.dense.bias)
 
 
 class DenseLayer(nn.Module):
@@ -284,12 +285,12 @@ class DenseLayer(nn.Module):
         self.linear = nn.Linear(in_features, out_features, bias)
         self.activation = activation()
 
-    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def forward(self, embeddings: Tensor) -> Tensor:
         """Map embeddings of shape `(batch, in_features)` to `(batch, out_features)`."""
         return self.activation(self.linear(embeddings))
 
 
-def save_layer(folder: Path, state: dict[str, torch.Tensor], config: dict[str, Any] | None = None) -> None:
+def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
     """Write a layer beside the weights of the encoder.
 
     Args:
@@ -324,19 +325,19 @@ def load_layer(
     Raises:
         ValueError: If the file is damaged or holds the weights of another layer.
     """
-    found = (find_file(name_or_path, f"{folder}/{name}", **hub_arguments) for name in (WEIGHTS, OLD_WEIGHTS))
-    path = next((path for path in found if path is not None), None)
-    if path is None:
+    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
+    old = find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments) if path is None else None
+    if path is None and old is None:
         return False
     try:
-        if path.endswith(OLD_WEIGHTS):
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        if path is None:
+            tensors = torch.load(old, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
         else:
             tensors = load_file(path)
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+            f"{path or old}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
         ) from error
     return True
