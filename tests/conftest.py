@@ -21,6 +21,8 @@ import pytest
 import torch
 from transformers import AutoConfig, BertTokenizer
 
+pytest_plugins = ["publishing_fixtures"]
+
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old , . ##s ##ing ##ed"
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 PAD, CLS, SEP, MASK = 1, 2, 3, 4

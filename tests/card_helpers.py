@@ -1,0 +1,62 @@
+"""Documents from which cards are written, and the code in cards."""
+
+import json
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from simcse_hf.evaluation.sts import STS_PAIRS
+
+EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
+LIBRARIES = ("simcse_hf", "sentence_transformers", "transformers")
+PROTOCOL = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 1111}
+
+
+def written(path, document):
+    path.write_text(json.dumps(document))
+    return path
+
+
+def scores(value):
+    return {"spearman": value, "pearson": value - 1}
+
+
+def evaluation(directory, **changes):
+    """Make a document as `simcse-hf evaluate --output` writes it, with a different value for each score."""
+    results = {}
+    for i, task in enumerate(("STS12", "STS13", "STS14", "STS15", "STS16")):
+        aggregate = {name: scores(50.125 + i + j) for j, name in enumerate(("all", "mean", "wmean"))}
+        results[task] = {"pairs": STS_PAIRS[task][task], "subsets": {}, "aggregate": aggregate}
+    for i, task in enumerate(("STSBenchmark", "SICKRelatedness")):
+        test = {"pairs": STS_PAIRS[task]["test"], **scores(80.25 + i)}
+        results[task] = {"splits": {"test": test, "dev": scores(90.5)}}
+    present = [task for task in results if task != "STS14"]
+    results["STS14"] = {"missing": "no folder STS14-en-test"}
+    results["MR"] = {"accuracy": 71.23, "dev_accuracy": 73.0, "examples": {"train": 9}}
+    results["average"] = {"value": 61.07, "tasks": present, "missing": ["STS14"]}
+    results["average_transfer"] = {"value": 71.23, "tasks": ["MR"], "missing": []}
+    results["geometry"] = {
+        "alignment": 0.25123, "uniformity": -2.5, "isotropy": 0.3, "singular_spectrum": [1.0], "positive_pairs": 7,
+        "sentences": 11, "splits": ["train", "dev", "test"],
+    }  # fmt: skip
+    protocol = PROTOCOL | {"classifier": {"model": "logistic regression"}}
+    document = {"model": str(directory), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": results}
+    return document | changes
+
+
+def blocks(card):
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
+def check_examples(card, embeddings, libraries=LIBRARIES, atol=1e-5):
+    """Run the code of a card, which must give these embeddings with each library."""
+    for code, library in zip(blocks(card), libraries, strict=True):
+        assert re.search(f"^from {library} import", code, re.MULTILINE)
+        if library == "sentence_transformers":
+            pytest.importorskip(library, reason="sentence_transformers is not installed")
+        names = {}
+        exec(code, names)
+        found = F.normalize(torch.as_tensor(names["embeddings"]).double(), dim=-1)
+        torch.testing.assert_close(found, embeddings.double(), rtol=0, atol=atol)

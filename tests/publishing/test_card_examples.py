@@ -1,0 +1,78 @@
+"""The code of a card gives the embeddings of the model, with every library that the card names."""
+
+import pytest
+from card_helpers import EXAMPLES, LIBRARIES, blocks, check_examples
+from conftest import tiny_config
+from huggingface_hub import ModelCard
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.postprocessing.transform import MODULES
+from simcse_hf.publishing import write_card
+
+#: Of 32 dimensions; the second has neither a bias nor an activation.
+DENSE_LAYERS = [
+    {"in_features": 32, "out_features": 24},
+    {"in_features": 24, "out_features": 16, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        *(("bert", {"pooler_type": name}) for name in ("cls", "cls_before_pooler", "avg", "avg_top2")),
+        *(("bert", {"pooler_type": name}) for name in ("avg_first_last", "avg_embeddings_last")),
+        ("bert", {"mlp_only_train": True}),
+        ("distilbert", {"pooler_type": "cls"}),
+        ("bert", {"pooler_type": "cls", "dense_layers": DENSE_LAYERS}),
+        ("distilbert", {"pooler_type": "avg", "dense_layers": DENSE_LAYERS[:1]}),
+    ],
+)
+def test_of_every_pooler(family, settings, saved, capsys):
+    directory = saved(family, **settings)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    check_examples(card, SimCSE(directory).encode(EXAMPLES))
+
+
+def test_of_a_pooler_that_sentence_transformers_lacks(saved, capsys):
+    directory = saved(pooler_type="avg_no_cls")
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    data = ModelCard(card).data
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
+    assert "sentence-transformers has no such pooling" in card
+    check_examples(card, SimCSE(directory).encode(EXAMPLES), ("simcse_hf", "transformers"))
+
+
+def test_of_a_model_with_a_default_prompt(save_checkpoint, capsys):
+    prompts = {"query": "the big ", "passage": "a small "}
+    model = AutoModelForCL.from_config(
+        tiny_config(initializer_range=0.3), pooler_type="avg", prompts=prompts, default_prompt_name="query"
+    )
+    directory = save_checkpoint(model)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    assert 'texts = ["the big " + text for text in texts]' in card
+    check_examples("```python" + card.rpartition("```python")[2], SimCSE(directory).encode(EXAMPLES), LIBRARIES[2:])
+
+
+@pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
+def test_of_a_whitening(family, pooler, transformed, capsys):
+    directory = transformed("whitening", family, pooler_type=pooler)
+    embeddings = SimCSE(directory, device="cpu").encode(EXAMPLES)
+    assert embeddings.shape == (2, 6)
+    check_examples(write_card(directory, repo_id=str(directory)).read_text(), embeddings, atol=1e-4)
+
+
+def test_of_a_flow_which_only_this_package_has(transformed, capsys):
+    directory = transformed("flow")
+    assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    data = ModelCard(card).data
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags
+    assert "sentence-transformers cannot load this model" in card and "flow from 32 to 32 dimensions" in card
+    assert "{li-etal-2020-sentence," in card and len(blocks(card)) == 1
+    check_examples(card, SimCSE(directory).encode(EXAMPLES), ["simcse_hf"])
+
+
+def test_cuts_texts_where_the_model_does(directory):
+    SimCSE(directory, device="cpu", max_length=8).save_pretrained(directory)
+    card = write_card(directory).read_text()
+    assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card

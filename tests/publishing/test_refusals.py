@@ -1,0 +1,116 @@
+"""What a card or a push refuses, and that its message names the file and what is wrong with it."""
+
+import json
+
+import pytest
+from card_helpers import evaluation, written
+from conftest import tiny_config
+from safetensors.torch import load_file, save_file
+
+from simcse_hf.cli.publish import push_main
+from simcse_hf.publishing import CARD, write_card
+from simcse_hf.publishing.hub import push_model
+
+
+def rewrite(path, change):
+    weights = load_file(path)
+    save_file(change(weights), path, metadata={"format": "pt"})
+
+
+def break_number(weights):
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    return weights
+
+
+def evaluated(**changes):
+    return lambda folder: written(folder / "evaluation.json", evaluation(folder, **changes))
+
+
+def holds(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def link(folder):
+    (folder.parent / "diary.txt").write_text("dear diary")
+    (folder / "notes.txt").symlink_to(folder.parent / "diary.txt")
+
+
+def export(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.onnx").touch()
+
+
+CARDS = {
+    "results of another model": (evaluated(model="outputs/other"), "evaluation.json holds results of outputs/other"),
+    "results without a model": (evaluated(model=None), "evaluation.json holds results of None"),
+    "results of another pooler": (evaluated(pooler="avg"), "pooler 'avg', but the model's pooler is 'cls'"),
+    "results of another transform": (evaluated(postprocessing="flow"), "evaluation.json was measured with .* flow"),
+    "an evaluation that is no JSON": (holds("evaluation.json", "{"), "evaluation.json"),
+    "an evaluation of another form": (holds("evaluation.json", "[]"), "evaluation.json"),
+    "a run that is no JSON": (holds("results.json", "{"), "results.json"),
+    "a run of another form": (holds("results.json", "{}"), "results.json"),
+    "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
+    "an export": (export, "holds an export .model.onnx."),
+    "a folder without a model": (lambda folder: (folder / "config.json").unlink(), "does not contain a model"),
+    "a model of transformers": (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
+    "a card written by hand": (holds(CARD, "My own words."), "README.md was not written by `simcse-hf card`"),
+}
+
+
+@pytest.mark.parametrize("case", CARDS)
+def test_a_card_is_not_written_for(case, directory):
+    prepare, message = CARDS[case]
+    prepare(directory)
+    with pytest.raises(ValueError, match=message):
+        write_card(directory)
+    assert case == "a card written by hand" or not (directory / CARD).exists()
+
+
+def lacks(name):
+    return lambda folder: (folder / name).unlink(), rf"lacks .*\({name}\)"
+
+
+def weights(change):
+    return lambda folder: rewrite(folder / "model.safetensors", change)
+
+
+def truncated(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+TOKEN = json.dumps({"command": ["--hub_token", "hf_" + 34 * "t"]})
+PUSHES = {
+    "without a config": lacks("config.json"),
+    "without weights": lacks("model.safetensors"),
+    "without a tokenizer": lacks("tokenizer_config.json"),
+    "with a token": (holds("results.json", TOKEN), "results.json contains an access token"),
+    "with a key of another form": (holds("notes", "sk-" + 40 * "a"), "notes contains an access token or a password"),
+    "with a password in a script": (holds("run.sh", "API_KEY='abcdefgh12'"), "run.sh contains an access token"),
+    "with a link out of it": (link, r"notes\.txt is a symbolic link to .*diary\.txt"),
+    "with a NaN": (weights(break_number), "NaN or infinity"),
+    "with half a file": (truncated, "damaged"),
+    "with half the weights": (
+        weights(lambda weights: {name: x for name, x in weights.items() if "layer.1" not in name}),
+        "lacks the weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PUSHES)
+def test_nothing_is_pushed_or_previewed_of_a_folder(case, saved, hub):
+    prepare, message = PUSHES[case]
+    directory = saved()
+    prepare(directory)
+    for call in (lambda: push_model(directory, "org/name"), lambda: push_main([str(directory), "a/b", "--dry_run"])):
+        with pytest.raises(ValueError, match=message) as raised:
+            call()
+        assert "hf_t" not in str(raised.value)
+    assert not hub.requests
+
+
+def test_nothing_is_pushed_of_a_folder_that_is_not_there_or_to_a_name_that_cannot_be(directory):
+    with pytest.raises(ValueError, match="nowhere is not a directory"):
+        push_model(directory / "nowhere", "org/name")
+    with pytest.raises(ValueError, match="'a//b' is not a valid repository name"):
+        push_model(directory, "a//b")
