@@ -13,7 +13,7 @@ import numpy as np
 from simcse_hf.evaluation.bootstrap import resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
-from simcse_hf.evaluation.report import Scores, headline
+from simcse_hf.evaluation.report import Scores
 from simcse_hf.evaluation.scoring import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
 from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
 from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
@@ -139,8 +139,11 @@ def _data(group: str, senteval: Path, dev_file: Path | None, transfer_examples: 
 
 def _draw(examples: LabelledTexts, count: int) -> LabelledTexts:
     """Return at most `count` examples, drawn at random; they are the same in every call."""
-    rows = range(len(examples))
-    return examples.select(sorted(random.Random(0).sample(rows, count)) if count < len(rows) else rows)
+    if count >= len(examples):
+        return examples
+    rows = sorted(random.Random(0).sample(range(len(examples)), count))
+    texts2 = examples.texts2 and [examples.texts2[row] for row in rows]
+    return LabelledTexts([examples.texts[row] for row in rows], [examples.labels[row] for row in rows], texts2)
 
 
 def measure(
@@ -239,9 +242,8 @@ def figure(
     elif chosen.group == "mteb":
         values = {task: results[task]["value"] for task in chosen.tasks if task in results}
     else:
-        values = {
-            task: headline(results[task], mode, aggregation, correlation) for task in chosen.tasks if task in results
-        }
+        protocol = Protocol(mode, aggregation, correlation)
+        values = {task: protocol.headline(results[task]) for task in chosen.tasks if task in results}
     present = {task: value for task, value in values.items() if value is not None}
     return (float(np.mean(list(present.values()))) if present else float("nan")), tuple(present)
 

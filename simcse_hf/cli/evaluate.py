@@ -196,7 +196,7 @@ def evaluate_main(argv: list[str]) -> int:
     if evaluation is None or not PartialState().is_main_process:
         return 0
     document = _describe(model, evaluation, arguments, protocol)
-    table = format_table(evaluation.results, protocol.mode, protocol.aggregation, protocol.metric, arguments.verbose)
+    table = format_table(evaluation.results, protocol, arguments.verbose)
     failure = None
     if arguments.threshold is not None:
         try:
@@ -267,7 +267,7 @@ def _is_result_file(name: str) -> bool:
 
 
 def _protocol(arguments: argparse.Namespace) -> "Protocol":
-    from ..evaluation import Protocol
+    from ..evaluation.protocol import Protocol
 
     return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
-from .scoring import Evaluation, Protocol, evaluate_sts, evaluate_tasks, evaluate_transfer
+from .protocol import Protocol
+from .scoring import Evaluation, evaluate_sts, evaluate_tasks, evaluate_transfer
 from .sts import ScoredPairs, read_scored_pairs
 
 __all__ = [

@@ -1,17 +1,21 @@
 """Paired bootstrap: score several systems on the same resampled examples."""
 
 import numpy as np
+from numpy import ndarray
 from scipy.special import ndtri, stdtrit
 
 from .groups import groups_to_draw
-from .sts import AGGREGATIONS, METRICS
+from .protocol import Protocol
 
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
 
-Parts = dict[str, dict[str, np.ndarray]]
+#: Arrays by name, those of a task by subset or split, and those of an [`Evaluation`] by task.
+Arrays = dict[str, ndarray]
+Parts = dict[str, Arrays]
+Scores = dict[str, Parts]
 
 
-def resampled_counts(groups: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
+def resampled_counts(groups: ndarray, resamples: int, random: np.random.Generator) -> ndarray:
     """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
 
     Args:
@@ -23,11 +27,13 @@ def resampled_counts(groups: np.ndarray, resamples: int, random: np.random.Gener
         `numpy.ndarray`: The counts, of shape `(resamples, n)`.
     """
     n = int(groups.max()) + 1
-    drawn = random.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)[:, groups]
+    drawn = random.integers(n, size=(resamples, n))
+    drawn += n * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * n)
+    return counts.reshape(resamples, n)[:, groups]
 
 
-def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
     """Rank values within samples that hold each value `counts` times; tied values share their mean rank.
 
     Args:
@@ -37,15 +43,15 @@ def counted_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     Returns:
         `numpy.ndarray`: The ranks, of shape `(samples, n)`. The rank of a value with count 0 has no meaning.
     """
-    _, first, group = np.unique(values, return_index=True, return_inverse=True)
+    group = np.unique(values, return_inverse=True)[1]
     order = np.argsort(group, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(group))[:-1]])
+    starts = np.searchsorted(group[order], np.arange(group.max() + 1))
     sizes = np.add.reduceat(counts[:, order], starts, axis=1)
-    ranks = np.cumsum(sizes, axis=1) - sizes + (sizes + 1) / 2
+    ranks = sizes.cumsum(axis=1) - sizes + (sizes + 1) / 2
     return ranks[:, group]
 
 
-def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric: str) -> np.ndarray:
+def counted_correlation(x: ndarray, y: ndarray, counts: ndarray, metric: str) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
 
     Args:
@@ -58,15 +64,19 @@ def counted_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray, metric
         `numpy.ndarray`: Correlations of shape `(samples,)`; NaN for a sample in which a variable is constant.
     """
     if metric == "spearman":
-        x, y = counted_ranks(x, counts), counted_ranks(y, counts)
-    total = counts.sum(axis=1, keepdims=True)
-    x = x - (counts * x).sum(axis=1, keepdims=True) / total
-    y = y - (counts * y).sum(axis=1, keepdims=True) / total
+        x = counted_ranks(x, counts)
+        y = counted_ranks(y, counts)
+    total = counts.sum(axis=1)
+    x = x - ((counts * x).sum(axis=1) / total)[:, None]
+    y = y - ((counts * y).sum(axis=1) / total)[:, None]
+    covariance = (counts * x * y).sum(axis=1)
+    x_variance = (counts * x * x).sum(axis=1)
+    y_variance = (counts * y * y).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (counts * x * y).sum(axis=1) / np.sqrt((counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1))
+        return covariance / np.sqrt(x_variance * y_variance)
 
 
-def counted_average_precision(similarity: np.ndarray, gold: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
     """Compute the average precision within samples that hold each pair `counts[:, i]` times.
 
     Args:
@@ -79,16 +89,22 @@ def counted_average_precision(similarity: np.ndarray, gold: np.ndarray, counts: 
         `numpy.ndarray`: Average precisions of shape `(samples,)`; NaN for a sample without a positive pair.
     """
     order = np.argsort(-similarity, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))
+    ends = np.flatnonzero(last_of_equals(similarity[order]))
     counts = counts[:, order]
     retrieved = counts.cumsum(axis=1)[:, ends]
     found = (counts * gold[order]).cumsum(axis=1)[:, ends]
+    new = np.diff(found, axis=1, prepend=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(retrieved > 0, found / retrieved, 0)
-        return (np.diff(found, axis=1, prepend=0) * precision).sum(axis=1) / found[:, -1]
+        return (new * precision).sum(axis=1) / found[:, -1]
 
 
-def counted_v_measure(clusters: np.ndarray, gold: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def last_of_equals(ranked: ndarray) -> ndarray:
+    """Return whether each of some sorted values is the last of those that equal it, of shape `(n,)`."""
+    return np.append(np.diff(ranked) != 0, True)
+
+
+def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
     """Compute the V-measure within samples that hold each row `counts[:, i]` times.
 
     Homogeneity is I / H(gold) and completeness I / H(clusters), with the mutual information I, so their harmonic mean
@@ -102,17 +118,19 @@ def counted_v_measure(clusters: np.ndarray, gold: np.ndarray, counts: np.ndarray
     Returns:
         `numpy.ndarray`: V-measures of shape `(samples,)`; 1 where there is one label and one cluster only.
     """
-    of_gold, of_clusters = _counted_entropy(gold, counts), _counted_entropy(clusters, counts)
-    joint = _counted_entropy(np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel(), counts)
-    total = of_gold + of_clusters
-    return np.where(total > 0, 2 * (total - joint) / np.where(total > 0, total, 1), 1.0)
+    both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel()
+    total = _counted_entropy(gold, counts) + _counted_entropy(clusters, counts)
+    mutual = total - _counted_entropy(both, counts)
+    return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
-def _counted_entropy(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _counted_entropy(groups: ndarray, counts: ndarray) -> ndarray:
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(groups[order], prepend=groups.min() - 1))
-    shares = np.add.reduceat(counts[:, order], starts, axis=1) / counts.sum(axis=1, keepdims=True)
-    return -(shares * np.log(np.where(shares > 0, shares, 1))).sum(axis=1)
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
+    shares = sizes / counts.sum(axis=1)[:, None]
+    logs = np.log(np.where(shares > 0, shares, 1))
+    return -(shares * logs).sum(axis=1)
 
 
 def check_resampling(resamples: int, confidence: float) -> None:
@@ -123,13 +141,13 @@ def check_resampling(resamples: int, confidence: float) -> None:
         )
 
 
-def interval(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
+def interval(drawn: ndarray, confidence: float) -> tuple[float, float]:
     """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13)."""
     low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
-def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator, confidence: float) -> np.ndarray:
+def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
     """Average the resampled scores of several seeds, and add what other seeds of the training would change.
 
     The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the
@@ -154,8 +172,10 @@ def mean_over_drawn_seeds(scores: np.ndarray, random: np.random.Generator, confi
     deviations = scores - centre
     of_seeds = np.nansum(np.nanmean(deviations, axis=1) ** 2) / (n - 1)
     of_examples = np.nansum(np.nanvar(deviations, axis=1)) / (n - 1)
-    wider = stdtrit(n - 1, (1 + confidence) / 2) / ndtri((1 + confidence) / 2)
-    return centre + wider * np.sqrt(max(of_seeds - of_examples, 0) / n) * random.standard_normal(centre.shape)
+    added = np.sqrt(max(of_seeds - of_examples, 0) / n)
+    quantile = (1 + confidence) / 2
+    wider = stdtrit(n - 1, quantile) / ndtri(quantile)
+    return centre + wider * added * random.standard_normal(centre.shape)
 
 
 def resampled_scores(
@@ -164,7 +184,7 @@ def resampled_scores(
     metric: str = "spearman",
     resamples: int = 1000,
     random: np.random.Generator | None = None,
-) -> np.ndarray:
+) -> ndarray:
     """Score each system of a task on the same resamples of its examples, which are drawn within each subset.
 
     Args:
@@ -184,49 +204,50 @@ def resampled_scores(
     Raises:
         ValueError: If the aggregation or the metric is unknown.
     """
-    if aggregation not in AGGREGATIONS or metric not in METRICS:
-        raise ValueError(
-            f"aggregation {aggregation!r} must be one of {', '.join(AGGREGATIONS)} and metric {metric!r} one of "
-            f"{', '.join(METRICS)}."
-        )
-    random = np.random.default_rng(0) if random is None else random
-    grouped = next((parts for parts in systems if all("group" in named for named in parts.values())), systems[0])
+    Protocol(aggregation=aggregation, metric=metric)  # refuses unknown names
+    random = random or np.random.default_rng(0)
+    grouped = systems[0]
+    for parts in systems:
+        if all("group" in named for named in parts.values()):
+            grouped = parts
+            break
     groups = [groups_to_draw(named, part) for part, named in grouped.items()]
-    sizes = list(map(len, groups))
-    chunk = max(1, CHUNK_ELEMENTS // sum(sizes))
-    scores = []
+
+    def scores(counts: list[ndarray]) -> list[ndarray]:
+        return [_scores(list(parts.values()), counts, aggregation, metric) for parts in systems]
+
+    chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))
+    drawn = []
     for start in range(0, resamples, chunk):
         number = min(chunk, resamples - start)
-        counts = [resampled_counts(each, number, random) for each in groups]
-        scores.append([_scores(list(parts.values()), counts, aggregation, metric) for parts in systems])
-    drawn = np.concatenate(scores, axis=1)
-    if "clusters" in next(iter(systems[0].values())):
+        drawn.append(scores([resampled_counts(each, number, random) for each in groups]))
+    values = np.concatenate(drawn, axis=1)
+    if "clusters" in next(iter(grouped.values())):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
         # bias makes the resamples vary around the score of the whole task.
-        everything = [np.ones((1, size), dtype=np.int64) for size in sizes]
-        whole = [_scores(list(parts.values()), everything, aggregation, metric) for parts in systems]
-        drawn += np.array(whole) - drawn.mean(axis=1, keepdims=True)
-    return 100 * drawn
+        whole = scores([np.ones((1, len(each)), dtype=int) for each in groups])
+        values += np.array(whole) - values.mean(axis=1, keepdims=True)
+    return 100 * values
 
 
-def _scores(parts: list[dict[str, np.ndarray]], counts: list[np.ndarray], aggregation: str, metric: str) -> np.ndarray:
+def _scores(parts: list[Arrays], counts: list[ndarray], aggregation: str, metric: str) -> ndarray:
     if "predicted" not in parts[0]:
-        (part,), (count,) = parts, counts
-        return _score(part, count)
+        return _score(parts[0], counts[0])
     if aggregation == "all":
-        predicted, gold = (np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold"))
+        predicted = np.concatenate([part["predicted"] for part in parts])
+        gold = np.concatenate([part["gold"] for part in parts])
         return counted_correlation(predicted, gold, np.concatenate(counts, axis=1), metric)
-    values = [
-        counted_correlation(part["predicted"], part["gold"], count, metric)
-        for part, count in zip(parts, counts, strict=True)
-    ]
+    values = []
+    for part, count in zip(parts, counts, strict=True):
+        values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
     weights = [len(part["gold"]) for part in parts] if aggregation == "wmean" else None
     return np.average(values, axis=0, weights=weights)
 
 
-def _score(part: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+def _score(part: Arrays, counts: ndarray) -> ndarray:
     if "similarity" in part:
         return counted_average_precision(part["similarity"], part["gold"], counts)
     if "clusters" in part:
         return np.mean([counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T], axis=0)
-    return counts @ part["correct" if "correct" in part else "value"] / counts.sum(axis=1)
+    values = part["correct" if "correct" in part else "value"]
+    return counts @ values / counts.sum(axis=1)

@@ -1,13 +1,17 @@
 """SentEval's logistic regression, fitted for all l2 weights of its grid at once."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
+from torch import Tensor
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
 SEED = 1111
 MAX_EPOCH = 200
+OPTIMIZERS: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 HELD_OUT = 0.05  # fraction of the training examples for early stopping, if the protocol has no dev split
 
 
@@ -53,11 +57,11 @@ class LogisticRegressionGrid:
 
     classes: int
     config: ClassifierConfig
-    l2: tuple[float, ...] = L2_GRID
+    l2: tuple = L2_GRID
     seed: int = SEED
     device: str = "cpu"
 
-    def fit(self, x: np.ndarray, y: np.ndarray, held_out: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
+    def fit(self, x: ndarray, y: ndarray, held_out: tuple | None = None) -> ndarray:
         """Fit all regressions.
 
         Args:
@@ -72,74 +76,66 @@ class LogisticRegressionGrid:
         random = np.random.RandomState(self.seed)
         if held_out is None:
             order = random.permutation(len(x))
-            cut = int(HELD_OUT * len(x))
-            held_out = x[order[:cut]], y[order[:cut]]
-            x, y = x[order[cut:]], y[order[cut:]]
-        features, labels = self._features(x), torch.as_tensor(y, device=self.device)
-        held_x, held_y = self._features(held_out[0]), torch.as_tensor(held_out[1], device=self.device)
+            held, kept = np.split(order, [int(HELD_OUT * len(x))])
+            held_out = x[held], y[held]
+            x = x[kept]
+            y = y[kept]
+        features, labels = self._tensors(x, y)
+        held_x, held_y = self._tensors(*held_out)
+        weight = self._start(features.shape[1] - 1)
+        optimizer = OPTIMIZERS[self.config.optimizer]([weight])
 
-        weight = self._start(features.shape[1] - 1).requires_grad_()
-        optimizer = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[self.config.optimizer]([weight])
-        decay = torch.tensor(self.l2, device=self.device).repeat_interleave(self.classes)[:, None]
-
-        best = np.full(len(self.l2), -1.0)
-        best_weight = weight.detach().clone().view(len(self.l2), self.classes, -1)
-        misses = np.zeros(len(self.l2), dtype=int)
-        running = np.ones(len(self.l2), dtype=bool)
+        grid = len(self.l2)
+        best = np.full(grid, -1.0)
+        best_weight = weight.clone()
+        misses = np.zeros(grid, dtype=int)
+        running = np.ones(grid, dtype=bool)
         epoch = 0
         while running.any() and epoch <= MAX_EPOCH:
             for _ in range(self.config.epoch_size):
-                self._epoch(weight, optimizer, decay, features, labels, random)
+                self._epoch(weight, optimizer, features, labels, random)
             epoch += self.config.epoch_size
-            accuracy = self._correct(weight.detach(), held_x, held_y).mean(axis=0)
+            accuracy = self._correct(weight, held_x, held_y).mean(axis=0)
             better = running & (accuracy > best)
             best[better] = accuracy[better]
-            improved = torch.as_tensor(better, device=self.device)
-            best_weight[improved] = weight.detach().view_as(best_weight)[improved]
+            improved = torch.as_tensor(better.repeat(self.classes), device=self.device)
+            best_weight[improved] = weight[improved]
             missed = running & ~better
             running &= ~(missed & (misses >= self.config.tenacity))
             misses += missed
-        self.weight = best_weight.flatten(0, 1)
+        self.weight = best_weight
         return best
 
-    def correct(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def correct(self, x: ndarray, y: ndarray) -> ndarray:
         """Return whether each example is classified correctly, as booleans of shape `(n, len(l2))`."""
-        return self._correct(self.weight, self._features(x), torch.as_tensor(y, device=self.device))
+        return self._correct(self.weight, *self._tensors(x, y))
 
-    def _features(self, x: np.ndarray) -> torch.Tensor:
+    def _tensors(self, x: ndarray, y: ndarray) -> tuple[Tensor, Tensor]:
         features = torch.as_tensor(x, dtype=torch.float32, device=self.device)
         # The bias is the weight of a constant feature.
-        return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+        with_bias = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+        return with_bias, torch.as_tensor(y, device=self.device)
 
-    def _start(self, dim: int) -> torch.Tensor:
+    def _start(self, dim: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             linear = torch.nn.Linear(dim, self.classes)
         weight = torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
         return weight.repeat(len(self.l2), 1).to(self.device)
 
-    def _epoch(
-        self,
-        weight: torch.Tensor,
-        optimizer: torch.optim.Optimizer,
-        decay: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        random: np.random.RandomState,
-    ) -> None:
+    def _epoch(self, weight: Tensor, optimizer: Any, x: Tensor, y: Tensor, random: np.random.RandomState) -> None:
         order = torch.as_tensor(random.permutation(len(x)), device=self.device)
-        x, y = x[order], y[order]
-        for start in range(0, len(x), self.config.batch_size):
-            features = x[start : start + self.config.batch_size]
-            labels = y[start : start + self.config.batch_size]
-            with torch.no_grad():
-                logits = (features @ weight.T).view(len(features), -1, self.classes)
-                # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
-                error = logits.softmax(dim=-1)
-                error[torch.arange(len(labels), device=self.device), :, labels] -= 1
-                weight.grad = error.flatten(1).T @ features / len(features) + decay * weight
+        decay = torch.tensor(self.l2, device=self.device).repeat_interleave(self.classes)[:, None]
+        for batch in order.split(self.config.batch_size):
+            features = x[batch]
+            labels = y[batch]
+            logits = (features @ weight.T).view(len(features), -1, self.classes)
+            # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
+            error = logits.softmax(dim=-1)
+            error[torch.arange(len(labels), device=self.device), :, labels] -= 1
+            weight.grad = error.flatten(1).T @ features / len(features) + decay * weight
             optimizer.step()
 
-    def _correct(self, weight: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+    def _correct(self, weight: Tensor, x: Tensor, y: Tensor) -> ndarray:
         predicted = (x @ weight.T).view(len(x), -1, self.classes).argmax(dim=-1)
         return (predicted == y[:, None]).cpu().numpy()

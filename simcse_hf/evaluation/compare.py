@@ -1,15 +1,16 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain, product
 from zlib import crc32
 
 import numpy as np
+from numpy import ndarray
 
-from ..ops.errors import refuse
 from .bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
-from .report import NOT_TASKS, average_members, format_number, format_rows, headline, is_transfer, is_user_task
-from .scoring import PAPER_PROTOCOL, Evaluation, Protocol
+from .protocol import PAPER_PROTOCOL, Protocol
+from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
+from .scoring import Evaluation
 
 
 def compare_evaluations(
@@ -18,7 +19,7 @@ def compare_evaluations(
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> dict:
     """Compare evaluations with the first of them, for each task and on average.
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
@@ -49,34 +50,42 @@ def compare_evaluations(
         raise ValueError("a comparison needs at least two different models or result files.")
     check_resampling(resamples, confidence)
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
-    everything = [each for seeds in systems.values() for each in seeds]
-    tasks = list(dict.fromkeys(task for each in everything for task in each.results if task not in NOT_TASKS))
-    scores: dict[str, dict[str, Any]] = {
-        name: {task: _score(seeds, task, protocol) for task in tasks} for name, seeds in systems.items()
-    }
-    common = [task for task in tasks if all(scores[name][task] is not None for name in named)]
+    everything = list(chain(*systems.values()))
+    tasks = [task for task in dict.fromkeys(chain(*(each.results for each in everything))) if task not in NOT_TASKS]
+    scores: dict = {name: {} for name in systems}
+    for name, seeds in systems.items():
+        for task in tasks:
+            scores[name][task] = _score(seeds, task, protocol)
+    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    users = _user_labels(everything, common)
-    samples: dict[str, Any] = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
-    ends = np.cumsum([len(seeds) for seeds in systems.values()])
+    users = {}
+    for each in everything:
+        for task in common:
+            result = each.results[task]
+            if is_user_task(result):
+                users[task] = f"{task} {result['metrics'][0]}"
+
     groups = {task: [task] for task in common}
-    averages: dict[str, dict[str, Any]] = {}
-    for key, members in average_members([task for task in common if task not in users]).items():
+    averages: dict[str, dict] = {}
+    for key, members in average_members(task for task in common if task not in users).items():
         groups[key] = members
-        averages[key] = {name: _mean(scores[name][task] for task in members) for name in named}
+        averages[key] = {name: _mean(each[task] for task in members) for name, each in scores.items()}
         averages[key]["tasks"] = members
+
+    samples: dict = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
+    ends = np.cumsum([len(seeds) for seeds in systems.values()])
     baseline, *others = systems
-    differences: dict[str, dict[str, Any]] = {name: {} for name in others}
+    differences: dict[str, dict] = {name: {} for name in others}
     for key, members in groups.items():
         drawn = None
         if all(samples[task] is not None for task in members):
-            by_system = np.split(np.mean([samples[task] for task in members], axis=0), ends[:-1])
             random = np.random.default_rng([seed, 1])
+            by_system = np.split(np.mean([samples[task] for task in members], axis=0), ends[:-1])
             drawn = [mean_over_drawn_seeds(seeds, random, confidence) for seeds in by_system]
         for row, name in enumerate(others, start=1):
-            difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
             low, high = (None, None) if drawn is None else interval(drawn[row] - drawn[0], confidence)
+            difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
             differences[name][key] = {"difference": difference, "low": low, "high": high}
     return {
         "baseline": baseline,
@@ -94,25 +103,28 @@ def compare_evaluations(
     }
 
 
-def format_comparison(comparison: dict[str, Any]) -> str:
+def format_comparison(comparison: dict) -> str:
     """Format a comparison as text: the scores of all systems, then the differences of each to the baseline."""
+    tasks = comparison["tasks"]
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
-    rows = [["", *(labels.get(task, task) for task in comparison["tasks"]), *(labels[key] for key in averages)]]
+    rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
     for name, scores in comparison["scores"].items():
-        cells = [scores[task] for task in comparison["tasks"]] + [averages[key][name] for key in averages]
-        rows.append([name] + [format_number(cell) for cell in cells])
+        cells = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
+        rows.append([name, *map(format_number, cells)])
+    table = format_rows(rows)
+    for key, average in averages.items():
+        table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
     blocks = [
         f"mode {comparison['mode']}, {comparison['metric']}, aggregation {comparison['aggregation']}, x 100",
-        format_rows(rows),
+        table,
     ]
-    for key in averages:
-        blocks[-1] += f"\n{labels[key]} over {', '.join(averages[key]['tasks'])}"
     for name, differences in comparison["differences"].items():
-        percent = f"{100 * comparison['confidence']:g}%"
-        rows = [[f"{name} - {comparison['baseline']}", "", f"{percent} interval"]]
+        rows = [[f"{name} - {comparison['baseline']}", "", f"{100 * comparison['confidence']:g}% interval"]]
         for task, result in differences.items():
-            interval = "n/a" if result["low"] is None else f"[{result['low']:+.2f}, {result['high']:+.2f}]"
+            interval = "n/a"
+            if result["low"] is not None:
+                interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
             rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
         blocks.append(format_rows(rows))
     return "\n\n".join(blocks)
@@ -120,16 +132,6 @@ def format_comparison(comparison: dict[str, Any]) -> str:
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
-
-
-def _user_labels(evaluations: Iterable[Evaluation], tasks: Sequence[str]) -> dict[str, str]:
-    """Return the headers of tasks from a user's own files, with their metric."""
-    return {
-        task: f"{task} {each.results[task]['metrics'][0]}"
-        for each in evaluations
-        for task in tasks
-        if is_user_task(each.results[task])
-    }
 
 
 def describe_difference(
@@ -147,8 +149,11 @@ def describe_difference(
     Returns:
         `str`: For example `"+2.93 [+1.80, +4.02] against bert-base-uncased: significant at 95%"`.
     """
-    interval = "" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]"
-    described = f"{difference:+.2f}{interval}{f' against {against}' if against else ''}"
+    described = f"{difference:+.2f}"
+    if low is not None:
+        described += f" [{low:+.2f}, {high:+.2f}]"
+    if against:
+        described += f" against {against}"
     if low is None or high is None:
         return f"{described}: whether it is significant is unknown, because scores are missing"
     verdict = "significant" if low > 0 or high < 0 else "not significant"
@@ -157,34 +162,39 @@ def describe_difference(
 
 def _score(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
     """Return the mean score of a system over its seeds, or `None` if one of them has none."""
-    how = (protocol.mode, protocol.aggregation, protocol.metric)
-    values = [headline(each.results[task], *how) for each in seeds if task in each.results]
-    present = [value for value in values if value is not None]
+    scores = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
+    present = [score for score in scores if score is not None]
     return _mean(present) if len(present) == len(seeds) else None
 
 
 def _samples(
     systems: dict[str, list[Evaluation]], task: str, protocol: Protocol, resamples: int, seed: int
-) -> np.ndarray | None:
+) -> ndarray | None:
     """Return the scores of all evaluations on the same resamples, or `None` if one of them has no stored scores."""
-    names = [name for name, seeds in systems.items() for _ in seeds]
-    scores = [each.scores.get(task) for seeds in systems.values() for each in seeds]
-    found = [parts for parts in scores if parts is not None]
-    if len(found) < len(scores) or (protocol.mode == "dev" and is_transfer(task)):  # dev answers are not stored
+    found = []
+    for name, seeds in systems.items():
+        for each in seeds:
+            if task not in each.scores:
+                return None
+            found.append((name, each.scores[task]))
+    if protocol.mode == "dev" and is_transfer(task):  # dev answers are not stored
         return None
-    split, stored = "dev" if protocol.mode == "dev" else "test", list(found[0])
-    problem = f"{task}: mode {protocol.mode} compares the split {split}, but the stored scores are of {stored[0]}"
-    refuse({f"{problem}. Evaluate again with this mode.": stored in (["test"], ["dev"]) and stored != [split]})
-    for name, parts in zip(names, found, strict=True):
-        same = list(parts) == list(found[0]) and all(
-            np.array_equal(parts[part].get(key, []), found[0][part].get(key, []))
-            for part in parts
-            for key in ("gold", "unit")
+    first_name, first = found[0]
+    stored = list(first)
+    if stored in (["test"], ["dev"]) and stored != [protocol.split]:
+        raise ValueError(
+            f"{task}: mode {protocol.mode} compares the split {protocol.split}, but the stored scores are of "
+            f"{stored[0]}. Evaluate again with this mode."
         )
+    for name, parts in found:
+        same = list(parts) == stored
+        for part, key in product(first, ("gold", "unit")):
+            same = same and np.array_equal(parts[part].get(key, []), first[part].get(key, []))
         if not same:
             raise ValueError(
-                f"{task}: {name} and {names[0]} were not evaluated on the same examples. Evaluate both with the same "
-                "data and mode."
+                f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
+                "same data and mode."
             )
     random = np.random.default_rng([seed, crc32(task.encode())])  # independent of the resamples of other tasks
-    return resampled_scores(found, protocol.aggregation, protocol.metric, resamples, random)
+    scores = [parts for _, parts in found]
+    return resampled_scores(scores, protocol.aggregation, protocol.metric, resamples, random)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy import ndarray
 
 from ..ops.errors import check_finite_texts
 
@@ -46,7 +47,7 @@ class SentenceEmbeddings:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __call__(self, texts: list[str]) -> np.ndarray:
+    def __call__(self, texts: list[str]) -> ndarray:
         """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
         return self._embeddings[[self._rows[text] for text in texts]]
 
@@ -73,7 +74,7 @@ def _encode(model: Encoder, texts: list[str], show_progress_bar: bool) -> Any:
     return model.encode(texts, **settings)
 
 
-def _to_numpy(embeddings: Any) -> np.ndarray:
+def _to_numpy(embeddings: Any) -> ndarray:
     if isinstance(embeddings, (list, tuple)) and embeddings and isinstance(embeddings[0], torch.Tensor):
         embeddings = torch.stack(list(embeddings))
     if isinstance(embeddings, torch.Tensor):

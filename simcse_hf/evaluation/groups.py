@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy import ndarray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from transformers.utils import logging
@@ -17,14 +18,14 @@ LEAST_GROUPS = 20
 _SMALLEST_OF_SHARE = 0.5
 
 
-def distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+def distinct(texts: Sequence[str]) -> tuple[list[str], ndarray]:
     """Return the distinct texts in order of appearance, and for each text its position among them."""
     rows: dict[str, int] = {}
     positions = np.array([rows.setdefault(text, len(rows)) for text in texts], dtype=np.int64)
     return list(rows), positions
 
 
-def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
+def connected_groups(memberships: Sequence[Sequence[str]]) -> ndarray:
     """Find the groups of units that share texts, directly or through other units.
 
     Args:
@@ -43,8 +44,8 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def divide_groups(
-    groups: np.ndarray, share: float, seed: int, where: str, advice: str = "Give two separate files instead."
-) -> np.ndarray:
+    groups: ndarray, share: float, seed: int, where: str, advice: str = "Give two separate files instead."
+) -> ndarray:
     """Divide units so that no group is in both parts: large groups first, each to the part that lacks more units.
 
     Args:
@@ -78,7 +79,7 @@ def divide_groups(
     return np.isin(groups, chosen)
 
 
-def groups_to_draw(named: dict[str, np.ndarray], where: str) -> np.ndarray:
+def groups_to_draw(named: dict[str, ndarray], where: str) -> ndarray:
     """Return what the bootstrap draws as a whole: groups of rows that share texts, or single rows.
 
     Rows that share a text are alike in what a model makes of it, so an interval that draws them one by one is too

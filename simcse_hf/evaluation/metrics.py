@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import scipy.stats
 import torch
+from numpy import ndarray
+from torch import Tensor
 
-from ..ops.errors import check_finite, refuse
+from ..ops.errors import check_finite
 
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
-
-
 #: Ends of the names of metrics of which a lower value is better. A high mean cosine is a step towards collapse.
 _LOWER_IS_BETTER = ("loss", "alignment", "uniformity", "mean_cosine")
 
@@ -21,32 +21,35 @@ def higher_is_better(metric: str) -> bool:
     return not metric.endswith(_LOWER_IS_BETTER)
 
 
-def as_float64(values: Any) -> np.ndarray:
+def as_float64(values: Any) -> ndarray:
     """Convert numbers, an array or a tensor (of any device and float type) to a float64 array."""
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, Tensor):
         values = values.detach().to("cpu", torch.float64).numpy()
     return np.asarray(values, dtype=np.float64)
 
 
-def _checked(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
-    a, b = as_float64(a), as_float64(b)
-    shapes = (
-        "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
-        f"{a.shape} and {b.shape}."
-    )
-    refuse({shapes: a.ndim != 1 or a.shape != b.shape or len(a) < 2})
-    for which, values in (("first", a), ("second", b)):
-        broken = int((~np.isfinite(values)).sum())
-        not_finite = (
-            f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite. Check whether "
-            "training diverged or half precision overflowed."
+def _checked(a: Any, b: Any) -> list[ndarray]:
+    """Return two sequences as float64 arrays that can be correlated."""
+    pair = [as_float64(a), as_float64(b)]
+    shapes = [values.shape for values in pair]
+    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or shapes[0] < (2,):
+        raise ValueError(
+            "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
+            f"{shapes[0]} and {shapes[1]}."
         )
-        constant = (
-            f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
-            "Either the embeddings have collapsed to one point, or all gold scores are the same."
-        )
-        refuse({not_finite: broken, constant: (values == values[0]).all()})
-    return a, b
+    for which, values in zip(("first", "second"), pair, strict=True):
+        broken = np.count_nonzero(~np.isfinite(values))
+        if broken:
+            raise ValueError(
+                f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite. Check whether "
+                "training diverged or half precision overflowed."
+            )
+        if (values == values[0]).all():
+            raise ValueError(
+                f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
+                "Either the embeddings have collapsed to one point, or all gold scores are the same."
+            )
+    return pair
 
 
 def spearman(a: Any, b: Any) -> float:
@@ -70,7 +73,10 @@ def pearson(a: Any, b: Any) -> float:
     return float(scipy.stats.pearsonr(*_checked(a, b)).statistic)
 
 
-def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
+METRICS = {"spearman": spearman, "pearson": pearson}
+
+
+def cosine_similarity_pairs(x: Any, y: Any) -> ndarray:
     """Compute the cosine similarity of two arrays row by row, as SentEval scores sentence pairs.
 
     Float64 embeddings are compared in float64 and all others in float32, as in SentEval. More digits would not be more
@@ -87,33 +93,40 @@ def cosine_similarity_pairs(x: Any, y: Any) -> np.ndarray:
     Raises:
         ValueError: If the shapes differ or an embedding holds NaN or infinity.
     """
-    x, y = torch.as_tensor(x).detach().cpu(), torch.as_tensor(y).detach().cpu()
-    shapes = f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-    refuse({shapes: x.ndim != 2 or x.shape != y.shape})
-    double = torch.float64 in (x.dtype, y.dtype)
-    x, y = (vectors.to(torch.float64 if double else torch.float32) for vectors in (x, y))
+    x = torch.as_tensor(x).detach().cpu()
+    y = torch.as_tensor(y).detach().cpu()
+    if x.ndim != 2 or x.shape != y.shape:
+        raise ValueError(
+            f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    if torch.float64 in (x.dtype, y.dtype):
+        x = x.double()
+        y = y.double()
+    else:
+        x = x.float()
+        y = y.float()
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
     return torch.nn.functional.cosine_similarity(x, y, dim=1).double().numpy()
 
 
-# --- geometry --------------------------------------------------------------------------------------------------------
-
-
-def _normalized(x: torch.Tensor) -> torch.Tensor:
+def _normalized(x: Tensor) -> Tensor:
     """Scale the rows of `x` to unit length, in float64 if `x` is float64 and in float32 otherwise."""
     x = torch.as_tensor(x)
-    shape = f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}."
-    refuse({shape: x.ndim != 2 or len(x) == 0 or not x.is_floating_point()})
-    x = x.detach().to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    if x.ndim != 2 or len(x) == 0 or not x.is_floating_point():
+        raise ValueError(f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}.")
+    x = x.detach()
+    if x.dtype != torch.float64:
+        x = x.float()
     check_finite(x, "row {}", first=1)
     norms = x.norm(dim=1, keepdim=True)
-    row = int(norms[:, 0].argmin()) + 1
-    refuse({f"the embedding of row {row} is zero and cannot be normalised. Leave such texts out.": not norms.all()})
+    if not norms.all():
+        row = int(norms.argmin()) + 1
+        raise ValueError(f"the embedding of row {row} is zero and cannot be normalised. Leave such texts out.")
     return x / norms
 
 
-def alignment(x: torch.Tensor, y: torch.Tensor) -> float:
+def alignment(x: Tensor, y: Tensor) -> float:
     """Compute the mean squared distance between the normalised embeddings of positive pairs; lower is better.
 
     See Wang and Isola (2020) and SimCSE, section 2.3. The paper uses STS-B pairs with a score above 4 (footnote 3).
@@ -128,13 +141,17 @@ def alignment(x: torch.Tensor, y: torch.Tensor) -> float:
     Raises:
         ValueError: If the shapes differ, if there is no row, or if an embedding is zero or holds NaN or infinity.
     """
-    x, y = _normalized(x), _normalized(y)
-    shapes = f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-    refuse({shapes: x.shape != y.shape})
-    return (x - y.to(x)).double().pow(2).sum(dim=1).mean().item()
+    x = _normalized(x)
+    y = _normalized(y)
+    if x.shape != y.shape:
+        raise ValueError(
+            f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    distances = (x - y.to(x)).double().pow(2).sum(dim=1)
+    return distances.mean().item()
 
 
-def uniformity(x: torch.Tensor, t: float = 2) -> float:
+def uniformity(x: Tensor, t: float = 2) -> float:
     """Compute the log of the mean Gaussian potential over all pairs i < j of normalised embeddings; lower is better.
 
     This is log E exp(-t ||x_i - x_j||^2) of Wang and Isola (2020). The paper uses all sentences of STS-B (footnote 3).
@@ -152,21 +169,22 @@ def uniformity(x: torch.Tensor, t: float = 2) -> float:
     """
     x = _normalized(x)
     n = len(x)
-    refuse({f"uniformity needs at least 2 embeddings, but there is {n}.": n < 2})
+    if n < 2:
+        raise ValueError("uniformity needs at least 2 embeddings, but there is 1.")
     rows = max(1, BLOCK_ELEMENTS // n)
     log_sums = []
     for start in range(0, n, rows):
         block = x[start : start + rows] @ x[start:].T
         block.sub_(1).mul_(2 * t).clamp_(max=0)  # -t ||x_i - x_j||^2 = 2 t (cos - 1)
         # Row i of the block is embedding start + i and column j is embedding start + j: keep the pairs with j > i.
-        width = len(block)
-        block[:, :width].masked_fill_(torch.ones_like(block[:, :width], dtype=torch.bool).tril(), -math.inf)
+        others = torch.ones_like(block, dtype=torch.bool).triu(1)
+        block.masked_fill_(~others, -math.inf)
         # Each row is summed in the block's own type, and the rows are summed in float64.
         log_sums.append(block.logsumexp(dim=1).double())
     return (torch.cat(log_sums).logsumexp(dim=0) - math.log(n * (n - 1) / 2)).item()
 
 
-def singular_spectrum(x: torch.Tensor) -> list[float]:
+def singular_spectrum(x: Tensor) -> list[float]:
     """Compute the singular values of the matrix of embeddings, divided by the largest (SimCSE, figure F.1).
 
     Args:
@@ -182,7 +200,7 @@ def singular_spectrum(x: torch.Tensor) -> list[float]:
     return (values / values[0]).tolist()
 
 
-def mean_cosine(x: torch.Tensor) -> float:
+def mean_cosine(x: Tensor) -> float:
     """Compute the mean cosine of all pairs of different rows; it tends to 1 where embeddings collapse to a point.
 
     Args:
@@ -196,11 +214,13 @@ def mean_cosine(x: torch.Tensor) -> float:
     """
     x = _normalized(x).double()
     n = len(x)
-    refuse({f"mean_cosine needs at least 2 embeddings, but there is {n}.": n < 2})
-    return ((x.sum(dim=0).square().sum() - x.square().sum()) / (n * (n - 1))).item()
+    if n < 2:
+        raise ValueError("mean_cosine needs at least 2 embeddings, but there is 1.")
+    of_pairs = x.sum(dim=0).square().sum() - x.square().sum()
+    return (of_pairs / (n * (n - 1))).item()
 
 
-def effective_rank(x: torch.Tensor) -> float:
+def effective_rank(x: Tensor) -> float:
     """Compute how many directions the embeddings use: the exponential of the entropy of their singular values.
 
     See Roy and Vetterli (2007), The effective rank. The singular values are divided by their sum and taken for
@@ -218,10 +238,11 @@ def effective_rank(x: torch.Tensor) -> float:
     x = _normalized(x).double()
     gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
-    return torch.special.entr(values / values.sum()).sum().exp().item()
+    entropy = torch.special.entr(values / values.sum()).sum()
+    return entropy.exp().item()
 
 
-def isotropy(x: torch.Tensor) -> float:
+def isotropy(x: Tensor) -> float:
     """Compute the ratio of the smallest to the largest partition function over the principal directions.
 
     See Mu and Viswanath (2018), All-but-the-Top, equations 1 and 2: Z(c) = sum_i exp(c . x_i), where c runs over the
@@ -237,6 +258,7 @@ def isotropy(x: torch.Tensor) -> float:
         ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
     """
     x = _normalized(x).double()
-    projections = x @ torch.linalg.eigh(x.T @ x).eigenvectors
+    directions = torch.linalg.eigh(x.T @ x).eigenvectors
+    projections = x @ directions
     log_z = torch.cat([projections.logsumexp(dim=0), (-projections).logsumexp(dim=0)])
     return (log_z.min() - log_z.max()).exp().item()

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from transformers.utils import logging
 
+from .bootstrap import Arrays, Parts, Scores
 from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
-from .report import Scores, add_averages
+from .protocol import PAPER_PROTOCOL, Protocol
+from .report import add_averages
 from .sts import (
-    AGGREGATIONS,
     HUB,
-    METRICS,
     STS_SUBSETS,
     STS_TASKS,
     ScoredPairs,
@@ -30,51 +30,17 @@ from .sts import (
 )
 from .transfer import TRANSFER_TASKS, LabelledTexts, read_transfer_task, score_transfer_task
 
-if TYPE_CHECKING:
-    from .user_tasks import UserTask
-
 logger = logging.get_logger(__name__)
 
 TASK_SETS = ("sts", "transfer", "full")
 ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
-MODES = ("test", "dev", "fasttest")
 ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
 
 
-def default_tasks(task_set: str, mode: str) -> tuple[str, ...]:
+def default_tasks(task_set: str, mode: str) -> tuple:
     """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
     sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
     return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """The choices besides model and data that a score depends on (SimCSE, appendix B).
-
-    Args:
-        mode (`str`, *optional*, defaults to `"test"`): `"test"`; `"dev"` (dev splits, and dev accuracy for transfer
-            tasks); or `"fasttest"` (test splits, and the reference's fast settings for transfer tasks).
-        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one score:
-            `"all"`, `"mean"` or `"wmean"`.
-        metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`.
-        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
-
-    Raises:
-        ValueError: If a value is unknown. The message names the argument.
-    """
-
-    mode: str = "test"
-    aggregation: str = "all"
-    metric: str = "spearman"
-    seed: int = SEED
-
-    def __post_init__(self) -> None:
-        for name, known in (("mode", MODES), ("aggregation", AGGREGATIONS), ("metric", METRICS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} {getattr(self, name)!r} is unknown. Use one of {', '.join(known)}.")
-
-
-PAPER_PROTOCOL = Protocol()
 
 
 @dataclass
@@ -85,17 +51,15 @@ class TaskData:
     transfer: dict[str, dict[str, LabelledTexts]] = field(default_factory=dict)
     pairs: dict[str, ScoredPairs] = field(default_factory=dict)
     geometry: dict[str, ScoredPairs] = field(default_factory=dict)
-    user_tasks: dict[str, "UserTask"] = field(default_factory=dict)
+    user_tasks: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
-        for pairs in chain(*(parts.values() for parts in (*self.sts.values(), self.pairs, self.geometry))):
-            yield from pairs.texts
-        for examples in chain(*(splits.values() for splits in self.transfer.values())):
-            yield from chain(examples.texts, examples.texts2 or ())
-        for task in self.user_tasks.values():
-            yield from task.texts
+        tasks = [*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()]
+        for part in chain(*map(dict.values, tasks)):
+            yield from part.texts
+            yield from getattr(part, "texts2", None) or ()
 
     def prompted_for(self, model: Any) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
@@ -103,10 +67,10 @@ class TaskData:
         A model with a default prompt puts that one before every text, and gets no others.
         """
         prompts = getattr(model, "prompts", {})
-        query, document = prompts.get("query", ""), prompts.get("document", "")
-        if not (query or document) or getattr(model, "default_prompt_name", None) is not None:
+        pair = [prompts.get(name, "") for name in ("query", "document")]
+        if not any(pair) or getattr(model, "default_prompt_name", None) is not None:
             return self
-        return replace(self, user_tasks={k: task.with_prompts(query, document) for k, task in self.user_tasks.items()})
+        return replace(self, user_tasks={name: task.with_prompts(*pair) for name, task in self.user_tasks.items()})
 
 
 @dataclass
@@ -120,17 +84,17 @@ class Evaluation:
             task from a user's own files. The order of the examples is the same for every model.
     """
 
-    results: dict[str, Any]
+    results: dict
     scores: Scores
 
 
 def read_tasks(
-    tasks: tuple[str, ...],
+    tasks: tuple,
     data_dir: str | Path | None,
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: tuple[ScoredPairs, ...] = (),
     geometry: bool = False,
-    user_tasks: "dict[str, UserTask] | None" = None,
+    user_tasks: dict[str, Any] | None = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
@@ -161,7 +125,8 @@ def read_tasks(
         )
     if data_dir is not None and data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    folder, data = cast(str | Path, data_dir), TaskData(user_tasks=user_tasks or {})
+    folder: Any = data_dir
+    data = TaskData(user_tasks=user_tasks or {})
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     for task in tasks:
         try:
@@ -173,10 +138,9 @@ def read_tasks(
             data.missing[task] = str(error)
             logger.warning(f"{task} is not evaluated: {error}.")
     if tasks and len(data.missing) == len(tasks):
-        first, reason = next(iter(data.missing.items()))
         raise ValueError(
-            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({first}: {reason}). Give SentEval's "
-            "`downstream` folder."
+            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({tasks[0]}: {data.missing[tasks[0]]}). "
+            "Give SentEval's `downstream` folder."
         )
     for extra in pairs:
         if extra.name in {*data.pairs, *tasks, *data.user_tasks}:
@@ -193,7 +157,7 @@ def read_tasks(
 def score_tasks(
     data: TaskData,
     embeddings: SentenceEmbeddings,
-    tasks: tuple[str, ...],
+    tasks: tuple,
     protocol: Protocol = PAPER_PROTOCOL,
     device: str | None = None,
 ) -> Evaluation:
@@ -212,7 +176,7 @@ def score_tasks(
     Raises:
         ValueError: If similarities or gold scores are constant. The message names the task and its subset or split.
     """
-    results: dict[str, Any] = {}
+    results: dict = {}
     scores: Scores = {}
     for task in tasks:
         if task in data.missing:
@@ -220,48 +184,57 @@ def score_tasks(
         elif task in data.sts:
             results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol)
         else:
-            how = (protocol.mode, device, protocol.seed)
-            results[task], answers = score_transfer_task(task, data.transfer[task], embeddings, *how)
+            results[task], answers = score_transfer_task(
+                task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
+            )
             scores[task] = {task: answers}
     for name, pairs in data.pairs.items():
-        predicted, gold = predict_similarities(embeddings, pairs), np.asarray(pairs.scores)
-        results[name] = correlations(predicted, gold, name)
-        scores[name] = {"pairs": {"predicted": predicted, "gold": gold, "group": pairs.groups}}
+        part = _predicted(embeddings, pairs)
+        results[name] = correlations(part["predicted"], part["gold"], name)
+        scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
         result = user_task.evaluate(embeddings)
-        results[name], scores[name] = user_task.document(result), {user_task.kind: result.scores}
+        results[name] = user_task.document(result)
+        scores[name] = {user_task.kind: result.scores}
     if data.geometry:
         results["geometry"] = _geometry(data.geometry, embeddings)
-    add_averages(results, tuple(tasks) + tuple(data.pairs), protocol.mode, protocol.aggregation, protocol.metric)
+    add_averages(results, [*tasks, *data.pairs], protocol)
     return Evaluation(results, scores)
+
+
+def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
+    predicted = predict_similarities(embeddings, pairs)
+    return {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
 
 
 def _score_sts(
     task: str, parts: dict[str, ScoredPairs], embeddings: SentenceEmbeddings, protocol: Protocol
-) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
-    predicted = {part: predict_similarities(embeddings, pairs) for part, pairs in parts.items()}
-    gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
-    scores = {part: {"predicted": predicted[part], "gold": gold[part], "group": parts[part].groups} for part in parts}
+) -> tuple[dict, Parts]:
+    scores = {part: _predicted(embeddings, pairs) for part, pairs in parts.items()}
+    predicted = {part: each["predicted"] for part, each in scores.items()}
+    gold = {part: each["gold"] for part, each in scores.items()}
     if task in STS_SUBSETS:
         return score_subsets(task, predicted, gold), scores
-    split = "dev" if protocol.mode == "dev" else "test"
-    return score_splits(task, predicted, gold), {split: scores[split]}
+    return score_splits(task, predicted, gold), {protocol.split: scores[protocol.split]}
 
 
-def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict[str, Any]:
+def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict:
     """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
-    rows = [
-        row for pairs in splits.values() for row in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-    ]
-    positives = [(first, second) for first, second, score in rows if score > ALIGNMENT_ABOVE]
-    sentences = list(dict.fromkeys(text for first, second, _ in rows for text in (first, second)))
-    x = torch.from_numpy(embeddings(sentences))
+    sentences: dict[str, None] = {}
+    positives: list[list[str]] = [[], []]
+    for pairs in splits.values():
+        for first, second, score in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True):
+            sentences |= {first: None, second: None}
+            if score > ALIGNMENT_ABOVE:
+                positives[0].append(first)
+                positives[1].append(second)
+    x = torch.from_numpy(embeddings(list(sentences)))
     return {
-        "alignment": alignment(*(torch.from_numpy(embeddings(list(side))) for side in zip(*positives, strict=True))),
+        "alignment": alignment(*(torch.from_numpy(embeddings(side)) for side in positives)),
         "uniformity": uniformity(x),
         "isotropy": isotropy(x),
         "singular_spectrum": singular_spectrum(x),
-        "positive_pairs": len(positives),
+        "positive_pairs": len(positives[0]),
         "sentences": len(sentences),
         "splits": list(splits),
     }
@@ -270,7 +243,7 @@ def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) ->
 def evaluate_tasks(
     model: Encoder,
     data_dir: str | Path | None,
-    tasks: tuple[str, ...],
+    tasks: tuple,
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: tuple[ScoredPairs, ...] = (),
     geometry: bool = False,
@@ -302,11 +275,11 @@ def evaluate_tasks(
 def evaluate_sts(
     model: Encoder,
     data_dir: str | Path,
-    tasks: tuple[str, ...] | None = None,
+    tasks: tuple | None = None,
     mode: str = "test",
     aggregation: str = "all",
     metric: str = "spearman",
-) -> dict[str, Any]:
+) -> dict:
     """Evaluate on the STS tasks, by default with the paper's protocol: cosine, Spearman's correlation, `all`.
 
     Args:
@@ -334,11 +307,11 @@ def evaluate_sts(
 def evaluate_transfer(
     model: Encoder,
     data_dir: str | Path,
-    tasks: tuple[str, ...] | None = None,
+    tasks: tuple | None = None,
     mode: str = "test",
     device: str | None = None,
     seed: int = SEED,
-) -> dict[str, Any]:
+) -> dict:
     """Evaluate on the transfer tasks by SentEval's protocol: logistic regression on frozen embeddings.
 
     Args:

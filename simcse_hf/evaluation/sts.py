@@ -1,15 +1,14 @@
 """STS tasks: read scored sentence pairs, and correlate cosine similarities with gold scores in three aggregations."""
 
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from transformers.utils import logging
 
 from ..data.columns import find_part, find_parts
@@ -20,7 +19,7 @@ from ..data.lines import read_lines
 from ..data.open_table import open_table
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
-from .metrics import cosine_similarity_pairs, pearson, spearman
+from .metrics import METRICS, cosine_similarity_pairs
 
 logger = logging.get_logger(__name__)
 
@@ -69,14 +68,10 @@ HUB_REVISIONS = {  # those of mteb 2.26's tasks, so that a score here and one by
     "SICKRelatedness": "20a6d6f312dd54037fe07a32d58e5e168867909d",
 }
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
-AGGREGATIONS = ("all", "mean", "wmean")
-METRICS = {"spearman": spearman, "pearson": pearson}
-
 _PARTS = ("score", "sentence1", "sentence2")
-_STSB_COLUMNS = (4, 5, 6)  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
 
 #: The place of a row, and its score, sentence 1 and sentence 2.
-_Row = tuple[str, Sequence[Any]]
+_Row = tuple[str, Sequence]
 
 
 class TaskNotFound(Exception):
@@ -108,12 +103,9 @@ class ScoredPairs:
         return [*self.sentences1, *self.sentences2]
 
     @property
-    def groups(self) -> np.ndarray:
+    def groups(self) -> ndarray:
         """The group of each pair, of shape `(n,)`; pairs that share a sentence are in one group."""
         return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
-
-
-# --- a set of pairs --------------------------------------------------------------------------------------------------
 
 
 def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
@@ -173,26 +165,27 @@ def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = N
     rows = load_from_hub(dataset, split, revision=revision)
     where = f"{dataset}, split {rows.split}"
     columns = find_parts(rows.column_names, _PARTS, where)
-    return _collect(
-        name,
-        where,
-        ((f"{where}, line {number}", [row[column] for column in columns]) for number, row in enumerate(rows, start=1)),
-    )
+
+    def places() -> Iterator[_Row]:
+        for number, row in enumerate(rows, start=1):
+            yield f"{where}, line {number}", [row[column] for column in columns]
+
+    return _collect(name, where, places())
 
 
 def _collect(name: str, where: str, rows: Iterable[_Row]) -> ScoredPairs:
     """Collect and check the rows that have a score."""
     pairs = ScoredPairs(name)
     for place, (score, *sentences) in rows:
-        if score is None or str(score).strip() == "" or (isinstance(score, float) and math.isnan(score)):
+        if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
         pairs.scores.append(parse_score(score, place))
         for sentence, side in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
             if not isinstance(sentence, str):
                 raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
-            side.append(" ".join(sentence.split()))
-            if not side[-1]:
+            if not sentence.strip():
                 raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+            side.append(" ".join(sentence.split()))
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     return pairs
@@ -202,43 +195,47 @@ def _rows(path: Path, suffix: str) -> Iterator[_Row]:
     if suffix in (".jsonl", ".json", ".parquet"):
         table = open_table(path)
         table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
-        for number, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):
-            yield f"{path}, line {number}", cells
-        return
-    lines = read_lines(path)
-    if lines and "\t" in lines[0]:
-        yield from _table_rows(path, ((i, line.split("\t")) for i, line in enumerate(lines, start=1) if line.strip()))
+        numbered: Iterator[tuple] = table.rows(find_parts(table.columns, _PARTS, table.name))
     else:
-        yield from _table_rows(path, csv_records(path, ","))
+        lines = read_lines(path)
+        if lines and "\t" in lines[0]:
+            split = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
+            numbered = _table_rows(path, split)
+        else:
+            numbered = _table_rows(path, csv_records(path, ","))
+    for number, cells in numbered:
+        yield f"{path}, line {number}", cells
 
 
-def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[_Row]:
+def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple]:
     """Yield the rows of a table, whose first row is a header or has one of the two layouts without a header."""
     first, header = next(rows, (1, []))
     has_header = all(find_part(header, part) for part in _PARTS)
-    picks: Sequence[int] = (0, 1, 2)
-    fewest, most = len(header), len(header)
+    width = f"{len(header)}"
+    fits = range(len(header), len(header) + 1)
     if has_header:
         picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
-    elif len(header) >= 7:
-        picks, fewest, most = _STSB_COLUMNS, 7, sys.maxsize
-    elif header and len(header) != 3:
+    elif len(header) >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
+        picks = [4, 5, 6]
+        width = "at least 7"
+        fits = range(7, sys.maxsize)
+    elif len(header) in (0, 3):
+        picks = [0, 1, 2]
+    else:
         raise ValueError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
             "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
             f"{header}."
         )
-    for line, row in rows if has_header or not header else chain([(first, header)], rows):
-        if not fewest <= len(row) <= most:
-            expected = f"at least {fewest}" if most > fewest else fewest
-            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {expected}.")
-        yield f"{path}, line {line}", [row[pick] for pick in picks]
+    if header and not has_header:
+        rows = chain([(first, header)], rows)
+    for line, row in rows:
+        if len(row) not in fits:
+            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {width}.")
+        yield line, [row[pick] for pick in picks]
 
 
-# --- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
+def read_sts_task(task: str, data_dir: str | Path, splits: tuple) -> dict[str, ScoredPairs]:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
@@ -267,24 +264,31 @@ def read_sts_task(task: str, data_dir: str | Path, splits: tuple[str, ...]) -> d
     else:
         parts = _read_splits(task, Path(data_dir), splits)
     sizes = {part: len(pairs) for part, pairs in parts.items()}
-    for part, size in ({task: sum(sizes.values())} if task in STS_SUBSETS else sizes).items():
-        if size != STS_PAIRS[task][part]:
-            logger.warning(
-                f"{task}: {part} has {size} scored pairs, but SentEval has {STS_PAIRS[task][part]}. The scores cannot "
-                "be compared with published ones."
-            )
+    if task in STS_SUBSETS:
+        sizes = {task: sum(sizes.values())}
+    for part, size in sizes.items():
+        warn_of_size(f"{task}: {part} has {size} scored pairs", size, STS_PAIRS[task][part])
     return parts
 
 
-def _read_hub(task: str, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
-    dataset, revision = HUB_DATASETS[task], HUB_REVISIONS[task]
+def warn_of_size(what: str, size: int, known: int) -> None:
+    """Warn of a data set with another number of rows than SentEval's."""
+    if size != known:
+        logger.warning(f"{what}, but SentEval has {known}. The scores cannot be compared with published ones.")
+
+
+def _read_hub(task: str, splits: tuple) -> dict[str, ScoredPairs]:
+    dataset = HUB_DATASETS[task]
+    names = dict.fromkeys(splits, "test")
     if task == "STSBenchmark":
-        names = {"train": "train", "dev": "validation", "test": "test"}
-        return {split: load_hub_pairs(dataset, names[split], split, revision) for split in splits}
-    if splits[0] != "test":
+        names = {split: "validation" if split == "dev" else split for split in splits}
+    elif splits[0] != "test":
         raise TaskNotFound(f"{dataset} has no {splits[0]} split")
-    name = "test" if task == "SICKRelatedness" else task
-    return {name: load_hub_pairs(dataset, "test", name, revision)}
+    elif task == "SICKRelatedness":
+        names = {"test": "test"}
+    else:
+        names = {task: "test"}
+    return {name: load_hub_pairs(dataset, split, name, HUB_REVISIONS[task]) for name, split in names.items()}
 
 
 def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
@@ -297,57 +301,54 @@ def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
     return {stem: read_scored_pairs(path, name=stem) for stem, path in tables.items()}
 
 
-def _read_splits(task: str, data_dir: Path, splits: tuple[str, ...]) -> dict[str, ScoredPairs]:
-    files: dict[str, Path | None] = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
+def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict[str, ScoredPairs]:
+    files = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
     expected = files[splits[0]]
-    if not any(file is not None and file.parent.is_dir() for file in files.values()):
-        tables = _tables(data_dir / task)
-        files = {
-            split: next((path for stem, path in tables.items() if stem == split or stem.endswith(f"-{split}")), None)
-            for split in splits
-        }
-    present = {split: path for split in splits if (path := files[split]) is not None and path.is_file()}
+    if not any(file.parent.is_dir() for file in files.values()):
+        files = {stem.split("-")[-1]: path for stem, path in _tables(data_dir / task).items()}
+    present = [split for split in splits if split in files and files[split].is_file()]
     if splits[0] not in present:
         raise TaskNotFound(f"there is neither {expected} nor a table in {data_dir / task}")
-    return {split: read_scored_pairs(path, name=split) for split, path in present.items()}
+    return {split: read_scored_pairs(files[split], name=split) for split in present}
 
 
 def _tables(folder: Path) -> dict[str, Path]:
     """Return the tables of a folder by their file names without suffix."""
-    named = {Path(path.name.removesuffix(".gz")): path for path in sorted(folder.glob("*"))}
-    return {name.stem: path for name, path in named.items() if name.suffix in TABLE_SUFFIXES}
+    tables = {}
+    for path in sorted(folder.glob("*")):
+        name = Path(path.name.removesuffix(".gz"))
+        if name.suffix in TABLE_SUFFIXES:
+            tables[name.stem] = path
+    return tables
 
 
 def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     """Read `STS.input.X.txt`, with two tab-separated texts per line, and `STS.gs.X.txt`, with their scores."""
-    texts_path, scores_path = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-    texts, scores = read_lines(texts_path), read_lines(scores_path)
+    texts_path = folder / f"STS.input.{subset}.txt"
+    scores_path = folder / f"STS.gs.{subset}.txt"
+    texts = read_lines(texts_path)
+    scores = read_lines(scores_path)
     if len(texts) != len(scores):
         raise ValueError(
             f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}, although each score belongs to "
             "a line of texts. Download both files again."
         )
-    where = f"{texts_path} and {scores_path.name}"
-    rows = [(f"{where}, line {number}", text.split("\t")) for number, text in enumerate(texts, start=1)]
-    for place, sentences in rows:
+    rows = []
+    for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
+        place = f"{texts_path} and {scores_path.name}, line {number}"
+        sentences = text.split("\t")
         if len(sentences) != 2:
             raise ValueError(f"{place}: {len(sentences)} tab-separated texts instead of 2.")
-    return _collect(
-        subset,
-        str(scores_path),
-        ((place, (score, *sentences)) for score, (place, sentences) in zip(scores, rows, strict=True)),
-    )
+        rows.append((place, [score, *sentences]))
+    return _collect(subset, str(scores_path), rows)
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
-
-
-def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> np.ndarray:
+def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> ndarray:
     """Return the cosine similarities of `pairs`, of shape `(n,)`."""
     return cosine_similarity_pairs(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
 
 
-def correlations(predicted: np.ndarray, gold: np.ndarray, where: str) -> dict[str, Any]:
+def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
     """Return the number of pairs and both correlations times 100; a `ValueError` names `where`."""
     try:
         scores = {name: 100 * metric(predicted, gold) for name, metric in METRICS.items()}
@@ -356,7 +357,7 @@ def correlations(predicted: np.ndarray, gold: np.ndarray, where: str) -> dict[st
     return {"pairs": len(gold), **scores}
 
 
-def score_subsets(task: str, predicted: dict[str, np.ndarray], gold: dict[str, np.ndarray]) -> dict[str, Any]:
+def score_subsets(task: str, predicted: dict[str, ndarray], gold: dict[str, ndarray]) -> dict:
     """Score a task that consists of subsets, as SentEval does.
 
     `all` correlates the concatenated subsets, `mean` averages the correlations of the subsets, and `wmean` weights
@@ -375,20 +376,17 @@ def score_subsets(task: str, predicted: dict[str, np.ndarray], gold: dict[str, n
     subsets = {subset: correlations(predicted[subset], gold[subset], f"{task} {subset}") for subset in gold}
     whole = correlations(np.concatenate(list(predicted.values())), np.concatenate(list(gold.values())), task)
     pairs = whole.pop("pairs")
-    aggregate: dict[str, dict[str, Any]] = {
-        "all": whole,
-        "mean": dict.fromkeys(METRICS),
-        "wmean": dict.fromkeys(METRICS),
-    }
+    mean: dict[str, float | None] = dict.fromkeys(METRICS)
+    weighted = mean.copy()
     if list(subsets) != [task]:
         weights = [scores["pairs"] for scores in subsets.values()]
         for metric in METRICS:
             values = [scores[metric] for scores in subsets.values()]
-            aggregate["mean"][metric] = float(np.mean(values))
-            aggregate["wmean"][metric] = float(np.average(values, weights=weights))
-    return {"pairs": pairs, "subsets": subsets, "aggregate": aggregate}
+            mean[metric] = float(np.mean(values))
+            weighted[metric] = float(np.average(values, weights=weights))
+    return {"pairs": pairs, "subsets": subsets, "aggregate": {"all": whole, "mean": mean, "wmean": weighted}}
 
 
-def score_splits(task: str, predicted: dict[str, np.ndarray], gold: dict[str, np.ndarray]) -> dict[str, Any]:
+def score_splits(task: str, predicted: dict[str, ndarray], gold: dict[str, ndarray]) -> dict:
     """Score a task that consists of splits; return `splits[split][pairs | spearman | pearson]`, times 100."""
     return {"splits": {split: correlations(predicted[split], gold[split], f"{task} {split}") for split in gold}}

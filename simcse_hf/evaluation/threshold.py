@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from transformers.utils import logging
 
 from ..ops.errors import refuse
@@ -17,7 +18,7 @@ CONFIDENCE, SEED = 0.95, 0
 LEAST_PAIRS = 10
 
 
-def choose_threshold(scores: dict[str, np.ndarray], precision: float | None, source: str) -> dict[str, Any]:
+def choose_threshold(scores: dict[str, ndarray], precision: float | None, source: str) -> dict[str, Any]:
     """Choose a threshold on one half of labelled pairs, and measure its precision and recall on the other half.
 
     Pairs that share a text are in the same half, and are drawn together for the intervals. The chosen threshold lies
@@ -69,7 +70,7 @@ def choose_threshold(scores: dict[str, np.ndarray], precision: float | None, sou
     }
 
 
-def _best_cosine(similarity: np.ndarray, gold: np.ndarray, precision: float | None, source: str) -> float:
+def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, source: str) -> float:
     """Return the threshold with the highest F1 or, at a precision, the highest recall; see [`choose_threshold`]."""
     order = np.argsort(-similarity, kind="stable")
     ranked, found = similarity[order], gold[order].cumsum()

@@ -1,22 +1,20 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from tqdm.auto import tqdm
-from transformers.utils import logging
 
 from ..data.lines import read_lines
+from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
-from .sts import HUB, TaskNotFound
-
-logger = logging.get_logger(__name__)
+from .sts import HUB, TaskNotFound, warn_of_size
 
 CLASSIFIER_CONFIGS = {"test": TEST_CONFIG, "dev": FAST_CONFIG, "fasttest": FAST_CONFIG}
 
@@ -50,9 +48,9 @@ class _Layout(NamedTuple):
 
     separator: str
     columns: int
-    texts: tuple[int, ...]
+    texts: tuple
     label: int
-    names: tuple[str, ...]
+    names: tuple
     encoding: str = "utf-8"
     header: int = 0
 
@@ -75,29 +73,29 @@ class LabelledTexts:
         texts2 (`list[str]`, *optional*): Second texts, for a task on pairs.
     """
 
-    texts: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
+    texts: list[str]
+    labels: list[int]
     texts2: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def groups(self) -> np.ndarray:
+    def groups(self) -> ndarray:
         """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
         return connected_groups(list(zip(self.texts, self.texts2 or self.texts, strict=True)))
 
-    def select(self, rows: Iterable[int]) -> "LabelledTexts":
-        """Return the examples of these positions."""
-        rows = list(rows)
-        texts2 = None if self.texts2 is None else [self.texts2[row] for row in rows]
-        return LabelledTexts([self.texts[row] for row in rows], [self.labels[row] for row in rows], texts2)
-
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
-        second = self.texts2 or [""] * len(self)
-        key = [tuple(map(len, map(str.split, texts))) for texts in zip(self.texts, second, strict=True)]
-        return self.select(sorted(range(len(self)), key=lambda row: (key[row], self.labels[row])))
+        columns = [self.texts, self.texts2 or self.texts, self.labels]
+        rows = sorted(zip(*columns, strict=True), key=_length_and_label)
+        texts, texts2, labels = map(list, zip(*rows, strict=True))
+        return LabelledTexts(texts, labels, texts2 if self.texts2 else None)
+
+
+def _length_and_label(row: tuple) -> tuple:
+    text, text2, label = row
+    return len(text.split()), len(text2.split()), label
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTexts]:
@@ -120,45 +118,51 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTex
     """
     if data_dir == HUB:
         raise TaskNotFound("transfer tasks are read from SentEval's folders only")
-    data_dir = Path(data_dir)
-    files = BINARY_FILES[task] if task in BINARY_FILES else tuple(SPLIT_FILES[task].values())
-    folder = (data_dir / files[0]).parent
-    if not folder.is_dir():
-        raise TaskNotFound(f"there is no folder {folder}")
+    folder = Path(data_dir)
+    splits = {}
     if task in BINARY_FILES:
-        texts = [read_lines(data_dir / file, encoding="latin-1") for file in files]
-        labels = [label for label, lines in zip((1, 0), texts, strict=True) for _ in lines]
-        splits = {"train": LabelledTexts([" ".join(line.split()) for lines in texts for line in lines], labels)}
+        positive, negative = [_check_folder(folder / file) for file in BINARY_FILES[task]]
+        texts = read_lines(positive, encoding="latin-1")
+        labels = [1] * len(texts)
+        texts += read_lines(negative, encoding="latin-1")
+        labels += [0] * (len(texts) - len(labels))
+        splits["train"] = LabelledTexts([" ".join(line.split()) for line in texts], labels)
     else:
-        splits = {split: _read_split(data_dir / file, _LAYOUTS[task]) for split, file in SPLIT_FILES[task].items()}
+        for split, file in SPLIT_FILES[task].items():
+            splits[split] = _read_split(_check_folder(folder / file), _LAYOUTS[task])
     for split, examples in splits.items():
-        if len(examples) != TRANSFER_EXAMPLES[task][split]:
-            logger.warning(
-                f"{task}: {split} has {len(examples)} examples, but SentEval has {TRANSFER_EXAMPLES[task][split]}. "
-                "The scores cannot be compared with published ones."
-            )
+        size = len(examples)
+        warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
 
+def _check_folder(path: Path) -> Path:
+    if not path.parent.is_dir():
+        raise TaskNotFound(f"there is no folder {path.parent}")
+    return path
+
+
 def _read_split(path: Path, layout: _Layout) -> LabelledTexts:
-    columns: list[list[str]] = [[] for _ in layout.texts]
+    texts: list[list[str]] = [[] for _ in layout.texts]
     labels = []
     lines = read_lines(path, encoding=layout.encoding)[layout.header :]
-    for line, row in enumerate(lines, start=1 + layout.header):
-        cells = (row if layout.header else row.strip()).split(layout.separator, layout.columns - 1)
-        where = f"{path}, line {line}"
+    for number, line in enumerate(lines, start=1 + layout.header):
+        where = f"{path}, line {number}"
+        if not layout.header:
+            line = line.strip()
+        cells = line.split(layout.separator, layout.columns - 1)
         if len(cells) != layout.columns:
             raise ValueError(f"{where}: expected {layout.columns} columns separated by {layout.separator!r}.")
         label = cells[layout.label].partition(":")[0]  # TREC has coarse and fine labels
         if label not in layout.names:
             raise ValueError(f"{where}: label {label!r} is not one of {', '.join(layout.names)}.")
         labels.append(layout.names.index(label))
-        for column, number in zip(columns, layout.texts, strict=True):
-            column.append(" ".join(cells[number].split()))
-    return LabelledTexts(columns[0], labels, columns[1] if len(columns) > 1 else None)
+        for column, position in zip(texts, layout.texts, strict=True):
+            column.append(" ".join(cells[position].split()))
+    return LabelledTexts(texts[0], labels, *texts[1:])
 
 
-def pair_features(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def pair_features(a: ndarray, b: ndarray) -> ndarray:
     """Return SentEval's features [|a - b|, a * b] of pairs of embeddings `(n, dim)`, of shape `(n, 2 dim)`."""
     return np.concatenate([np.abs(a - b), a * b], axis=1)
 
@@ -170,7 +174,7 @@ def score_transfer_task(
     mode: str,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+) -> tuple[dict, Arrays]:
     """Score a transfer task by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
@@ -194,57 +198,63 @@ def score_transfer_task(
     config = CLASSIFIER_CONFIGS[mode]
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    data = {split: _features(examples.sorted_by_length(), embeddings) for split, examples in splits.items()}
+    ordered = {split: examples.sorted_by_length() for split, examples in splits.items()}
+    data = {split: _features(examples, embeddings) for split, examples in ordered.items()}
     classes = 1 + max(int(y.max()) for _, y in data.values())
 
-    def grid(l2: tuple[float, ...] = L2_GRID) -> LogisticRegressionGrid:
+    def grid(l2: tuple = L2_GRID) -> LogisticRegressionGrid:
         return LogisticRegressionGrid(classes, config, l2, seed, device)
 
-    def choose(x: np.ndarray, y: np.ndarray) -> tuple[float, LogisticRegressionGrid]:
+    def choose(x: ndarray, y: ndarray) -> tuple[float, LogisticRegressionGrid]:
         """Return the best mean accuracy over folds, and a regression with its l2 weight that is fitted on all rows."""
-        parts = tqdm(list(folds.split(y, y)), desc=task, leave=False)
-        held_out = [grid().fit(x[train], y[train], (x[held], y[held])) for train, held in parts]
+        held_out = []
+        for train, held in tqdm(list(folds.split(y, y)), desc=task, leave=False):
+            held_out.append(grid().fit(x[train], y[train], (x[held], y[held])))
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
         best = grid((L2_GRID[accuracies.argmax()],))
         best.fit(x, y)
         return float(accuracies.max()), best
 
     x, y = data["train"]
-    test_x, gold = data.get("test", (x, y))
-    if "test" not in data:
+    scored = "test" if "test" in data else "train"
+    test_x, gold = data[scored]
+    if scored == "train":
         correct = np.empty(len(y), dtype=bool)
-        by_fold = []
+        dev_accuracies = []
+        accuracies = []
         for train, held in folds.split(y, y):
-            dev, best = choose(x[train], y[train])
-            correct[held] = best.correct(x[held], y[held])[:, 0]
-            by_fold.append((dev, 100 * correct[held].mean()))
-        dev_accuracy, accuracy = (float(np.mean(each)) for each in zip(*by_fold, strict=True))
+            dev, fitted = choose(x[train], y[train])
+            correct[held] = fitted.correct(x[held], y[held])[:, 0]
+            dev_accuracies.append(dev)
+            accuracies.append(100 * correct[held].mean())
+        dev_accuracy = float(np.mean(dev_accuracies))
+        accuracy = float(np.mean(accuracies))
     else:
-        if "dev" not in data:
-            dev_accuracy, fitted = choose(x, y)
-            chosen = 0
-        else:
+        chosen = 0
+        if "dev" in data:
             # SentEval fits again with the best weight, but the same seed and data give the same fit.
             fitted = grid()
-            accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
-            dev_accuracy, chosen = float(accuracies.max()), int(accuracies.argmax())
+            rounded = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
+            dev_accuracy = float(rounded.max())
+            chosen = rounded.argmax()
+        else:
+            dev_accuracy, fitted = choose(x, y)
         correct = fitted.correct(test_x, gold)[:, chosen]
         accuracy = float(100 * correct.mean())
     examples = {split: len(each) for split, each in splits.items()}
-    result: dict[str, Any] = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
+    result = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
     if task == "MRPC":
         result["f1"] = 100 * f1(gold, correct)
-    groups = splits["test" if "test" in splits else "train"].sorted_by_length().groups
-    return result, {"correct": correct, "gold": gold, "group": groups}
+    return result, {"correct": correct, "gold": gold, "group": ordered[scored].groups}
 
 
-def f1(labels: np.ndarray, correct: np.ndarray) -> float:
+def f1(labels: ndarray, correct: ndarray) -> float:
     """Compute the F1 of class 1 of two classes from the classes and whether each prediction was correct."""
     hits = int((correct & (labels == 1)).sum())
     return 2 * hits / (2 * hits + int((~correct).sum())) if hits else 0.0
 
 
-def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple[np.ndarray, np.ndarray]:
+def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple[ndarray, ndarray]:
     """Return the features `(n, dim)` and the classes `(n,)` of examples."""
     x = embeddings(examples.texts)
     if examples.texts2 is not None:

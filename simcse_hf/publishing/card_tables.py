@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.report import format_mteb_averages, format_number, headline, is_transfer, is_user_task, spread
+from ..evaluation.protocol import Protocol
+from ..evaluation.report import format_mteb_averages, format_number, is_transfer, is_user_task, spread
 from .card_sources import Measured, seeds_of
 from .card_training import public_name
 
@@ -71,7 +72,7 @@ def protocol_of(document: dict, transfer: bool) -> str:
 def task_score(document: dict, result: dict) -> float | None:
     """Return the score that the protocol of an evaluation reports for a task, times 100."""
     protocol = document["protocol"]
-    return headline(result, protocol["mode"], protocol["aggregation"], protocol["metric"])
+    return Protocol(protocol["mode"], protocol["aggregation"], protocol["metric"]).headline(result)
 
 
 def dev_table(run: dict, transform: str | None = None) -> Table:

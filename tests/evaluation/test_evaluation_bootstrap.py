@@ -59,7 +59,7 @@ def test_accuracies_are_resampled():
 
 
 def test_an_unknown_aggregation_or_metric_is_an_error():
-    with pytest.raises(ValueError, match="aggregation .* must be one of all, mean, wmean"):
+    with pytest.raises(ValueError, match="aggregation .sum. is unknown. Use one of all, mean, wmean"):
         resampled_scores([{}], "sum", "pearson", 1, np.random.default_rng(0))
 
 

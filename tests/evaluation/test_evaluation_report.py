@@ -31,12 +31,12 @@ def results():
         "MRPC": {"accuracy": 71.706, "dev_accuracy": 73.55, "f1": 80.43, "examples": {"train": 4076, "test": 1725}},
         "CR": {"missing": "no folder CR"},
     }
-    add_averages(result, tuple(result), "test", "all", "spearman")
+    add_averages(result, tuple(result), Protocol())
     return result
 
 
 def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
-    lines = format_table(results(), "test", "all", "spearman").splitlines()
+    lines = format_table(results(), Protocol()).splitlines()
     assert lines[:5] == [
         "mode test, spearman, aggregation all, x 100",
         "STS12  STS16  STSBenchmark   Avg.",
@@ -55,11 +55,11 @@ def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
 
 def test_the_average_uses_the_scores_of_the_protocol():
     result = results()
-    add_averages(result, ("STS12", "STSBenchmark", "STS16"), "test", "wmean", "pearson")
+    add_averages(result, ("STS12", "STSBenchmark", "STS16"), Protocol("test", "wmean", "pearson"))
     assert result["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
-    add_averages(result, ("STS16",), "test", "all", "spearman")
+    add_averages(result, ("STS16",), Protocol())
     assert result["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
-    assert "n/a" in format_table({"STS16": result["STS16"], "average": result["average"]}, "test", "all", "spearman")
+    assert "n/a" in format_table({"STS16": result["STS16"], "average": result["average"]}, Protocol())
 
 
 def test_results_are_written_and_read_back(tmp_path):

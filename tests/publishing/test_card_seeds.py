@@ -11,6 +11,7 @@ from simcse_hf.cli.evaluate import compare_main
 from simcse_hf.cli.publish import card_main
 from simcse_hf.evaluation.bootstrap import interval, mean_over_drawn_seeds
 from simcse_hf.evaluation.compare import compare_evaluations
+from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_splits
@@ -24,7 +25,7 @@ def evaluation(noise, seed):
     """An evaluation on STS-B whose scores are the gold scores with noise."""
     predicted = {"test": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))}
     results = {"STSBenchmark": score_splits("STSBenchmark", predicted, {"test": GOLD})}
-    add_averages(results, ("STSBenchmark",), "test", "all", "spearman")
+    add_averages(results, ("STSBenchmark",), Protocol())
     return Evaluation(results, {"STSBenchmark": {"test": {"predicted": predicted["test"], "gold": GOLD}}})
 
 

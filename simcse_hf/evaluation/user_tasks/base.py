@@ -3,19 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from zlib import crc32
 
 import numpy as np
+from numpy import ndarray
 
 from ...data.columns import find_parts
 from ...data.lines import SUFFIX
 from ...data.open_table import open_table
 from ...data.texts import check_text
-from ...ops.errors import refuse
-from ..bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
+from ..bootstrap import Arrays, check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from ..embeddings import SentenceEmbeddings
 from ..groups import connected_groups, divide_groups
 
@@ -36,8 +37,8 @@ class TaskResult:
     """
 
     metrics: dict[str, float]
-    scores: dict[str, np.ndarray]
-    details: dict[str, Any] = field(default_factory=dict)
+    scores: Arrays
+    details: dict = field(default_factory=dict)
 
 
 class UserTask(ABC, Generic[Unit]):
@@ -62,13 +63,16 @@ class UserTask(ABC, Generic[Unit]):
     texts: list[str]
 
     def __init__(self, source: str, name: str, units: list[Unit], shared: Any = None):
-        self.source, self.name, self.units, self.shared = source, name, units, shared
+        self.source = source
+        self.name = name
+        self.units = units
+        self.shared = shared
 
     def __len__(self) -> int:
         return len(self.units)
 
     @abstractmethod
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Score the embeddings of `texts`.
 
         Args:
@@ -94,11 +98,12 @@ class UserTask(ABC, Generic[Unit]):
         Raises:
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
-        result = self.score(SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)(self.texts))
+        embeddings = SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)
+        result = self.score(embeddings(self.texts))
         result.scores["group"] = self._groups()
         return result
 
-    def _groups(self) -> np.ndarray:
+    def _groups(self) -> ndarray:
         """Return the group of each unit, of shape `(len(self),)`; units that share a linking text are in one group."""
         return connected_groups(list(map(self.linking_texts, self.units)))
 
@@ -133,24 +138,25 @@ class UserTask(ABC, Generic[Unit]):
         Raises:
             ValueError: If `share` is out of range, or a part would be too small to be scored.
         """
-        refuse({f"share must lie between 0 and 1, got {share}.": not 0 < share < 1})
+        if not 0 < share < 1:
+            raise ValueError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
-        parts = [[unit for unit, chosen in zip(self.units, each, strict=True) if chosen] for each in (first, ~first)]
-        problem = (
-            f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give two "
-            "files instead, or more data."
-        )
-        refuse({problem: not all(parts)})
-        one, two = (
-            type(self)(f"{self.source}, part {n}", self.name, units, self.shared) for n, units in enumerate(parts, 1)
-        )
-        return one, two
+        if first.all() or not first.any():
+            raise ValueError(
+                f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
+                "two files instead, or more data."
+            )
+        return self._part(1, first), self._part(2, ~first)
 
-    def _divide(self, share: float, seed: int) -> np.ndarray:
+    def _part(self, number: int, chosen: ndarray) -> Self:
+        units = list(compress(self.units, chosen))
+        return type(self)(f"{self.source}, part {number}", self.name, units, self.shared)
+
+    def _divide(self, share: float, seed: int) -> ndarray:
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
         return divide_groups(self._groups(), share, seed, self.source)
 
-    def document(self, result: TaskResult) -> dict[str, Any]:
+    def document(self, result: TaskResult) -> dict:
         """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
         return {
             "kind": self.kind,
@@ -192,25 +198,23 @@ def paired_interval(
     Raises:
         ValueError: If a list is empty, a setting is out of range, or the results are not those of the same units.
     """
-    refuse({"a comparison needs at least one result of each system.": not before or not after})
+    if not before or not after:
+        raise ValueError("a comparison needs at least one result of each system.")
     check_resampling(resamples, confidence)
-    results = [*before, *after]
-    others = any(not np.array_equal(result.scores["unit"], before[0].scores["unit"]) for result in results)
-    refuse({f"{task.source}: the results are not those of the same {task.unit}s.": others})
-    systems = [{task.kind: result.scores} for result in results]
+    systems = []
+    for result in (*before, *after):
+        if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):
+            raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
+        systems.append({task.kind: result.scores})
     scores = resampled_scores(systems, resamples=resamples, random=np.random.default_rng(seed))
     random = np.random.default_rng([seed, 1])
-    start, end = (
-        mean_over_drawn_seeds(part, random, confidence) for part in (scores[: len(before)], scores[len(before) :])
-    )
+    start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
+    end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
     means = [np.mean([result.metrics[task.metric] for result in part]) for part in (before, after)]
     return float(means[1] - means[0]), *interval(end - start, confidence)
 
 
-# --- units -----------------------------------------------------------------------------------------------------------
-
-
-def fingerprints(units: Sequence[Sequence[str]]) -> np.ndarray:
+def fingerprints(units: Sequence[Sequence[str]]) -> ndarray:
     """Return a 32-bit fingerprint of each unit's texts and labels, by which a comparison recognises the same data."""
     return np.array([crc32("\0".join(unit).encode("utf-8", "surrogatepass")) for unit in units], dtype=np.uint32)
 
@@ -250,10 +254,15 @@ def file_of(folder: Path, stem: str) -> Path | None:
     Raises:
         ValueError: If there are several.
     """
-    files = sorted(path for path in folder.iterdir() if SUFFIX.search(path.name) and SUFFIX.sub("", path.name) == stem)
-    both = " and ".join(file.name for file in files[:2])
-    refuse({f"{folder}: both {both} are there. Keep one of them.": len(files) > 1})
+    files = [path for path in tables_of(folder) if short_name(path) == stem]
+    if len(files) > 1:
+        raise ValueError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
     return files[0] if files else None
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """Return the files of a folder whose names end like a table's, in the order of their names."""
+    return sorted(path for path in folder.glob("*") if SUFFIX.search(path.name))
 
 
 def short_name(path: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
@@ -18,7 +19,6 @@ from transformers.utils import logging
 
 from ...data.columns import find_part
 from ...data.open_table import open_table
-from ...ops.errors import refuse
 from ...search.exact import unit_length
 from ..groups import distinct
 from .base import (
@@ -62,9 +62,10 @@ class LabelledTask(UserTask[Row]):
         """Return the text of a row."""
         return unit[:1]
 
-    def _divide(self, share: float, seed: int) -> np.ndarray:
+    def _divide(self, share: float, seed: int) -> ndarray:
         """Divide the rows at random within each label; a label with too few rows goes to one part as a whole."""
-        random, labels = np.random.default_rng(seed), np.array([label for _, label in self.units])
+        random = np.random.default_rng(seed)
+        labels = np.array([label for _, label in self.units])
         first = np.zeros(len(self), dtype=bool)
         for label in np.unique(labels):
             rows = random.permutation(np.flatnonzero(labels == label))
@@ -77,7 +78,7 @@ class LabelledTask(UserTask[Row]):
             first[rows[:count]] = True
         return first
 
-    def _result(self, metrics: dict[str, float], name: str, scored: np.ndarray, **details: Any) -> TaskResult:
+    def _result(self, metrics: dict[str, float], name: str, scored: ndarray, **details: Any) -> TaskResult:
         labels, gold = np.unique([label for _, label in self.units], return_inverse=True)
         scores = {name: scored, "gold": gold, "unit": fingerprints(self.units)}
         return TaskResult(metrics, scores, {"examples": len(self), "labels": len(labels), **details})
@@ -105,39 +106,47 @@ class ClassificationTask(LabelledTask):
         super().__init__(source, name, units, shared)
         self.least = 2 if shared is None else 0
         counts = Counter(label for _, label in units)
-        label, fewest = min(counts.items(), key=lambda item: (item[1], item[0]))
-        one_row = (
-            f"{source}: the label {label!r} has one row, which cannot be both trained on and scored. Add rows of this "
-            "label, remove it, or give training rows (a column 'split', or a folder with train.csv and test.csv)."
-        )
-        unseen = [] if shared is None else sorted(set(counts) - {label for _, label in shared})
-        first = "".join(map(repr, unseen[:1]))
-        untrained = f"{source}: {len(unseen)} label(s) of the test rows, such as {first}, have no training row."
-        refuse({one_row: shared is None and fewest < 2, untrained: unseen})
-        self.folds = min(FOLDS, fewest)
-        self.texts, self._positions = distinct([text for text, _ in [*units, *(shared or [])]])
+        self.folds = min(FOLDS, *counts.values())
+        if shared is None and self.folds < 2:
+            label = min(label for label, count in counts.items() if count == 1)
+            raise ValueError(
+                f"{source}: the label {label!r} has one row, which cannot be both trained on and scored. Add rows of "
+                "this label, remove it, or give training rows (a column 'split', or a folder with train.csv and "
+                "test.csv)."
+            )
+        if shared is not None:
+            unseen = counts.keys() - {label for _, label in shared}
+            if unseen:
+                raise ValueError(
+                    f"{source}: {len(unseen)} label(s) of the test rows, such as {min(unseen)!r}, have no "
+                    "training row."
+                )
+        self._rows = [*units, *(shared or [])]
+        self.texts, self._positions = distinct([text for text, _ in self._rows])
 
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
         x = unit_length(embeddings.astype(np.float32))[self._positions]
-        y = np.array([label for _, label in [*self.units, *(self.shared or [])]], dtype=object)
-        scored = np.arange(len(self))
+        y = np.array([label for _, label in self._rows], dtype=object)
         if self.shared is not None:
-            parts = [(np.arange(len(self), len(x)), scored)]
+            parts = [np.split(np.arange(len(x)), [len(self)])[::-1]]
             protocol = f"fitted on {len(self.shared)} training rows"
         else:
-            parts = list(StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y))
+            parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
             protocol = f"stratified {self.folds}-fold cross-validation"
-        correct = {metric: np.empty(len(self), dtype=bool) for metric in ("accuracy", "knn_accuracy")}
+        correct = np.empty(len(self), dtype=bool)
+        nearest_correct = correct.copy()
         for train, held in parts:
             linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
+            probe = make_pipeline(StandardScaler(), linear).fit(x[train], y[train])
+            correct[held] = probe.predict(x[held]) == y[held]
             nearest = KNeighborsClassifier(min(NEIGHBOURS, len(train)), metric="cosine", weights="distance")
-            for metric, fitted in (("accuracy", make_pipeline(StandardScaler(), linear)), ("knn_accuracy", nearest)):
-                correct[metric][held] = fitted.fit(x[train], y[train]).predict(x[held]) == y[held]
+            nearest.fit(x[train], y[train])
+            nearest_correct[held] = nearest.predict(x[held]) == y[held]
         return self._result(
-            {metric: 100 * float(hits.mean()) for metric, hits in correct.items()},
+            {"accuracy": 100 * float(correct.mean()), "knn_accuracy": 100 * float(nearest_correct.mean())},
             "correct",
-            correct["accuracy"],
+            correct,
             protocol=f"{protocol}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
             f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
             train_examples=None if self.shared is None else len(self.shared),
@@ -157,7 +166,7 @@ class ClusteringTask(LabelledTask):
         super().__init__(source, name, units)
         self.texts = [text for text, _ in units]
 
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
         labels = [label for _, label in self.units]
         count = len(set(labels))
@@ -179,7 +188,8 @@ def read_classification(path: Path) -> ClassificationTask:
     """Read a classification task from a table with the columns `text` and `label`; see [`read_labelled_rows`]."""
     rows, train = read_labelled_rows(path)
     known = {text for text, _ in train or []}
-    if shared := sum(text in known for text, _ in rows):
+    shared = sum(text in known for text, _ in rows)
+    if shared:
         logger.warning(
             f"{path}: {shared} of {len(rows)} test texts also occur among the training rows, which favours the "
             "nearest neighbours."
@@ -209,38 +219,49 @@ def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
             same label.
     """
     if path.is_dir():
-        test, train = file_of(path, "test"), file_of(path, "train")
+        test = file_of(path, "test")
+        train = file_of(path, "train")
         if test is None:
             raise ValueError(f"{path}: the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead.")
-        splits = _read(test, "test") | (_read(train, "train") if train is not None else {})
+        splits = _read(test, "test")
+        if train is not None:
+            splits |= _read(train, "train")
     else:
         splits = _read(path)
-    found = ", ".join(map(repr, splits))
-    refuse({f"{path}: the column 'split' holds {found}, but no 'test'.": "test" not in splits})
-    if unused := [name for name in splits if name not in ("train", "test")]:
-        logger.warning(f"{path}: rows of the split(s) {', '.join(unused)} are not used.")
+    if "test" not in splits:
+        raise ValueError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
+    unused = splits.keys() - {"train", "test"}
+    if unused:
+        logger.warning(f"{path}: rows of the split(s) {', '.join(sorted(unused))} are not used.")
     _check_labels(str(path), "train", splits.get("train", []))
     return splits["test"], splits.get("train")
 
 
 def _check_labels(source: str, kind: str, rows: list[Row]) -> None:
     labels = {label for _, label in rows}
-    label = min(labels, default="")
-    problem = f"{source}: all {len(rows)} {kind} rows have the label {label!r}. A task needs at least two labels."
-    refuse({problem: len(labels) == 1})
+    if len(labels) == 1:
+        raise ValueError(
+            f"{source}: all {len(rows)} {kind} rows have the label {min(labels)!r}. A task needs at least two labels."
+        )
 
 
 def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:
     """Read a table by split: `split` or, without one, by its column of that name or as `"test"`."""
-    divided = split is None and find_part(open_table(path).columns, "split") is not None
+    roles = ["text", "label"]
+    if split is None and find_part(open_table(path).columns, "split"):
+        roles.append("split")
     splits: dict[str, dict[str, str]] = {}
-    repeated = other = 0
-    for where, (text, label, *column) in read_columns(path, "text", "label", *(["split"] if divided else [])):
-        rows = splits.setdefault(checked_label(column[0], where).lower() if divided else split or "test", {})
-        text, label = checked_text(text, where), checked_label(label, where)
+    repeated = 0
+    other = 0
+    for where, cells in read_columns(path, *roles):
+        text = checked_text(cells[0], where)
+        label = checked_label(cells[1], where)
+        name = checked_label(cells[2], where).lower() if len(cells) > 2 else split or "test"
+        rows = splits.setdefault(name, {})
         repeated += text in rows
         other += rows.setdefault(text, label) != label
-    refuse({f"{path}: the file holds no rows.": not splits})
+    if not splits:
+        raise ValueError(f"{path}: the file holds no rows.")
     if repeated:
         logger.warning_once(  # several tasks may read one file
             f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {other} with another label."

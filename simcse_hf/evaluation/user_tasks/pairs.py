@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray
 from sklearn.metrics import average_precision_score
 
 from ..groups import distinct
@@ -30,12 +31,13 @@ class PairsTask(UserTask[Pair]):
 
     def __init__(self, source: str, name: str, units: list[Pair], shared: None = None):
         super().__init__(source, name, units)
+        for number, (text, _, label) in enumerate(units, start=1):
+            if label not in (0, 1):
+                raise ValueError(
+                    f"{source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or 1. "
+                    "Graded similarities are for --pairs."
+                )
         first, second, labels = zip(*units, strict=True)
-        if wrong := [number for number, label in enumerate(labels) if label not in (0, 1)]:
-            raise ValueError(
-                f"{source}: pair {wrong[0] + 1} ({first[wrong[0]][:60]!r}, ...) has the label {labels[wrong[0]]:g}, "
-                "which must be 0 or 1. Graded similarities are for --pairs."
-            )
         if len(set(labels)) < 2:
             raise ValueError(
                 f"{source}: all {len(units)} pair(s) have the label {labels[0]:g}. Average precision needs pairs of "
@@ -47,7 +49,7 @@ class PairsTask(UserTask[Pair]):
         """Return both texts of a pair."""
         return unit[:2]
 
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Compute the average precision of the cosines; see [`UserTask.score`]."""
         predicted = cosine_similarity_pairs(*np.split(embeddings[self._positions], 2))
         gold = np.array([label for *_, label in self.units], dtype=np.int64)
@@ -75,6 +77,5 @@ def read_pairs(path: Path) -> PairsTask:
     if path.is_dir():
         raise ValueError(f"{path}: is a folder. Name a file of pairs.")
     pairs = read_scored_pairs(path)
-    return PairsTask(
-        str(path), short_name(path), list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
-    )
+    units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
+    return PairsTask(str(path), short_name(path), units)

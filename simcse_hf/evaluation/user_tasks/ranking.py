@@ -1,22 +1,30 @@
 """Reranking and retrieval: how high the relevant documents of a query stand among its candidates, or in a corpus."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.lines import SUFFIX
 from ...data.open_table import open_table
-from ...ops.errors import refuse
 from ...search.exact import ExactIndex, unit_length
 from ..groups import distinct
-from .base import TaskResult, UserTask, checked_text, file_of, fingerprints, read_columns, short_name
+from .base import (
+    TaskResult,
+    UserTask,
+    checked_text,
+    file_of,
+    fingerprints,
+    read_columns,
+    short_name,
+    tables_of,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -74,12 +82,14 @@ class RankingTask(UserTask[Query]):
     unit = "query"
     #: What the queries that are left out lack, for messages.
     lacking: str
-    query_prompt = document_prompt = ""
+    query_prompt = ""
+    document_prompt = ""
 
     def __init__(self, source: str, name: str, units: list[Query], shared: dict[str, str] | None = None):
         kept = [query for query in units if self._can_be_scored(query)]
         super().__init__(source, name, kept, shared)
-        refuse({f"{source}: none of the {len(units)} queries has {self.lacking}.": not kept})
+        if not kept:
+            raise ValueError(f"{source}: none of the {len(units)} queries has {self.lacking}.")
         if len(kept) < len(units):
             logger.warning(
                 f"{source}: left out {len(units) - len(kept)} of {len(units)} queries, because a query needs "
@@ -98,31 +108,27 @@ class RankingTask(UserTask[Query]):
 
     def _list_texts(self) -> None:
         """Set `texts` to the queries and documents with their prompts, and where each of them stands in it."""
-        queries = [self.query_prompt + query.text for query in self.units]
-        documents = [self.document_prompt + text for text in self._documents()]
-        self.texts, positions = distinct([*queries, *documents])
-        self._query_rows, self._document_rows = np.split(positions, [len(queries)])
+        texts = [self.query_prompt + query.text for query in self.units]
+        texts += [self.document_prompt + text for text in self._documents()]
+        self.texts, positions = distinct(texts)
+        self._query_rows, self._document_rows = np.split(positions, [len(self)])
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
         prompted = copy(self)
-        prompted.query_prompt, prompted.document_prompt = query, document
+        prompted.query_prompt = query
+        prompted.document_prompt = document
         prompted._list_texts()
         return prompted
 
-    def _result(
-        self, values: Mapping[str, Sequence[float]], units: Sequence[Sequence[str]], **details: Any
-    ) -> TaskResult:
+    def _result(self, values: dict[str, list[float]], units: list, **details: Any) -> TaskResult:
         """Average the metrics over the queries; the first one is resampled."""
-        prompts = {"query": self.query_prompt, "document": self.document_prompt}
-        details |= {"prompts": prompts} if any(prompts.values()) else {}
+        if self.query_prompt or self.document_prompt:
+            details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
         fingerprint = fingerprints(units)
         scores = {"value": np.array(values[self.metric]), "gold": fingerprint, "unit": fingerprint}
         metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
         return TaskResult(metrics, scores, {"examples": len(self), **details})
-
-
-# --- reranking -------------------------------------------------------------------------------------------------------
 
 
 class RerankingTask(RankingTask[RankedQuery]):
@@ -141,10 +147,11 @@ class RerankingTask(RankingTask[RankedQuery]):
         """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
         return [unit.text, *unit.positives]
 
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
         x = unit_length(embeddings.astype(np.float64))
-        precision, reciprocal = [], []
+        precision = []
+        reciprocal = []
         sizes = [len(query.positives) + len(query.negatives) for query in self.units]
         candidates = np.split(self._document_rows, np.cumsum(sizes)[:-1])
         for query, row, rows in zip(self.units, self._query_rows, candidates, strict=True):
@@ -177,26 +184,26 @@ def read_reranking(path: Path) -> RerankingTask:
     Raises:
         ValueError: If a column is missing, a cell is no list of texts, or no query has positives and negatives.
     """
-    queries, in_both = [], 0
+    queries = []
+    in_both = 0
     for where, (query, positives, negatives) in read_columns(path, "query", "positive", "negative"):
         relevant = _texts(positives, f"{where}, column positive")
         others = _texts(negatives, f"{where}, column negative")
-        kept = [text for text in others if text not in set(relevant)]
-        in_both += len(others) - len(kept)
-        queries.append(RankedQuery(checked_text(query, where), relevant, kept))
+        in_both += len(relevant.keys() & others)
+        kept = [text for text in others if text not in relevant]
+        queries.append(RankedQuery(checked_text(query, where), list(relevant), kept))
     if in_both:
         logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
     return RerankingTask(str(path), short_name(path), queries)
 
 
-def _texts(cell: Any, where: str) -> list[str]:
-    """Return the distinct texts of a list."""
-    is_list = cell is None or isinstance(cell, (list, tuple))
-    refuse({f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.": not is_list})
-    return list(dict.fromkeys(checked_text(text, where) for text in cell or ()))
-
-
-# --- retrieval -------------------------------------------------------------------------------------------------------
+def _texts(cell: Any, where: str) -> dict[str, None]:
+    """Return the distinct texts of a list, in its order."""
+    if cell is None:
+        return {}
+    if not isinstance(cell, (list, tuple)):
+        raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
+    return dict.fromkeys(checked_text(text, where) for text in cell)
 
 
 class RetrievalTask(RankingTask[JudgedQuery]):
@@ -220,36 +227,42 @@ class RetrievalTask(RankingTask[JudgedQuery]):
         """Return the query."""
         return [unit.text]
 
-    def score(self, embeddings: np.ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
         x = unit_length(embeddings.astype(np.float32))
         index = ExactIndex(x.shape[1])
         index.add(x[self._document_rows])
         rankings = index.search(x[self._query_rows], min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
-        values: dict[str, list[float]] = {"ndcg@10": [], f"mrr@{MRR_CUTOFF}": [], "recall@100": []}
+        gains = []
+        reciprocal = []
+        recalls = []
+        units = []
         for query, ranking in zip(self.units, rankings.tolist(), strict=True):
             # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
             # separately.
             itself = query.id if self.shared.get(query.id, "").endswith(query.text) else None
-            retrieved = [ids[position] for position in ranking if ids[position] != itself][:DEPTH]
-            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved])
-            ideal = np.array(sorted((grade for grade in query.relevance.values() if grade > 0), reverse=True))
+            retrieved = [ids[position] for position in ranking if ids[position] != itself]
+            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
+            ideal = np.array(sorted(grade for grade in query.relevance.values() if grade > 0))[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
-            values["ndcg@10"].append(_gain(grades[:10]) / _gain(ideal[:10]))
-            values[f"mrr@{MRR_CUTOFF}"].append(1 / (1 + found[0]) if len(found) else 0.0)
-            values["recall@100"].append(np.count_nonzero(grades) / len(ideal))
+            gains.append(_gain(grades) / _gain(ideal))
+            reciprocal.append(1 / (1 + found[0]) if len(found) else 0.0)
+            recalls.append(np.count_nonzero(grades) / len(ideal))
+            units.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
         return self._result(
-            values,
-            [(query.text, *(f"{id} {x}" for id, x in sorted(query.relevance.items()))) for query in self.units],
+            {"ndcg@10": gains, f"mrr@{MRR_CUTOFF}": reciprocal, "recall@100": recalls},
+            units,
             protocol="exact search by cosine; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
 
 
-def _gain(grades: np.ndarray) -> float:
-    """Return the discounted cumulative gain, with the relevance as linear gain."""
-    return float((grades / np.log2(np.arange(2, len(grades) + 2))).sum())
+def _gain(grades: ndarray) -> float:
+    """Return the discounted cumulative gain of the first 10, with the relevance as linear gain."""
+    grades = grades[:10]
+    discounts = np.log2(np.arange(2, len(grades) + 2))
+    return float((grades / discounts).sum())
 
 
 def read_retrieval(path: Path) -> RetrievalTask:
@@ -269,10 +282,17 @@ def read_retrieval(path: Path) -> RetrievalTask:
         ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
             malformed, or name unknown queries or documents.
     """
-    folder, qrels = (path.parent.parent, path) if path.is_file() else (path, _find_qrels(path))
-    corpus, queries = (_read_texts(folder, stem) for stem in ("corpus", "queries"))
+    if path.is_file():
+        folder = path.parent.parent
+        qrels = path
+    else:
+        folder = path
+        qrels = _find_qrels(path)
+    corpus = _read_texts(folder, "corpus")
+    queries = _read_texts(folder, "queries")
     relevance = _read_qrels(qrels, queries, corpus)
-    if empty := [id for id, text in corpus.items() if not text]:
+    empty = [id for id, text in corpus.items() if not text]
+    if empty:
         logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
     judged = [JudgedQuery(id, queries[id], documents) for id, documents in relevance.items()]
     documents = {id: text for id, text in corpus.items() if text}
@@ -280,11 +300,13 @@ def read_retrieval(path: Path) -> RetrievalTask:
 
 
 def _find_qrels(folder: Path) -> Path:
-    files = sorted(path for path in (folder / "qrels").glob("*") if SUFFIX.search(path.name))
+    files = tables_of(folder / "qrels")
     named = [path for path in files if short_name(path) == "test"] or files
-    there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
-    problem = f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
-    refuse({problem: len(named) != 1})
+    if len(named) != 1:
+        there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
+        raise ValueError(
+            f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
+        )
     return named[0]
 
 
@@ -297,40 +319,50 @@ def _read_texts(folder: Path, stem: str) -> dict[str, str]:
             "queries.jsonl and qrels/test.tsv."
         )
     table = open_table(path)
-    if missing := {"_id", "text"} - set(table.columns):
-        raise ValueError(f"{path}: no column {min(missing)!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    for column in ("_id", "text"):
+        if column not in table.columns:
+            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    columns = ["_id", "text"]
+    if stem == "corpus" and "title" in table.columns:
+        columns.append("title")
     texts: dict[str, str] = {}
-    titled = stem == "corpus" and "title" in table.columns
-    for number, (id, text, *title) in table.rows(["_id", "text", *(["title"] if titled else [])]):
+    for number, (id, text, *title) in table.rows(columns):
         where = table.at(number)
-        if id is None or not str(id) or str(id) in texts:
-            state = f"{str(id)!r} occurs a second time. Ids must be unique" if id else "is empty"
-            raise ValueError(f"{where}: the _id {state}.")
-        joined = " ".join(part.strip() for part in (*title, text) if part).strip()
-        texts[str(id)] = joined if stem == "corpus" else checked_text(text, where)
+        if id is None or not str(id):
+            raise ValueError(f"{where}: the _id is empty.")
+        if str(id) in texts:
+            raise ValueError(f"{where}: the _id {str(id)!r} occurs a second time. Ids must be unique.")
+        if stem == "corpus":
+            texts[str(id)] = " ".join(part.strip() for part in (*title, text) if part).strip()
+        else:
+            texts[str(id)] = checked_text(text, where)
     return texts
 
 
 def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> dict[str, dict[str, int]]:
     """Read the relevance of documents by query, in the order of the file."""
     table = open_table(path)
-    if missing := [column for column in _QREL_COLUMNS if column not in table.columns]:
-        raise ValueError(
-            f"{path}, line 1: no column {missing[0]!r}. The header of judgements is query-id, corpus-id, score, "
-            "separated by tabs."
-        )
+    for column in _QREL_COLUMNS:
+        if column not in table.columns:
+            raise ValueError(
+                f"{path}, line 1: no column {column!r}. The header of judgements is query-id, corpus-id, score, "
+                "separated by tabs."
+            )
     relevance: dict[str, dict[str, int]] = {}
-    for number, (query, document, score) in table.rows(_QREL_COLUMNS):
-        where, query, document = table.at(number), str(query), str(document)
+    for number, cells in table.rows(_QREL_COLUMNS):
+        where = table.at(number)
+        query = str(cells[0])
+        document = str(cells[1])
         try:
-            grade = int(score)
+            grade = int(cells[2])
         except (TypeError, ValueError):
-            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
+            raise ValueError(f"{where}: the score {cells[2]!r} is not a whole number.") from None
         for what, id, known in (("query", query, queries), ("document", document, corpus)):
             if id not in known:
                 raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
         if document in relevance.setdefault(query, {}):
             raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
         relevance[query][document] = grade
-    refuse({f"{path}: there are no judgements in this file.": not relevance})
+    if not relevance:
+        raise ValueError(f"{path}: there are no judgements in this file.")
     return relevance

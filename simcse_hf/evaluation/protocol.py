@@ -1,0 +1,59 @@
+"""The choices besides model and data that a score depends on."""
+
+from dataclasses import dataclass
+
+from .classifier import SEED
+from .metrics import METRICS
+
+MODES = ("test", "dev", "fasttest")
+AGGREGATIONS = ("all", "mean", "wmean")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The choices besides model and data that a score depends on (SimCSE, appendix B).
+
+    Args:
+        mode (`str`, *optional*, defaults to `"test"`): `"test"`; `"dev"` (dev splits, and dev accuracy for transfer
+            tasks); or `"fasttest"` (test splits, and the reference's fast settings for transfer tasks).
+        aggregation (`str`, *optional*, defaults to `"all"`): How the subsets of STS12 to STS16 give one score:
+            `"all"`, `"mean"` or `"wmean"`.
+        metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
+
+    Raises:
+        ValueError: If a value is unknown. The message names the argument.
+    """
+
+    mode: str = "test"
+    aggregation: str = "all"
+    metric: str = "spearman"
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        for name, known in (("mode", MODES), ("aggregation", AGGREGATIONS), ("metric", METRICS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} {value!r} is unknown. Use one of {', '.join(known)}.")
+
+    @property
+    def split(self) -> str:
+        """The split that is scored: `"dev"` or `"test"`."""
+        return "dev" if self.mode == "dev" else "test"
+
+    def headline(self, result: dict) -> float | None:
+        """Return the score of a task's result, times 100, or `None` if there is none."""
+        if "missing" in result:
+            return None
+        if "kind" in result:  # a task from a user's own files
+            return result[result["metrics"][0]]
+        if "accuracy" in result:
+            return result["dev_accuracy" if self.mode == "dev" else "accuracy"]
+        if "aggregate" in result:
+            return result["aggregate"][self.aggregation][self.metric]
+        if "splits" in result:
+            return result["splits"][self.split][self.metric]
+        return result[self.metric]
+
+
+PAPER_PROTOCOL = Protocol()
