@@ -132,14 +132,13 @@ def _choose_threshold(evaluation: "Evaluation", goal: str | float) -> tuple[dict
 
 def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
     """Write a threshold into the config.json of a local model, and into its card if this package wrote one."""
-    from ..inference.saved_threshold import probe_cosines
     from ..models.settings import THRESHOLD
     from ..ops.files import read_json_object, write_json
     from ..publishing.card import CARD, is_written_by_hand, write_card
 
     folder = Path(model.name_or_path).expanduser()
     config = read_json_object(folder / "config.json")
-    write_json(folder / "config.json", config | {THRESHOLD: threshold | {"probe": probe_cosines(model)}})
+    write_json(folder / "config.json", config | {THRESHOLD: threshold | {"probe": model.probe_cosines()}})
     if (folder / CARD).exists() and not is_written_by_hand(folder / CARD):
         write_card(folder)
 

@@ -1,5 +1,6 @@
 """Texts to token ids to embeddings: batches of similar length, each within a token budget."""
 
+import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,27 +70,37 @@ def full_length(
     Raises:
         ValueError: If the prompt leaves no room for a text. All texts would then be the same.
     """
-    length = read_template(templates[0], tokenizer).full_length(tokenizer, max_length) if templates else max_length
-    needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0]) if prompt and length is not None else 0
-    if length is not None and needed >= length:
-        raise ValueError(
-            f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for the "
-            "text itself. Shorten the prompt, or raise the maximum length."
-        )
+    length = max_length
+    if templates:
+        length = read_template(templates[0], tokenizer).full_length(tokenizer, max_length)
+    if prompt and length is not None:
+        needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
+        if needed >= length:
+            raise ValueError(
+                f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for "
+                "the text itself. Shorten the prompt, or raise the maximum length."
+            )
     return length
 
 
 @contextmanager
 def unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """Restore the truncation and padding that a fast tokenizer keeps from its last call, and would save."""
-    backend = getattr(tokenizer, "backend_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
-    truncation, padding = (None, None) if backend is None else (backend.truncation, backend.padding)
+    if not tokenizer.is_fast:
+        yield
+        return
+    backend = tokenizer.backend_tokenizer
+    truncation = backend.truncation
+    padding = backend.padding
     try:
         yield
     finally:
-        if backend is not None:
-            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
-            backend.no_padding() if padding is None else backend.enable_padding(**padding)
+        backend.no_truncation()
+        backend.no_padding()
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
 
 
 def default_token_budget(model: nn.Module, device: torch.device) -> int:
@@ -104,7 +115,8 @@ def default_token_budget(model: nn.Module, device: torch.device) -> int:
     """
     if device.type != "cpu":
         return 32_768
-    return 4096 if getattr(getattr(model, "module", model), "runs_unpadded", False) else 1024
+    model = getattr(model, "module", model)
+    return 4096 if getattr(model, "runs_unpadded", False) else 1024
 
 
 @torch.no_grad()
@@ -140,20 +152,23 @@ def encode_token_ids(
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
     """
-    for name, limit in (("token_budget", token_budget), ("batch_size", batch_size)):
-        if limit is not None and limit < 1:
-            raise ValueError(f"{name} must be at least 1, got {limit}")
+    if token_budget is not None and token_budget < 1:
+        raise ValueError(f"token_budget must be at least 1, got {token_budget}")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
     if token_budget is None and batch_size is None:
         token_budget = default_token_budget(model, device)
-    lengths = np.fromiter(map(len, token_ids), np.int64, len(token_ids))
+    lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
     rank, processes = world() if split_over_processes else (0, 1)
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+        if device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
 
     embeddings: torch.Tensor | None = None
     was_training = model.training
@@ -162,16 +177,17 @@ def encode_token_ids(
     try:
         # A sharded model's forward pass is collective, so every process has to call it equally often: a process
         # without a batch of its own in the last round encodes another one and drops the result.
-        hidden, total = not show_progress_bar or rank != 0, -(-len(batches) // processes)
+        rounds = math.ceil(len(batches) / processes)
+        hidden = not show_progress_bar or rank != 0
         # During training, the bar vanishes with the evaluation.
-        rounds = trange(total, desc="Encoding", unit="batch", disable=hidden, leave=None)
-        for step in rounds:
+        for step in trange(rounds, desc="Encoding", unit="batch", disable=hidden, leave=None):
             number = step * processes + rank
             rows = batches[number % len(batches)]
-            ids, mask = map(move, pad([token_ids[row] for row in rows], pad_token_id))
-            # With the lengths on the host, the model does not wait for the device to count the tokens of the mask.
-            on_host = {} if device.type == "cpu" else {"lengths": lengths[rows]}
-            output = model(input_ids=ids, attention_mask=mask, **on_host).sentence_embeddings.float()
+            ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
+            inputs: dict[str, Any] = {"input_ids": move(ids), "attention_mask": move(mask)}
+            if device.type != "cpu":  # the model does not wait for the device to count the tokens of the mask
+                inputs["lengths"] = lengths[rows]
+            output = model(**inputs).sentence_embeddings.float()
             if embeddings is None:  # on the device until the end, because each copy would wait for it
                 embeddings = output.new_zeros(len(token_ids), output.shape[-1])
             if number < len(batches):

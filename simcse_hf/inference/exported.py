@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
 from ..models.settings import ContrastiveSettings
-from ..ops.errors import refuse, require_extra
+from ..ops.errors import require_extra
 from ..ops.files import find_file
 
 #: The graph that `simcse-hf export` writes for each backend.
@@ -58,14 +58,14 @@ class ExportedModel(nn.Module):
         self.files = [path] if weights is None else [path, weights]
         self.config = config
         self.settings = ContrastiveSettings.from_config(config)
-        self.compute, self.embedding_dim = (_open_onnx if backend == "onnx" else _open_openvino)(path)
+        opened = _open_onnx(path) if backend == "onnx" else _open_openvino(path)
+        self.compute, self.embedding_dim = opened
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
         """Compute embeddings of shape `(batch, dim)` from token ids and a mask of shape `(batch, length)`."""
-        return ContrastiveOutput(
-            sentence_embeddings=torch.from_numpy(self.compute(input_ids.numpy(), attention_mask.numpy()))
-        )
+        embeddings = self.compute(input_ids.numpy(), attention_mask.numpy())
+        return ContrastiveOutput(sentence_embeddings=torch.from_numpy(embeddings))
 
     def update_settings(self, **settings: Any) -> None:
         """Refuse, because a graph cannot be changed or saved."""
@@ -78,8 +78,12 @@ class ExportedModel(nn.Module):
 
 def refuse_changes(**asked: Any) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
-    problem = "an exported graph is computed as it is, on the CPU: leave out"
-    refuse({f"{problem} {name}, or export the model again with it.": value for name, value in asked.items()})
+    for name, is_changed in asked.items():
+        if is_changed:
+            raise ValueError(
+                f"an exported graph is computed as it is, on the CPU: leave out {name}, or export the model again "
+                "with it."
+            )
 
 
 def _open_onnx(path: str) -> tuple[Compute, int]:

@@ -1,11 +1,12 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from ..data.file_texts import stream_texts, text_column
 from ..data.read import load_text_dataset
 from ..ops.distributed import hold_together, on_first_process, world
-from ..ops.errors import NotFiniteError, refuse, refuse_changes
+from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import ARRAY_DAMAGE, digest, entries, read_json_object, read_npy, write_atomically, write_json
-from .encoding import one_ahead
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -41,10 +41,8 @@ _MAX_SHARDS = 1_000_000
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, and
 #: the size of a batch.
-_NAMES = (("input", "file"), ("model", "name_or_path"), ("model", "revision"), ("settings", "token_budget"))
-_NEW = ("tokenizer", "templates")  # of the model; 0.3 did not write them
+_MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
 Row = tuple[int, str]  # the line or row number, from 1, and the text
-TokenIds = list[list[int]]
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -108,63 +106,87 @@ def encode_file(
     check_precision(precision)
     options = {"normalize_embeddings": True, "truncate_dim": None, "token_budget": None} | options
     check_truncate_dim(options["truncate_dim"], model.dim)
-    dim = options["truncate_dim"] or model.dim
-    foreign = ranges is not None and precision not in SCALAR_PRECISIONS
-    problems = {
-        f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}": file_format not in FORMATS,
-        f"ranges are for precision int8 and uint8, not {precision!r}: leave them out": foreign,
-        "column and columns are both given: name one of them": column is not None and columns is not None,
-    }
-    refuse(problems)
-    folder, texts = Path(output_dir).expanduser(), _Source(source, column, columns)
+    if file_format not in FORMATS:
+        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
+    if ranges is not None:
+        if precision not in SCALAR_PRECISIONS:
+            raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+        ranges = np.asarray(ranges, dtype=np.float32)
+        check_ranges(ranges, options["truncate_dim"] or model.dim)
+    if column is not None and columns is not None:
+        raise ValueError("column and columns are both given: name one of them")
+    texts = _Source(source, column, columns)
     prefix = model.resolve_prompt(prompt, prompt_name)
-    shape = {"precision": precision, "shard_size": shard_size, "format": file_format}
-    settings = {"column": texts.column, "prompt": prefix or None, **options, **shape, "ranges": _digest(ranges, dim)}
-    settings |= {} if columns is None else {"columns": list(columns)}
+    settings = {
+        "column": texts.column,
+        "prompt": prefix or None,
+        **options,
+        "precision": precision,
+        "shard_size": shard_size,
+        "format": file_format,
+        "ranges": None if ranges is None else blake2b(ranges.tobytes()).hexdigest(),
+    }
+    if columns is not None:
+        settings["columns"] = list(columns)
+
+    def encode(chosen: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[Row], np.ndarray]]:
+        windows = (((number, rows), [text for _, text in rows]) for number, rows in chosen)
+        for (number, rows), vectors in model.encode_stream(windows, prefix, split_over_processes=False, **options):
+            texts.check_unchanged()
+            try:
+                check_finite(vectors, "")
+            except NotFiniteError as error:
+                place = error.position
+                raise NotFiniteError(f"{texts.name}: the text of line or row {rows[place][0]}", place) from None
+            yield number, rows, vectors.numpy()
+
+    def sample() -> np.ndarray:
+        rows = list(islice(texts.read(), min(shard_size, _RANGE_TEXTS)))
+        return next(encode([(0, rows)]))[2]
+
+    folder = Path(output_dir).expanduser()
     with hold_together(folder):
         manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume))
-        paths, sizes = _paths(folder, manifest), _sizes(manifest)
-        missing = _missing(paths, sizes)
-
-        def tokenized(chosen: Container[int], size: int = shard_size) -> Iterator[tuple[int, list[Row], TokenIds]]:
-            for number, rows in _read(texts.read(), size, chosen):
-                texts.check_unchanged()
-                yield number, rows, model.tokenize([text for _, text in rows], prefix)
-
-        embed = partial(_embed, model, texts.name, options)
+        shards = _shards(folder, manifest)
+        missing = _missing(shards)
         if precision in SCALAR_PRECISIONS:
-            first = tokenized({0}, min(shard_size, _RANGE_TEXTS))
-            ranges = on_first_process(
-                lambda: _common_ranges(folder / RANGES, ranges, dim, lambda: embed(*next(first)[1:]))
-            )
-        total, hidden = sum(sizes[number] for number in missing), not show_progress_bar or world()[0] != 0
+            ranges = on_first_process(lambda: _common_ranges(folder / RANGES, ranges, sample))
+        total = sum(shards[number][1] for number in missing)
+        hidden = not show_progress_bar or world()[0] != 0
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for number, rows, token_ids in one_ahead(tokenized(missing)):
-                _write(paths[number], rows, quantize(embed(rows, token_ids), precision, ranges))
+            for number, rows, vectors in encode(_read(texts.read(), shard_size, missing)):
+                _write(shards[number][0], rows, quantize(vectors, precision, ranges))
                 bar.update(len(rows))
         texts.check_unchanged()
-        return paths
+    return [path for path, _ in shards]
 
 
 class _Source:
     """The texts of a file or of training rows, which are read more than once; see [`encode_file`]."""
 
     def __init__(self, source: str | os.PathLike | Dataset, column: str | None, columns: Sequence[str] | None):
-        self.column, self.path = column, None
+        self.column = column
+        self.path: Any = None
         if isinstance(source, Dataset):
-            self.name, self.read = "the training rows", partial(texts_of_rows, source)
+            self.name = "the training rows"
+            self.read = partial(texts_of_rows, source)
             return
         self.path = Path(source).expanduser()
-        self.name, self._version = str(self.path), _version(self.path)
+        self.name = str(self.path)
+        self._before = self._version()
         if columns is None:
             self.column = text_column(self.path, column)[1]
             self.read = partial(stream_texts, self.path, self.column)
         else:
             self.read = partial(texts_of_rows, load_text_dataset(self.path, columns=columns))
 
+    def _version(self) -> tuple[int, int]:
+        state = self.path.stat()
+        return state.st_size, state.st_mtime_ns
+
     def check_unchanged(self) -> None:
         """Refuse a file that was written to."""
-        if self.path is not None and _version(self.path) != self._version:
+        if self.path is not None and self._version() != self._before:
             raise ValueError(f"{self.path}: the file was changed while it was encoded. Encode it again from new.")
 
     def describe(self) -> dict[str, str]:
@@ -183,7 +205,8 @@ def describe_texts(texts: Iterable[str]) -> tuple[int, str]:
     Returns:
         `tuple[int, str]`: The number and the digest, by which vectors are matched with training rows.
     """
-    number, total = 0, blake2b(digest_size=16)
+    number = 0
+    total = blake2b(digest_size=16)
     for text in texts:
         number += 1
         total.update(f"{len(text)} {text}".encode())
@@ -205,21 +228,24 @@ def write_vectors(
     Raises:
         ValueError: If there is not a vector for each text, or the folder is not empty.
     """
-    folder, vectors = Path(folder).expanduser(), np.asarray(vectors)
-    vectors = vectors.reshape(-1, vectors.shape[-1]).astype(np.float32, copy=False)
+    folder = Path(folder).expanduser()
+    vectors = np.asarray(vectors, dtype=np.float32)
+    vectors = vectors.reshape(-1, vectors.shape[-1])
     count, texts = describe_texts(text for _, text in texts_of_rows(rows))
+    if len(vectors) != count:
+        raise ValueError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
-    refuse(
-        {
-            f"there are {len(vectors)} vectors for {count} texts": len(vectors) != count,
-            f"{folder} is not empty: name a new folder": any(folder.iterdir()),
-        }
-    )
-    settings = {"precision": "float32", "shard_size": shard_size, "format": "npy"}
-    manifest: dict[str, Any] = {"input": {"file": "rows", "rows": count, "texts": texts}, "settings": settings}
-    manifest["model"] = {"name_or_path": model, "weights": blake2b(vectors.tobytes()).hexdigest()}
-    for path, start in zip(_paths(folder, manifest), range(0, count, shard_size), strict=True):
-        _write(path, [], vectors[start : start + shard_size])
+    if any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: name a new folder")
+    manifest = {
+        "input": {"file": "rows", "rows": count, "texts": texts},
+        "model": {"name_or_path": model, "weights": blake2b(vectors.tobytes()).hexdigest()},
+        "settings": {"precision": "float32", "shard_size": shard_size, "format": "npy"},
+    }
+    start = 0
+    for path, size in _shards(folder, manifest):
+        _write(path, [], vectors[start : start + size])
+        start += size
     write_json(folder / MANIFEST, manifest)
 
 
@@ -243,9 +269,11 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
         )
     manifest = read_json_object(path, "input", "model", "settings", advice="Encode into a new folder.")
     try:
-        rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
-        known = manifest["settings"]["format"] in FORMATS and isinstance(manifest["settings"]["precision"], str)
-        sound = known and type(rows) is type(size) is int and size >= 1 and 1 <= rows <= size * _MAX_SHARDS
+        settings = manifest["settings"]
+        rows = manifest["input"]["rows"]
+        size = settings["shard_size"]
+        sound = settings["format"] in FORMATS and isinstance(settings["precision"], str)
+        sound = sound and type(rows) is type(size) is int and 1 <= rows <= size * _MAX_SHARDS
     except (KeyError, TypeError):
         sound = False
     if not sound:
@@ -267,8 +295,8 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     Raises:
         ValueError: If a shard is missing or damaged.
     """
-    manifest, kind = read_manifest(folder), None
-    for path, rows in zip(_paths(folder, manifest), _sizes(manifest), strict=True):
+    kind = None
+    for path, rows in _shards(folder, read_manifest(folder)):
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
@@ -287,7 +315,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
 
 def shard_paths(folder: str | os.PathLike) -> list[Path]:
     """Return the paths of all shards of a folder, including those that are not written yet."""
-    return _paths(folder, read_manifest(folder))
+    return [path for path, _ in _shards(folder, read_manifest(folder))]
 
 
 def remove_run(folder: str | os.PathLike) -> None:
@@ -299,14 +327,9 @@ def remove_run(folder: str | os.PathLike) -> None:
     Raises:
         ValueError: If the manifest was not written by [`encode_file`].
     """
-    manifest = Path(folder).expanduser() / MANIFEST
-    if manifest.exists():
-        for path in (
-            *shard_paths(manifest.parent),
-            manifest.with_name(RANGES),
-            *_leftovers(manifest.parent),
-            manifest,
-        ):
+    folder = Path(folder).expanduser()
+    if (folder / MANIFEST).exists():
+        for path in [*shard_paths(folder), *_leftovers(folder), folder / RANGES, folder / MANIFEST]:
             path.unlink(missing_ok=True)
 
 
@@ -319,15 +342,17 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
     Returns:
         `dict[str, Any]`: The name and the settings, and digests of the weights (with the transform) and the tokenizer.
     """
-    # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-    head = None if model.pooler_type == "cls" else getattr(model.model, "contrastive_head", None)
-    unused = set() if head is None else {id(p) for p in head.parameters()}
-    transform = {} if model.postprocessing is None else model.postprocessing.state_dict()
+    unused = set()
+    if model.pooler_type != "cls" and model.backend == "torch":
+        # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+        unused = set(model.model.contrastive_head.parameters())
+    tensors = [(name, x) for name, x in sorted(model.model.named_parameters()) if x not in unused]
+    if model.postprocessing is not None:
+        tensors += model.postprocessing.state_dict().items()
     weights = blake2b()
-    for name, tensor in [*sorted(model.model.named_parameters()), *transform.items()]:
-        if id(tensor) not in unused:
-            weights.update(name.encode())
-            weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for name, tensor in tensors:
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     for path in getattr(model.model, "files", ()):  # of an exported graph
         weights.update(digest(path).encode())
     return {
@@ -349,7 +374,8 @@ def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     if not tokenizer.is_fast:
         return blake2b(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
     # The truncation and the padding are those of the last call.
-    rules = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    rules |= {"truncation": None, "padding": None}
     return blake2b(json.dumps(rules).encode()).hexdigest()
 
 
@@ -361,22 +387,19 @@ def _start(
     resume: bool,
 ) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
-    manifest: dict[str, Any] = {
-        "input": source.describe(),
-        "model": describe_model(model),
-        "settings": dict(settings),
-    }
+    manifest = {"input": source.describe(), "model": describe_model(model), "settings": dict(settings)}
     if (folder / MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
         earlier = read_manifest(folder)
-        compared = [
-            (section, key)
-            for section in manifest
-            for key in manifest[section]
-            if (section, key) not in _NAMES and (key not in _NEW or key in earlier["model"])
-        ]
-        before, now = ({f"{name} {key}": x[name].get(key) for name, key in compared} for x in (earlier, manifest))
+        before = {}
+        now = {}
+        for section, entries_now in manifest.items():
+            for key, value in entries_now.items():
+                name = f"{section} {key}"
+                if name not in _MAY_CHANGE:
+                    before[name] = earlier[section].get(key)
+                    now[name] = value
         advice = "Name another folder, or run with what it was started with."
         refuse_changes(before, now, f"{folder}: the run that it holds", advice)
         manifest = earlier
@@ -384,15 +407,12 @@ def _start(
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     else:
         rows, texts = describe_texts(text for _, text in source.read())
+        if not rows:
+            raise ValueError(f"{source.name}: there is no text to encode.")
         size = settings["shard_size"]
+        if size < 1 or rows > size * _MAX_SHARDS:
+            raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
         manifest["input"] |= {"rows": rows, "texts": texts}
-        few_and_large = size >= 1 and rows <= size * _MAX_SHARDS
-        refuse(
-            {
-                f"{source.name}: there is no text to encode.": not rows,
-                f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.": not few_and_large,
-            }
-        )
         write_json(folder / MANIFEST, manifest)
     for path in _leftovers(folder):
         path.unlink()
@@ -404,61 +424,43 @@ def _leftovers(folder: Path) -> list[Path]:
     return [path for name in (MANIFEST, RANGES, "vectors-*") for path in folder.glob(f".{name}.*.partial")]
 
 
-def _paths(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> list[Path]:
-    count = -(-manifest["input"]["rows"] // manifest["settings"]["shard_size"])
+def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> list[tuple[Path, int]]:
+    """Return the path of each shard and its number of rows."""
+    rows = manifest["input"]["rows"]
+    size = manifest["settings"]["shard_size"]
     suffix = manifest["settings"]["format"]
-    return [Path(folder) / f"vectors-{number:05d}-of-{count:05d}.{suffix}" for number in range(count)]
-
-
-def _sizes(manifest: Mapping[str, Any]) -> list[int]:
-    """Return the number of rows of each shard."""
-    rows, size = manifest["input"]["rows"], manifest["settings"]["shard_size"]
-    return [min(size, rows - first) for first in range(0, rows, size)]
-
-
-def _version(path: Path) -> tuple[int, int]:
-    """Return the size of a file and the time of its last change, to notice that it was written to."""
-    state = path.stat()
-    return state.st_size, state.st_mtime_ns
-
-
-def _digest(ranges: np.ndarray | None, dim: int) -> str | None:
-    if ranges is None:
-        return None
-    check_ranges(np.asarray(ranges), dim)
-    return blake2b(np.asarray(ranges, dtype=np.float32).tobytes()).hexdigest()
+    count = math.ceil(rows / size)
+    paths = [Path(folder, f"vectors-{number:05d}-of-{count:05d}.{suffix}") for number in range(count)]
+    return [(path, min(size, rows - number * size)) for number, path in enumerate(paths)]
 
 
 def texts_of_rows(rows: Dataset) -> Iterator[Row]:
     """Yield the number of a row, from 1, with each of its texts."""
-    row_texts = (texts for batch in rows.with_format(None).iter(10_000) for texts in zip(*batch.values(), strict=True))
-    for number, texts in enumerate(row_texts, 1):
-        yield from ((number, text) for text in texts)
+    number = 0
+    for batch in rows.with_format(None).iter(10_000):
+        for texts in zip(*batch.values(), strict=True):
+            number += 1
+            for text in texts:
+                yield number, text
 
 
 def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:
     """Yield the number of each chosen shard with its rows."""
-    for number in count():
-        if not (shard := list(islice(texts, shard_size))):
-            return
+    for number, shard in enumerate(iter(lambda: list(islice(texts, shard_size)), [])):
         if number in chosen:
             yield number, shard
 
 
-def _embed(model: SimCSE, source: str, options: Mapping[str, Any], rows: list[Row], token_ids: TokenIds) -> np.ndarray:
-    try:
-        return model.embed(token_ids, [text for _, text in rows], split_over_processes=False, **options).numpy()
-    except NotFiniteError as error:
-        subject = f"{source}: the text of line or row {rows[error.position][0]}"
-        raise NotFiniteError(subject, error.position) from None
-
-
-def _missing(paths: list[Path], sizes: list[int]) -> set[int]:
+def _missing(shards: list[tuple[Path, int]]) -> list[int]:
     """Return the numbers of the shards that this process has to write."""
     rank, processes = world()
-    missing = {n for n in range(rank, len(paths), processes) if _count(paths[n]) != sizes[n]}
-    linked = [str(paths[n]) for n in missing if paths[n].is_symlink()]
-    refuse({f"{''.join(linked[:1])} is a link to a shard that is missing or damaged: remove the link.": linked})
+    missing = []
+    for number in range(rank, len(shards), processes):
+        path, rows = shards[number]
+        if _count(path) != rows:
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
+            missing.append(number)
     return missing
 
 
@@ -481,18 +483,17 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _common_ranges(
-    path: Path, ranges: np.ndarray | None, dim: int, first_embeddings: Callable[[], np.ndarray]
-) -> np.ndarray:
-    """Return the ranges of all shards: those given, those of the file, or of the first embeddings; write the file."""
+def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return the ranges of all shards: those given, those of the file, or those of a sample; write the file."""
     if ranges is None and path.exists():
         try:
             ranges = read_npy(path)
-            check_ranges(ranges, dim)
+            check_ranges(ranges, ranges.shape[-1])
         except ARRAY_DAMAGE as error:
             raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
         return ranges
-    ranges = calibrate_ranges(first_embeddings()) if ranges is None else np.asarray(ranges, dtype=np.float32)
+    if ranges is None:
+        ranges = calibrate_ranges(sample())
     with write_atomically(path) as temporary, open(temporary, "wb") as stream:
         np.save(stream, ranges)
     return ranges
@@ -503,7 +504,6 @@ def _write(path: Path, rows: list[Row], vectors: np.ndarray) -> None:
         if path.suffix == ".npy":
             np.save(stream, vectors)
             return
-        columns = [pa.array(column) for column in zip(*rows, strict=True)]
-        flat = pa.array(vectors.reshape(-1))
-        columns.append(pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
-        pq.write_table(pa.table(columns, names=["row", "text", "vector"]), stream)
+        numbers, texts = zip(*rows, strict=True)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        pq.write_table(pa.table([numbers, texts, lists], names=["row", "text", "vector"]), stream)

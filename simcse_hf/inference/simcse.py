@@ -2,11 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +22,11 @@ from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
 from ..models.checkpoint import replace_model
 from ..models.pooling import POOLER_TYPES
-from ..models.settings import SECTION, ContrastiveSettings, check_max_length, length_limit
+from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, check_max_length, length_limit
 from ..models.tokenizers import check_tokenizer
-from ..ops.errors import check_finite, check_finite_texts, refuse
+from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
-from ..postprocessing import VectorTransform
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import FOLDER, METHODS, Fit, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
@@ -36,13 +35,21 @@ from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .exported import ExportedModel, refuse_changes
 from .quantization import check_precision, check_truncate_dim, quantize
-from .saved_threshold import drop_outdated_threshold, read_threshold
 from .windows import check_long_texts, mean_of_windows, split_long
 
 logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
-_FILE_WINDOW, _ACCELERATOR_WINDOW = 10_000, 65_536
+_FILE_WINDOW = 10_000
+_ACCELERATOR_WINDOW = 65_536
+#: Texts by whose cosines a saved threshold knows the embeddings that it was chosen for.
+PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
+#: Their cosines may differ by this share of the largest distance (1 - cosine), as in bfloat16.
+_PROBE_TOLERANCE = 0.02
+_CHOOSE_THRESHOLD = (
+    "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
+    "--save_threshold"
+)
 Texts = str | Sequence[str]
 Embeddings = torch.Tensor | np.ndarray
 
@@ -96,32 +103,48 @@ class SimCSE:
         backend: str = "torch",
         **hub_arguments: Any,
     ) -> None:
-        if unknown := sorted(hub_arguments.keys() - set(HUB_ARGUMENTS)):
+        unknown = sorted(hub_arguments.keys() - set(HUB_ARGUMENTS))
+        if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
-        self.long_texts, self.backend = check_long_texts(long_texts), backend
+        self.name_or_path = str(name_or_path)
+        self.long_texts = check_long_texts(long_texts)
+        self.backend = backend
         config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
         self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
-        saved = find_transform(name_or_path, hub_arguments)
-        if saved is not None and pooler_type is not None and postprocess and pooler_type != saved[1].pooler:
-            raise ValueError(
-                f"{name_or_path} has a {saved[0].method} that was fitted on embeddings of pooler_type "
-                f"{saved[1].pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
-                "model with postprocess=False."
-            )
-        own_pooler = ContrastiveSettings.from_config(config).inference_pooler if hasattr(config, SECTION) else None
-        if saved is not None and pooler_type is None and saved[1].pooler != own_pooler:
-            pooler_type = saved[1].pooler  # without the transform too: no other file may name it
-        self.postprocessing: VectorTransform | None = saved[0] if saved and postprocess else None
-        self.postprocessing_fit: Fit | None = saved[1] if saved and postprocess else None
-        loading: dict[str, Any] = {"dtype": dtype or torch.float32, "do_mlm": False}  # that head serves training only
-        loading |= {} if head is None else {"head": head}
-        loading |= {} if pooler_type is None else _settings_of_pooler(pooler_type, own_pooler)
+        own_pooler = None
+        if hasattr(config, SECTION):
+            own_pooler = ContrastiveSettings.from_config(config).inference_pooler
+        transform, fit = find_transform(name_or_path, hub_arguments) or (None, None)
+        if transform and fit:
+            if postprocess and pooler_type not in (None, fit.pooler):
+                raise ValueError(
+                    f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
+                    f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
+                    "model with postprocess=False."
+                )
+            if pooler_type is None and fit.pooler != own_pooler:
+                pooler_type = fit.pooler  # without the transform too: no other file may name it
+        self.postprocessing = transform if postprocess else None
+        self.postprocessing_fit = fit if postprocess else None
+        self.model: Any
         if backend == "torch":
-            self.model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub_arguments)
+            loading: dict[str, Any] = {"do_mlm": False}  # that head serves training only
+            if head is not None:
+                loading["head"] = head
+            if pooler_type is not None:
+                loading |= _settings_of_pooler(pooler_type, own_pooler)
+            self.model = AutoModelForCL.from_pretrained(
+                name_or_path, dtype=dtype or torch.float32, **loading, **hub_arguments
+            )
         else:
-            other = {"pooler_type": pooler_type not in (None, own_pooler), "dtype": dtype not in (None, torch.float32)}
-            refuse_changes(**other, device=str(device or "cpu") != "cpu", head=head)
-            self.model, device = cast(Any, ExportedModel(name_or_path, backend, config, **hub_arguments)), "cpu"
+            refuse_changes(
+                pooler_type=pooler_type not in (None, own_pooler),
+                dtype=dtype not in (None, torch.float32),
+                device=str(device or "cpu") != "cpu",
+                head=head,
+            )
+            self.model = ExportedModel(name_or_path, backend, config, **hub_arguments)
+            device = "cpu"
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
         if self.pooler_type == "cls" and self.model.head_source != "kept":
@@ -129,13 +152,16 @@ class SimCSE:
                 f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
                 f"Choose another pooler_type ({', '.join(POOLER_TYPES[1:])}) or train the model first."
             )
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model.to(self.device).eval()  # type: ignore[arg-type]  # transformers wraps `to` without its types
-        if max_length is not None:
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.model.to(self.device).eval()
+        if max_length is None:
+            saved_length = fit.max_length if fit else None
+            max_length = length_limit(config, self.model.settings, self.tokenizer, saved_length)
+        else:
             check_max_length(max_length, config)
-        saved_length = saved[1].max_length if saved else None
-        self.max_length = max_length or length_limit(config, self.model.settings, self.tokenizer, saved_length)
-        self.name_or_path = str(name_or_path)
+        self.max_length = max_length
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
@@ -150,7 +176,9 @@ class SimCSE:
     @property
     def dim(self) -> int:
         """Return the embedding size, after the whitening or flow if the model has one."""
-        return self.model.embedding_dim if self.postprocessing is None else self.postprocessing.output_dim
+        if self.postprocessing is None:
+            return self.model.embedding_dim
+        return self.postprocessing.output_dim
 
     def encode(
         self,
@@ -166,9 +194,8 @@ class SimCSE:
         normalize_embeddings: bool | None = True,
         truncate_dim: int | None = None,
         precision: str = "float32",
-        ranges: np.ndarray | None = None,
-        convert_to_tensor: bool | None = None,
-        convert_to_numpy: bool | None = None,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = False,
         device: str | torch.device | None = None,
         split_over_processes: bool = True,
     ) -> Any:
@@ -191,55 +218,103 @@ class SimCSE:
                 unit vectors all the same; with `None`, none does.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
                 whitening or flow and before the scaling to unit length.
-            precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
-            ranges (`np.ndarray`, *optional*): For int8 and uint8, see `quantization.calibrate_ranges`.
-            convert_to_tensor (`bool`, *optional*): Return one tensor, on the model's device. By default the tensor is
-                on the CPU.
-            convert_to_numpy (`bool`, *optional*): Return an array; if this and `convert_to_tensor` are `False`, a list
-                of tensors.
+            precision (`str`, *optional*, defaults to `"float32"`): `"float32"`, `"binary"` or `"ubinary"`. The codes
+                of int8 need ranges that all texts share: `quantization.quantize` makes them.
+            convert_to_tensor (`bool`, *optional*, defaults to `False`): Return a tensor on the model's device. By
+                default the tensor is on the CPU.
+            convert_to_numpy (`bool`, *optional*, defaults to `False`): Return an array.
             device (`str` or `torch.device`, *optional*): Move the model there first.
             split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
                 the texts in each. Set to `False` if each process has texts of its own.
 
         Returns:
-            `torch.Tensor`, `np.ndarray` or `list[torch.Tensor]`: Float32 embeddings or codes, of shape `(dim,)` for
-            one text and `(texts, dim)` for a sequence.
+            `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
+            `(texts, dim)` for a sequence.
 
         Raises:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
-                `precision`, `truncate_dim`, `batch_size` or `ranges` is invalid.
+                `precision`, `truncate_dim` or `batch_size` is invalid.
         """
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)
-        settings: dict[str, Any] = {
-            "batch_size": batch_size,
-            "token_budget": token_budget,
-            "show_progress_bar": show_progress_bar,
-            "split_over_processes": split_over_processes,
-            "long_texts": long_texts,
-            "normalize_embeddings": normalize_embeddings,
-            "truncate_dim": truncate_dim,
-            "precision": precision,
-            "ranges": ranges,
-        }
-        window = _ACCELERATOR_WINDOW if self.device.type != "cpu" else max(1, len(texts))
-        starts = range(0, max(1, len(texts)), window)
-        prefix = self.resolve_prompt(prompt, prompt_name)
-        tokenized = (self.tokenize(texts[start : start + window], prefix, max_length, long_texts) for start in starts)
+        check_precision(precision)
         # An accelerator computes one window while the next one is tokenized; on a CPU both would share the cores.
-        ahead = tokenized if len(starts) == 1 else one_ahead(tokenized)
-        parts = [
-            self.embed(token_ids, texts[start : start + window], first=start, **settings)
-            for start, token_ids in zip(starts, ahead, strict=True)
-        ]
-        embeddings = parts[0] if len(parts) == 1 else torch.cat(parts)
-        embeddings = embeddings[0] if isinstance(sentences, str) else embeddings
+        size = max(1, len(texts)) if self.device.type == "cpu" else _ACCELERATOR_WINDOW
+        parts = [torch.zeros(0, truncate_dim or self.dim)]
+        for _, vectors in self.encode_stream(
+            ((start, texts[start : start + size]) for start in range(0, len(texts), size)),
+            self.resolve_prompt(prompt, prompt_name),
+            max_length=max_length,
+            long_texts=long_texts,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            batch_size=batch_size,
+            token_budget=token_budget,
+            show_progress_bar=show_progress_bar,
+            split_over_processes=split_over_processes,
+        ):
+            parts.append(vectors)
+        embeddings = torch.cat(parts)
+        check_finite_texts(embeddings, texts)
+        if precision != "float32":
+            embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
+        if isinstance(sentences, str):
+            embeddings = embeddings[0]
         if convert_to_tensor:
             return embeddings.to(self.device)
-        if convert_to_numpy or (convert_to_numpy is None and convert_to_tensor is not None):
+        if convert_to_numpy:
             return embeddings.numpy()
-        return list(embeddings) if convert_to_numpy is not None and embeddings.dim() == 2 else embeddings
+        return embeddings
+
+    def encode_stream(
+        self,
+        windows: Iterable[tuple[Any, Sequence[str]]],
+        prefix: str = "",
+        *,
+        max_length: int | None = None,
+        long_texts: str | None = None,
+        normalize_embeddings: bool | None = True,
+        truncate_dim: int | None = None,
+        **batching: Any,
+    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        """Compute the embeddings of windows of texts, of which a background thread tokenizes the next one.
+
+        Args:
+            windows (`Iterable[tuple[Any, Sequence[str]]]`): What the caller calls a window, and its texts.
+            prefix (`str`, *optional*, defaults to `""`): The prompt.
+            max_length (`int`, *optional*): As in [`SimCSE.encode`], as the others.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`.
+            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
+            truncate_dim (`int`, *optional*): Keep only the leading dimensions.
+            **batching (`Any`): Further arguments of [`encode_token_ids`].
+
+        Yields:
+            `tuple[Any, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
+            the CPU. They may hold NaN or infinity.
+
+        Raises:
+            ValueError: As [`SimCSE.encode`].
+        """
+        check_truncate_dim(truncate_dim, self.dim)
+        long_texts = check_long_texts(long_texts or self.long_texts)
+        pad_token_id = self.tokenizer.pad_token_id
+        tokenized = ((key, self.tokenize(texts, prefix, max_length, long_texts)) for key, texts in windows)
+        for key, token_ids in one_ahead(tokenized):
+            if long_texts == "mean":
+                rows = list(chain.from_iterable(token_ids))
+                lengths = [[len(row) for row in text] for text in token_ids]
+                embeddings = mean_of_windows(encode_token_ids(self.model, rows, pad_token_id, **batching), lengths)
+            else:
+                embeddings = encode_token_ids(self.model, token_ids, pad_token_id, **batching)
+            if self.postprocessing is not None:
+                embeddings = self.postprocessing.transform(embeddings)
+            if normalize_embeddings is False and self.model.settings.normalize:
+                embeddings = F.normalize(embeddings, dim=-1)
+            embeddings = embeddings[:, :truncate_dim]
+            if normalize_embeddings:
+                embeddings = F.normalize(embeddings, dim=-1)
+            yield key, embeddings
 
     def tokenize(
         self, texts: Sequence[str], prefix: str = "", max_length: int | None = None, long_texts: str | None = None
@@ -258,77 +333,30 @@ class SimCSE:
         """
         if max_length is not None:
             check_max_length(max_length, self.model.config)
-        texts = [prefix + text for text in texts] if prefix else texts
+        if prefix:
+            texts = [prefix + text for text in texts]
         limit = self.max_length if max_length is None else max_length
         templates = self.model.settings.templates
         full = full_length(self.tokenizer, limit, templates, prefix)
         token_ids = tokenize_texts(self.tokenizer, texts, limit, templates)
-        mean = check_long_texts(long_texts or self.long_texts) == "mean"
-        parts = split_long(self.tokenizer, texts, token_ids, full, templates, prefix) if mean else [token_ids]
+        if check_long_texts(long_texts or self.long_texts) == "mean":
+            windows = split_long(self.tokenizer, texts, token_ids, full, templates, prefix)
+            self._warn_of_unknown(chain.from_iterable(windows))
+            return windows
+        self._warn_of_unknown(token_ids)
+        if full not in (None, self._warned_of_length):
+            cut = sum(len(row) >= full for row in token_ids)
+            if cut:
+                self._warned_of_length = full
+                logger.warning(
+                    f"{cut} of {len(token_ids)} texts ({cut / len(token_ids):.1%}) fill the maximum length of {full} "
+                    "tokens, so their ends may be cut. Raise max_length if the model can read more."
+                )
+        return token_ids
+
+    def _warn_of_unknown(self, token_ids: Iterable[Sequence[int]]) -> None:
         if not self._warned_of_unknown:
-            self._warned_of_unknown = check_known(chain(*parts), self.tokenizer, "the texts to encode", refuses=False)
-        may_be_cut = not mean and full not in (None, self._warned_of_length)
-        cut = sum(len(row) >= cast(int, full) for row in token_ids) if may_be_cut else 0
-        if cut:
-            self._warned_of_length = full
-            logger.warning(
-                f"{cut} of {len(token_ids)} texts ({cut / len(token_ids):.1%}) fill the maximum length of {full} "
-                "tokens, so their ends may be cut. Raise max_length if the model can read more."
-            )
-        return parts if mean else token_ids
-
-    def embed(
-        self,
-        token_ids: Sequence[Any],
-        texts: Sequence[str],
-        *,
-        first: int = 0,
-        long_texts: str | None = None,
-        normalize_embeddings: bool | None = True,
-        truncate_dim: int | None = None,
-        precision: str = "float32",
-        ranges: np.ndarray | None = None,
-        **batching: Any,
-    ) -> torch.Tensor:
-        """Compute the embeddings of tokenized texts; the other arguments are those of [`SimCSE.encode`].
-
-        Args:
-            token_ids (`Sequence`): What [`SimCSE.tokenize`] returned.
-            texts (`Sequence[str]`): The texts, for errors.
-            first (`int`, *optional*, defaults to `0`): The number of the first text in errors.
-            long_texts (`str`, *optional*): What [`SimCSE.tokenize`] was called with.
-            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
-            truncate_dim (`int`, *optional*): Keep only the leading dimensions.
-            precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
-            ranges (`np.ndarray`, *optional*): For int8 and uint8.
-            **batching (`Any`): Further arguments of [`encode_token_ids`].
-
-        Returns:
-            `torch.Tensor`: Embeddings or codes of shape `(texts, dim)`, on the CPU.
-
-        Raises:
-            ValueError: As [`SimCSE.encode`].
-        """
-        check_precision(precision)
-        check_truncate_dim(truncate_dim, self.dim)
-        windows = bool(texts) and (long_texts or self.long_texts) == "mean"
-        rows = [row for text in token_ids for row in text] if windows else token_ids
-        embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
-        if windows:
-            embeddings = mean_of_windows(embeddings, [list(map(len, text)) for text in token_ids])
-        if not texts:
-            embeddings = torch.zeros(0, self.dim)
-        elif self.postprocessing is not None:
-            embeddings = self.postprocessing.transform(embeddings)
-        check_finite_texts(embeddings, texts, first)
-        if normalize_embeddings is False and self.model.settings.normalize:
-            embeddings = F.normalize(embeddings, dim=-1)
-        embeddings = embeddings[:, :truncate_dim]
-        if normalize_embeddings:
-            embeddings = F.normalize(embeddings, dim=-1)
-        if precision == "float32":
-            return embeddings
-        return torch.from_numpy(quantize(embeddings.numpy(), precision, ranges))
+            self._warned_of_unknown = check_known(token_ids, self.tokenizer, "the texts to encode", refuses=False)
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
@@ -341,13 +369,13 @@ class SimCSE:
     def _encode_as(self, role: str, sentences: Texts, options: dict[str, Any]) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = role
-            unused = [name for name in ("passage", "corpus") if role == "document" and self.prompts.get(name)]
-            if unused and not self.prompts["document"]:
-                logger.warning_once(
-                    f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
-                    f"sentence-transformers does. To use its prompt {unused[0]!r}, set "
-                    f"model.prompts['document'] = model.prompts[{unused[0]!r}]."
-                )
+            for name in ("passage", "corpus"):
+                if role == "document" and self.prompts.get(name) and not self.prompts["document"]:
+                    logger.warning_once(
+                        f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
+                        f"sentence-transformers does. To use its prompt {name!r}, set "
+                        f"model.prompts['document'] = model.prompts[{name!r}]."
+                    )
         return self.encode(sentences, **options)
 
     def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
@@ -356,13 +384,16 @@ class SimCSE:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        prompt_name = self.default_prompt_name if prompt_name is None else prompt_name
-        if prompt_name is not None and prompt_name not in self.prompts:
+        if prompt_name is None:
+            prompt_name = self.default_prompt_name
+        if prompt_name is None:
+            return ""
+        if prompt_name not in self.prompts:
             raise ValueError(
                 f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are "
                 f"{', '.join(self.prompts)}. Add it to model.prompts, or give the text itself as prompt."
             )
-        return "" if prompt_name is None else self.prompts[prompt_name]
+        return self.prompts[prompt_name]
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
         """Compute the cosine of each pair of an item of `a` and an item of `b`.
@@ -378,11 +409,12 @@ class SimCSE:
         Raises:
             ValueError: If an item is not a text, or an embedding is not finite.
         """
-        x, y = self._unit_embeddings(a), self._unit_embeddings(b)
+        x = self._unit_embeddings(a)
+        y = self._unit_embeddings(b)
         cosines = torch.atleast_2d(x) @ torch.atleast_2d(y).T
-        if x.dim() == 1 and y.dim() == 1:
-            return cosines.item()
-        return cosines[0] if x.dim() == 1 else cosines
+        if x.dim() == 2:
+            return cosines
+        return cosines.item() if y.dim() == 1 else cosines[0]
 
     def similarity_pairwise(self, a: Sequence[str] | Embeddings, b: Sequence[str] | Embeddings) -> torch.Tensor:
         """Compute the cosine of each item of `a` with the item of `b` at the same position.
@@ -397,7 +429,8 @@ class SimCSE:
         Raises:
             ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
         """
-        x, y = torch.atleast_2d(self._unit_embeddings(a)), torch.atleast_2d(self._unit_embeddings(b))
+        x = torch.atleast_2d(self._unit_embeddings(a))
+        y = torch.atleast_2d(self._unit_embeddings(b))
         if x.shape != y.shape:
             raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
         return (x * y).sum(dim=1)
@@ -406,14 +439,36 @@ class SimCSE:
         """Return whether cosines reach the saved threshold; arguments and shapes are those of [`similarity`].
 
         Raises:
-            ValueError: As [`read_threshold`].
+            ValueError: As [`threshold`].
         """
         return self.similarity(a, b) >= self.threshold
 
     @cached_property
     def threshold(self) -> float:
-        """The cosine from which texts count as similar; see [`read_threshold`]."""
-        return read_threshold(self)
+        """The lowest cosine of two texts that count as similar, which `evaluate --save_threshold` saved.
+
+        Raises:
+            ValueError: If none is saved, or it was chosen with other weights, another pooler, prompt or transform.
+        """
+        saved = getattr(self.model.config, THRESHOLD, None)
+        if saved is None:
+            raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
+        if self._is_outdated(saved):
+            raise ValueError(
+                f"the threshold of {self.name_or_path} does not fit this model: a few fixed sentences had other "
+                f"cosines when it was chosen (other weights, pooler, prompt or transform). {_CHOOSE_THRESHOLD}"
+            )
+        return saved["cosine"]
+
+    def probe_cosines(self) -> list[float]:
+        """Return the cosines of the first of `PROBES` with the others, which are saved with a threshold."""
+        first, *others = self.encode(PROBES, split_over_processes=False)
+        return (torch.stack(others) @ first).tolist()
+
+    def _is_outdated(self, saved: dict[str, Any]) -> bool:
+        before = np.array(saved["probe"])
+        largest = np.abs(before - self.probe_cosines()).max()
+        return bool(largest > _PROBE_TOLERANCE * (1 - before.min()))
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -476,18 +531,19 @@ class SimCSE:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
-        chosen: Sequence[str | None] = columns or [None]
-        columns = [text_column(sentences, column)[1] for column in chosen]
-        counts = []
+        columns = [text_column(sentences, column)[1] for column in columns or [None]]  # type: ignore[list-item]
+        count = 0
 
         def windows() -> Iterator[torch.Tensor]:
+            nonlocal count
             for column in columns:
                 texts = (text for _, text in stream_texts(sentences, column))
                 while window := list(islice(texts, _FILE_WINDOW)):
-                    counts.append(len(window))
+                    count += len(window)
                     yield self.encode(window, normalize_embeddings=None, token_budget=token_budget)
 
-        embedded, history = tqdm(windows(), "Encoding", unit="window", disable=not show_progress_bar), None
+        embedded = tqdm(windows(), "Encoding", unit="window", disable=not show_progress_bar)
+        history = None
         try:
             if method == "whitening":
                 self.postprocessing = fit_whitening(embedded, **settings)
@@ -496,8 +552,16 @@ class SimCSE:
                 self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
         except ValueError as error:
             raise ValueError(f"{sentences}: {error}") from error
-        record = (self.pooler_type, self.max_length, Path(sentences).name, columns, sum(counts), settings, history)
-        self.postprocessing_fit = Fit(*record, self._probe(self.max_length).tolist())
+        self.postprocessing_fit = Fit(
+            self.pooler_type,
+            self.max_length,
+            Path(sentences).name,
+            columns,
+            count,
+            settings,
+            history,
+            self._probe(self.max_length).tolist(),
+        )
         vars(self).pop("threshold", None)  # it was checked against the embeddings before
         return self.postprocessing_fit
 
@@ -505,7 +569,7 @@ class SimCSE:
         """Move the model to a device, and return it; an exported graph stays on the CPU."""
         refuse_changes(device=self.backend != "torch" and torch.device(device).type != "cpu")
         self.device = torch.device(device)
-        self.model.to(self.device)  # type: ignore[arg-type]
+        self.model.to(self.device)
         return self
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
@@ -525,7 +589,12 @@ class SimCSE:
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
-        drop_outdated_threshold(self)
+        saved = getattr(self.model.config, THRESHOLD, None)
+        if saved is not None and self._is_outdated(saved):
+            vars(self.model.config).pop(THRESHOLD)
+            logger.warning(
+                f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"
+            )
         self.model.update_settings(
             prompts=dict(self.prompts), default_prompt_name=self.default_prompt_name, max_length=self.max_length
         )
@@ -561,21 +630,29 @@ class SimCSE:
             `str`: The URL of the commit or of the pull request.
         """
         api = HfApi(token=token, library_name="simcse_hf")
-        options: dict[str, Any] = {"commit_message": commit_message, "revision": revision, "create_pr": create_pr}
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            commit = api.upload_folder(repo_id=repo_id, folder_path=directory, **options)
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=directory,
+                commit_message=commit_message,
+                revision=revision,
+                create_pr=create_pr,
+            )
         return commit.pr_url or commit.commit_url
 
     def _check_fit(self, fit: Fit | None) -> None:
         """Refuse a transform that was fitted on the embeddings of other weights."""
         if fit is None or fit.probe is None:
             return
-        probe, saved = self._probe(fit.max_length), torch.tensor(fit.probe)
-        same = probe.shape == saved.shape and probe @ saved >= SAME
-        problem = f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights"
-        refuse({f"{problem}: fit them again, or load the model with postprocess=False.": not same})
+        probe = self._probe(fit.max_length)
+        saved = torch.tensor(fit.probe)
+        if probe.shape != saved.shape or probe @ saved < SAME:
+            raise ValueError(
+                f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
+                "again, or load the model with postprocess=False."
+            )
 
     def _probe(self, max_length: int | None) -> torch.Tensor:
         """Return the unit embedding of a sentence before any transform."""
@@ -588,13 +665,14 @@ class SimCSE:
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}")
             return F.normalize(embeddings, dim=-1)
-        return torch.as_tensor(self.encode(items))
+        return self.encode(items)
 
 
 def _settings_of_pooler(pooler_type: str, own_pooler: str | None) -> dict[str, Any]:
     """Return the settings with which a pooler takes the place of the checkpoint's own."""
     if pooler_type not in POOLER_TYPES:
         raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-    settings: dict[str, Any] = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": []}
-    # Dense layers were trained on the embeddings of the checkpoint's pooler.
-    return settings | {"denoising": "none"} | ({} if own_pooler in (None, pooler_type) else {"dense_layers": []})
+    settings = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+    if own_pooler not in (None, pooler_type):  # dense layers were trained on the embeddings of the other pooler
+        settings["dense_layers"] = []
+    return settings

@@ -1,11 +1,14 @@
 """The vectors that frozen models give the texts of training rows."""
 
 import math
+import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,6 @@ from datasets import Dataset, config
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, wait_for_all, world
-from ..ops.errors import refuse
 from ..ops.files import hold, read_npy, write_atomically
 from ..search.exact import ExactIndex
 from .shards import MANIFEST, describe_model, describe_texts, encode_file, read_manifest, shard_paths, texts_of_rows
@@ -47,30 +49,27 @@ class RowVectors:
     """
 
     def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
-        self.num_rows, self.width = len(rows), len(rows.column_names)
+        self.num_rows = len(rows)
+        self.width = len(rows.column_names)
         texts = on_first_process(lambda: describe_texts(text for _, text in texts_of_rows(rows)))
         weighted = [split_weight(source) for source in sources]
-        total, contents = sum(weight for _, weight in weighted), []
-        self._parts: list[tuple[float, int, list[Path]]] = []  # factor, vectors of a shard, shards
+        total = sum(weight for _, weight in weighted)
+        contents = []
+        self._teachers: list[_Vectors] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
             if not (folder / MANIFEST).is_file() or (folder / "config.json").is_file():  # checkpoints have one, too
                 folder = _encode(source, rows, texts[1], device)
             manifest = read_manifest(folder)
             _check(folder, manifest, *texts)
+            settings = manifest["settings"]
             factor = math.sqrt(weight / total)
-            self._parts.append((factor, manifest["settings"]["shard_size"], shard_paths(folder)))
+            self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
             model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
-            chosen = [manifest["settings"].get(name) for name in ("prompt", "truncate_dim")]
-            contents.append([factor, texts, model, *chosen])
+            contents.append([factor, texts, model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
-        self._maps: list[list[np.ndarray]] | None = None
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the mapped files, which a loader's worker maps itself."""
-        return {**self.__dict__, "_maps": None}
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some rows.
@@ -84,24 +83,18 @@ class RowVectors:
         Raises:
             ValueError: If a file is missing or damaged, or a vector is not finite or zero.
         """
-        if self._maps is None:
-            self._maps = [[_map(path) for path in paths] for _, _, paths in self._parts]
         places = (rows[:, None] * self.width + np.arange(self.width)).ravel()
         found = []
-        for (factor, size, paths), shards in zip(self._parts, self._maps, strict=True):
-            vectors = np.empty((len(places), shards[0].shape[1]), np.float32)
-            numbers = places // size
-            for number in np.unique(numbers):
-                chosen = numbers == number
-                vectors[chosen] = shards[number][places[chosen] - number * size]
+        for teacher in self._teachers:
+            vectors = teacher.read(places)
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             wrong = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
             if len(wrong):
                 raise ValueError(
-                    f"{paths[0].parent}: the vector of training row {places[wrong[0]] // self.width + 1} is zero or "
-                    "not finite, so it has no direction: encode the file again."
+                    f"{teacher.paths[0].parent}: the vector of training row {places[wrong[0]] // self.width + 1} is "
+                    "zero or not finite, so it has no direction: encode the file again."
                 )
-            found.append(factor * vectors / norms)
+            found.append(teacher.factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 
     def neighbors(self, number: int) -> np.ndarray:
@@ -117,25 +110,22 @@ class RowVectors:
             row itself is among them.
         """
         path = _cache() / f"neighbors-{self.digest}-{number}.npy"
+        if not on_first_process(path.exists):
+            logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
+            blocks = np.array_split(np.arange(self.num_rows), math.ceil(self.num_rows / _BLOCK))
+            folder = Path(on_first_process(lambda: mkdtemp(dir=path.parent)))
+            parts = [folder / f"{block}.npy" for block in range(len(blocks))]
+            rank, processes = world()
+            for block in range(rank, len(blocks), processes):
+                np.save(parts[block], self._neighbors_among(blocks[block], number))
+            wait_for_all()
 
-        blocks = np.array_split(np.arange(self.num_rows), -(-self.num_rows // _BLOCK))
+            def join() -> None:
+                with write_atomically(path) as temporary, open(temporary, "wb") as stream:
+                    np.save(stream, np.concatenate([read_npy(part) for part in parts]))
+                shutil.rmtree(folder)
 
-        def join(parts: Path) -> None:
-            found = [read_npy(parts / f"{block}.npy") for block in range(len(blocks))]
-            with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, np.concatenate(found))
-
-        with ExitStack() as stack:
-            folder = on_first_process(
-                lambda: None if path.exists() else stack.enter_context(TemporaryDirectory(dir=path.parent))
-            )
-            if folder is not None:
-                logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
-                rank, processes = world()
-                for block in range(rank, len(blocks), processes):
-                    np.save(Path(folder, f"{block}.npy"), self._neighbors_among(blocks[block], number))
-                wait_for_all()
-                on_first_process(lambda: join(Path(folder)))
+            on_first_process(join)
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
     def _neighbors_among(self, rows: np.ndarray, number: int) -> np.ndarray:
@@ -144,6 +134,31 @@ class RowVectors:
         index.add(vectors)
         found = rows[index.search(vectors, min(number, len(rows)))[1]]
         return np.pad(found, ((0, 0), (0, number - found.shape[1])), mode="edge")
+
+
+@dataclass
+class _Vectors:
+    """The shards of one teacher, mapped by each process when it first reads them."""
+
+    factor: float
+    shard_size: int
+    paths: list[Path]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out the mapped files, which a loader's worker maps itself."""
+        return _Vectors, (self.factor, self.shard_size, self.paths)
+
+    @cached_property
+    def shards(self) -> list[np.ndarray]:
+        return [_map(path) for path in self.paths]
+
+    def read(self, places: np.ndarray) -> np.ndarray:
+        vectors = np.empty((len(places), self.shards[0].shape[1]), np.float32)
+        numbers = places // self.shard_size
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            vectors[chosen] = self.shards[number][places[chosen] - number * self.shard_size]
+        return vectors
 
 
 def _cache() -> Path:
@@ -161,7 +176,8 @@ def split_weight(source: str) -> tuple[str, float]:
         weight = math.nan
     if math.isnan(weight) or Path(source).expanduser().exists():
         return source, 1.0
-    refuse({f"{source}: the weight {tail} is not a number above 0": not 0 < weight < math.inf})
+    if not 0 < weight < math.inf:
+        raise ValueError(f"{source}: the weight {tail} is not a number above 0")
     return name, weight
 
 
@@ -186,18 +202,20 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
 
 def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> None:
     """Refuse vectors of other texts or of a type that has no cosine."""
-    found, settings = manifest["input"], manifest["settings"]
-    shape = f"{settings['precision']} in {settings['format']}"
-    refuse(
-        {
+    found = manifest["input"]
+    if found.get("texts") != texts:
+        raise ValueError(
             f"{folder} holds the vectors of other texts, or in another order, than the training rows "
             f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, naming its "
             "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
-            "(empty cells, --max_train_samples) must not be in the encoded file.": found.get("texts") != texts,
+            "(empty cells, --max_train_samples) must not be in the encoded file."
+        )
+    shape = f"{manifest['settings']['precision']} in {manifest['settings']['format']}"
+    if shape != "float32 in npy":
+        raise ValueError(
             f"{folder} holds vectors as {shape}; a teacher or guide needs float32 in npy: encode the file again with "
-            "--precision float32 --format npy": shape != "float32 in npy",
-        }
-    )
+            "--precision float32 --format npy"
+        )
 
 
 def _map(path: Path) -> np.ndarray:

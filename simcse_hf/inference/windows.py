@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.templates import Template, read_template, special_tokens
-from ..ops.errors import refuse
 from .encoding import TOKENIZER_LOCK, unchanged
 
 #: What happens to texts that are longer than the model reads.
@@ -52,11 +51,16 @@ def split_long(
     Raises:
         ValueError: If the tokenizer does not say where its tokens lie in a text.
     """
-    slow = 'long_texts="mean" needs a fast tokenizer, which says where each token lies in the text'
-    refuse({f'{slow}: load one, or use long_texts="cut".': not tokenizer.is_fast})
+    if not tokenizer.is_fast:
+        raise ValueError(
+            'long_texts="mean" needs a fast tokenizer, which says where each token lies in the text: load one, or use '
+            'long_texts="cut".'
+        )
     windows = [[row] for row in token_ids]
-    long = [i for i, row in enumerate(token_ids) if full is not None and len(row) >= full]
-    if full is None or not long:
+    if full is None:
+        return windows
+    long = [i for i, row in enumerate(token_ids) if len(row) >= full]
+    if not long:
         return windows
     with TOKENIZER_LOCK, unchanged(tokenizer):
         around = read_template(templates[0], tokenizer) if templates else Template(*special_tokens(tokenizer))
@@ -64,15 +68,18 @@ def split_long(
         batch = [lead + texts[i] for i in long]
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     room = full - around.num_tokens
-    for i, text, ids, offsets in zip(long, batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+    for place, i in enumerate(long):
+        ids = encoded["input_ids"][place]
         if templates:
             ids = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids]
-        ends = np.maximum.accumulate([end for _, end in offsets])
-        # A token of the prompt's last space and the text's first word belongs to the text.
-        first = min(int(np.searchsorted(ends, len(lead + prompt), side="right")), room - 1) if prompt else 0
-        bounds = [first + x for x in (*split_tokens(text, ends[first:], room - first), len(ids) - first)]
-        before = [*around.before, *ids[:first]]
-        windows[i] = [[*before, *ids[a:b], *around.after] for a, b in pairwise(bounds)]
+        ends = np.maximum.accumulate([end for _, end in encoded["offset_mapping"][place]])
+        first = 0
+        if prompt:  # a token of the prompt's last space and the text's first word belongs to the text
+            of_prompt = np.searchsorted(ends, len(lead + prompt), side="right")
+            first = min(int(of_prompt), room - 1)
+        starts = split_tokens(batch[place], ends[first:], room - first)
+        bounds = [first + start for start in starts] + [len(ids)]
+        windows[i] = [around.before + ids[:first] + ids[start:end] + around.after for start, end in pairwise(bounds)]
     return windows
 
 
@@ -92,15 +99,20 @@ def split_tokens(text: str, ends: Sequence[int] | np.ndarray, room: int) -> list
         `list[int]`: The number of the first token of each window.
     """
     # How many tokens lie before each end of a sentence, and before each end of a word.
-    breaks = [
-        np.searchsorted(ends, [match.end() for match in kind.finditer(text)], side="right")
-        for kind in (_SENTENCE_END, _WORD_END)
-    ]
+    breaks = []
+    for kind in (_SENTENCE_END, _WORD_END):
+        places = [match.end() for match in kind.finditer(text)]
+        breaks.append(np.searchsorted(ends, places, side="right"))
     starts = [0]
     while len(ends) - starts[-1] > room:
-        first, last = starts[-1], starts[-1] + room
-        inside = [x[(x > first) & (x <= last)] for x in breaks]
-        starts.append(next((int(x[-1]) for x in inside if len(x)), last))
+        last = starts[-1] + room
+        following = last
+        for ends_of_kind in breaks:
+            inside = ends_of_kind[(ends_of_kind > starts[-1]) & (ends_of_kind <= last)]
+            if len(inside):
+                following = int(inside[-1])
+                break
+        starts.append(following)
     return starts
 
 
@@ -114,6 +126,10 @@ def mean_of_windows(embeddings: torch.Tensor, lengths: Sequence[Sequence[int]]) 
     Returns:
         `torch.Tensor`: Of shape `(texts, dim)`. A text of one window keeps its embedding, bit by bit.
     """
-    shares = torch.tensor([length / sum(row) for row in lengths for length in row])
-    text = torch.arange(len(lengths)).repeat_interleave(torch.tensor([len(row) for row in lengths]))
-    return embeddings.new_zeros(len(lengths), embeddings.shape[1]).index_add_(0, text, embeddings * shares[:, None])
+    shares = []
+    text = []
+    for number, row in enumerate(lengths):
+        text += [number] * len(row)
+        shares += [length / sum(row) for length in row]
+    means = embeddings.new_zeros(len(lengths), embeddings.shape[1])
+    return means.index_add_(0, torch.tensor(text), embeddings * torch.tensor(shares)[:, None])

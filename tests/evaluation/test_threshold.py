@@ -13,7 +13,7 @@ from simcse_hf.cli.publish import card_main
 from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.evaluation.groups import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
-from simcse_hf.inference import saved_threshold
+from simcse_hf.inference import simcse as simcse_module
 from simcse_hf.training.preparation import prepare_model
 from simcse_hf.training.training_args import SimCSETrainingArguments
 
@@ -166,7 +166,7 @@ def test_a_model_without_a_threshold_names_the_command(model):
 
 
 def test_a_threshold_of_other_embeddings_is_refused(model, pairs, monkeypatch):
-    monkeypatch.setattr(saved_threshold, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
+    monkeypatch.setattr(simcse_module, "PROBES", WORDS[:4])  # the tiny vocabulary has none of the real ones
     with_threshold = save_threshold(model, pairs)
     with pytest.raises(ValueError, match="does not fit this model: a few fixed sentences had other cosines"):
         SimCSE(with_threshold, pooler_type="cls_before_pooler").threshold  # noqa: B018
@@ -202,7 +202,7 @@ def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_
 
 
 def test_a_threshold_that_does_not_hold_is_not_saved_with_a_changed_model(model, pairs, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(saved_threshold, "PROBES", WORDS[:4])
+    monkeypatch.setattr(simcse_module, "PROBES", WORDS[:4])
     save_threshold(model, pairs)
     (tmp_path / "texts.txt").write_text("\n".join(WORDS[:20]))
     whitened = SimCSE(model)

@@ -11,14 +11,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import WORDS, tiny_config
+from conftest import tiny_config
 from datasets import Dataset, config
+from inference_helpers import random_texts
 from process_helpers import held_elsewhere, in_processes
 
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
+from simcse_hf.inference import simcse as simcse_module
 from simcse_hf.inference import vectors as module
-from simcse_hf.inference.shards import describe_model, encode_file, read_manifest, write_vectors
+from simcse_hf.inference.shards import describe_model, encode_file, write_vectors
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.inference.vectors import RowVectors
 from simcse_hf.models.auto import contrastive_class
@@ -26,11 +28,9 @@ from simcse_hf.models.auto import contrastive_class
 CPU = torch.device("cpu")
 
 
-def rows_of(count=7, columns=3, seed=0):
-    words = [word for word in WORDS.split() if word.isalpha()]
-    generator = np.random.default_rng(seed)
-    texts = [[" ".join(generator.choice(words, 5)) for _ in range(count)] for _ in range(columns)]
-    return Dataset.from_dict({f"sent{i}": column for i, column in enumerate(texts)})
+def rows_of(count=7, columns=3):
+    texts = random_texts(count * columns, words=(5, 6))
+    return Dataset.from_dict({f"sent{i}": texts[i::columns] for i in range(columns)})
 
 
 def unit(vectors):
@@ -90,13 +90,13 @@ def test_encode_writes_what_a_run_on_the_same_file_reads(checkpoint, tmp_path):
 
 
 def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch):
-    rows, calls = rows_of(), []
+    rows = rows_of()
     found = RowVectors([checkpoint], rows, CPU)(np.arange(7))
     expected = SimCSE(checkpoint, device="cpu").encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
-    monkeypatch.setattr(SimCSE, "embed", lambda *args, **kwargs: calls.append(args))
+    monkeypatch.setattr(simcse_module, "encode_token_ids", None)
     np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), found)
-    assert not calls and len([path for path in cache.iterdir() if path.is_dir()]) == 1
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
 def test_an_interrupted_encoding_continues(checkpoint, cache, monkeypatch):
@@ -109,21 +109,15 @@ def test_an_interrupted_encoding_continues(checkpoint, cache, monkeypatch):
     np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), whole)
 
 
-def test_the_digest_stands_for_texts_weights_and_shares_but_not_for_names(tmp_path):
+def test_the_digest_stands_for_texts_weights_shares_and_dimensions_but_not_for_names(checkpoint, tmp_path):
     rows = rows_of()
-    folders = [written(tmp_path / name, rows, seed=seed)[0] for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    first, same, other = (RowVectors([folder], rows, CPU).digest for folder in folders)
-    assert first == same != other
-    mixed = RowVectors([f"{folders[0]}:2", f"{folders[2]}:1"], rows, CPU).digest
-    assert mixed != RowVectors([folders[0], folders[2]], rows, CPU).digest
-
-
-def test_the_digest_knows_dimensions_that_were_left_out(checkpoint, tmp_path):
-    rows, model = rows_of(), SimCSE(checkpoint, device="cpu")
+    a, b, c = (written(tmp_path / name, rows, seed=seed)[0] for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     for dim in (None, 16):
-        encode_file(model, rows, tmp_path / str(dim), truncate_dim=dim)
-    full, half = (RowVectors([str(tmp_path / name)], rows, CPU) for name in ("None", "16"))
-    assert full.digest != half.digest
+        encode_file(SimCSE(checkpoint, device="cpu"), rows, tmp_path / str(dim), truncate_dim=dim)
+    sources = [[a], [c], [f"{a}:2", f"{c}:1"], [a, c], [str(tmp_path / "None")], [str(tmp_path / "16")]]
+    digests = [RowVectors(names, rows, CPU).digest for names in sources]
+    assert len(set(digests)) == len(sources)
+    assert RowVectors([b], rows, CPU).digest == digests[0]
 
 
 def test_the_cache_knows_models_by_their_tokenizers_and_templates(checkpoint, tmp_path):
@@ -159,54 +153,39 @@ def test_a_path_with_a_colon_is_no_weight(tmp_path):
 # --- refusals ---
 
 
-@pytest.mark.parametrize("change", ["other text", "other order", "fewer rows"])
-def test_vectors_of_other_texts_are_refused(tmp_path, change):
-    rows = rows_of()
-    folder, _ = written(tmp_path / "api", rows)
-    others = {
-        "other text": rows.map(lambda row: {"sent0": row["sent0"] + " !"}),
-        "other order": rows.select(range(6, -1, -1)),
-        "fewer rows": rows.select(range(6)),
-    }[change]
-    with pytest.raises(
-        ValueError, match=r"api holds the vectors of other texts, or in another order, .* \(21 there, "
-    ):
-        RowVectors([folder], others, CPU)
-
-
-def test_unsuitable_sources_are_refused(checkpoint, tmp_path):
-    rows = rows_of(columns=1)
-    folder, _ = written(tmp_path / "api", rows)
-    with pytest.raises(ValueError, match="the weight 0 is not a number above 0"):
-        RowVectors([f"{folder}:0"], rows, CPU)
-    with pytest.raises(ValueError, match="nothing-here is neither a model nor a folder that `simcse-hf encode` wrote"):
-        RowVectors([str(tmp_path / "nothing-here")], rows, CPU)
-    (tmp_path / "texts.txt").write_text("\n".join(rows["sent0"][:]))
-    encode_file(SimCSE(checkpoint, device="cpu"), tmp_path / "texts.txt", tmp_path / "int8", precision="int8")
-    with pytest.raises(ValueError, match="int8 in npy; a teacher or guide needs float32 in npy"):
-        RowVectors([str(tmp_path / "int8")], rows, CPU)
-    next((tmp_path / "api").glob("*.npy")).unlink()
-    with pytest.raises(ValueError, match="missing or damaged"):
-        RowVectors([folder], rows, CPU)
-
-
 def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
     rows, vectors = rows_of(columns=2), np.ones((7, 2, 4))
     vectors[4, 1] = 0
     write_vectors(tmp_path / "api", rows, vectors, "an API")
     with pytest.raises(ValueError, match="the vector of training row 5 is zero or not finite"):
         RowVectors([str(tmp_path / "api")], rows, CPU)(np.arange(7))
-    with pytest.raises(ValueError, match="there are 7 vectors for 14 texts"):
-        write_vectors(tmp_path / "fewer", rows, np.ones((7, 4)), "an API")
-    with pytest.raises(ValueError, match="is not empty: name a new folder"):
-        write_vectors(tmp_path / "api", rows, vectors, "an API")
+    for folder, shape in (("fewer", (7, 4)), ("api", (7, 2, 4))):
+        with pytest.raises(ValueError, match="7 vectors for 14 texts|api is not empty: name a new folder"):
+            write_vectors(tmp_path / folder, rows, np.ones(shape), "an API")
 
 
-def test_the_manifest_says_where_vectors_come_from(tmp_path):
-    written(tmp_path / "api", rows_of())
-    manifest = read_manifest(tmp_path / "api")
-    assert manifest["model"]["name_or_path"] == "an API" and manifest["input"]["rows"] == 21
-    assert json.loads((tmp_path / "api" / "manifest.json").read_text()) == manifest
+@pytest.mark.parametrize("kept", [range(6, -1, -1), range(6)])
+def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, kept):
+    rows = rows_of()
+    folder, _ = written(tmp_path / "api", rows)
+    with pytest.raises(ValueError, match=r"api holds the vectors of other texts, .* \(21 there, "):
+        RowVectors([folder], rows.select(kept), CPU)
+
+
+def test_unsuitable_sources_are_refused(checkpoint, tmp_path):
+    rows = rows_of(columns=1)
+    folder, _ = written(tmp_path / "api", rows)
+    encode_file(SimCSE(checkpoint, device="cpu"), rows, tmp_path / "int8", precision="int8")
+    incomplete, _ = written(tmp_path / "incomplete", rows)
+    next((tmp_path / "incomplete").glob("*.npy")).unlink()
+    for source, message in {
+        f"{folder}:0": "the weight 0 is not a number above 0",
+        str(tmp_path / "nothing-here"): "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote",
+        str(tmp_path / "int8"): "int8 in npy; a teacher or guide needs float32 in npy",
+        incomplete: "missing or damaged",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            RowVectors([source], rows, CPU)
 
 
 # --- neighbours ---

@@ -1,0 +1,142 @@
+"""What `SimCSE`, `encode_file` and `quantize` refuse, and what the message names."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import tiny_config
+from inference_helpers import as_sentence_transformer
+from transformers import BertModel
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.inference.quantization import calibrate_ranges, quantize
+from simcse_hf.inference.shards import encode_file, read_manifest, read_shards
+
+VECTORS = np.ones((3, 4), dtype=np.float32)
+
+#: What is called with a model that reads 40 tokens, and what the message names.
+OF_MODELS = {
+    "a missing text": (lambda model: model.encode(["a cat", None]), "sentence 1: expected a text, got None"),
+    "a list": (lambda model: model.encode([["a", "b"]]), r"sentence 0: expected a text, got \['a', 'b'\]"),
+    "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
+    "half a pair in an index": (lambda model: model.build_index(["half \ud83d"]), "sentence 0: .* surrogate pair"),
+    "positions": (lambda model: model.encode("a cat", max_length=41), "max_seq_length is 41.* has 40 positions"),
+    "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
+    "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "no room is left"),
+    "prompt": (lambda model: model.encode(["a"], prompt_name="sts"), "no prompt named 'sts'; .* query, document"),
+    "precision": (lambda model: model.encode(["a"], precision="int4"), "precision must be one of"),
+    "ranges": (lambda model: model.encode(["a"], precision="int8"), "int8 needs ranges"),
+    "width": (lambda model: model.encode(["a"], truncate_dim=33), "between 1 and the model's 32"),
+    "no width": (lambda model: model.encode(["a"], truncate_dim=0), "between 1 and the model's 32"),
+    "batch": (lambda model: model.encode(["a"], batch_size=0), "batch_size must be at least 1, got 0"),
+    "budget": (lambda model: model.encode(["a"], token_budget=0), "token_budget must be at least 1, got 0"),
+    "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts .* cut, mean, got 'max'"),
+    "pairs": (lambda model: model.similarity_pairwise(["a"], ["a", "b"]), "equally many items .* 1 and 2"),
+    "no index": (lambda model: model.search("a"), "no index yet"),
+}
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+
+
+@pytest.mark.parametrize(("call", "message"), OF_MODELS.values(), ids=OF_MODELS)
+def test_arguments_are_refused_by_their_names(call, message, checkpoint):
+    with pytest.raises(ValueError, match=message):
+        call(SimCSE(checkpoint, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: quantize(VECTORS, "int8", np.zeros((2, 3))), r"ranges must be \(2, 4\)"),
+        (lambda: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])), "each minimum at most its maximum"),
+        (lambda: calibrate_ranges(VECTORS[:1]), "at least two"),
+        (lambda: calibrate_ranges(VECTORS * np.nan), "row 0 .*not finite"),
+    ],
+)
+def test_ranges_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"pooler": "avg"}, TypeError, "unknown argument.* pooler;"),
+        ({"max_length": 41}, ValueError, "max_seq_length is 41.* has 40 positions"),
+        ({"max_length": -1}, ValueError, "max_"),
+        ({"long_texts": "max"}, ValueError, "long_texts must be one of cut, mean, got 'max'"),
+        ({"pooler_type": "sum"}, ValueError, "pooler_type must be one of"),
+    ],
+)
+def test_settings_of_a_model_are_refused_by_their_names(arguments, error, message, checkpoint):
+    with pytest.raises(error, match=message):
+        SimCSE(checkpoint, device="cpu", **arguments)
+
+
+@pytest.mark.parametrize("pooling", [{"pooling_mode": "weightedmean"}, {"pooling_mode_weightedmean_tokens": 1}, {}])
+def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
+    directory = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling)
+    with pytest.raises(ValueError, match="pools by .* pass pooler_type"):
+        SimCSE(directory)
+    assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_damaged_checkpoint_is_an_error_that_names_its_folder(checkpoint, name):
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=f"{checkpoint}: cannot be loaded, because a file is missing or damaged"):
+        SimCSE(checkpoint, device="cpu")
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(save_checkpoint, content):
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(vocab_size=20), pooler_type="avg"))
+    (checkpoint / "tokenizer_config.json").unlink()
+    if content is not None:
+        (checkpoint / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* ids below 20.*Save the model's own"):
+        SimCSE(checkpoint, device="cpu")
+
+
+def test_a_model_folder_without_a_tokenizer_is_refused(checkpoint):
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=f"{checkpoint}: the tokenizer .* no words, because its files are missing"):
+        SimCSE(checkpoint, device="cpu")
+
+
+def test_folders_and_inputs_of_encode_file_are_refused(checkpoint, tmp_path):
+    model, texts, full, bad = (
+        SimCSE(checkpoint, device="cpu"),
+        tmp_path / "t.txt",
+        tmp_path / "full",
+        tmp_path / "b.jsonl",
+    )
+    texts.write_text("a cat\na dog\n")
+    bad.write_text('{"text": "fine"}\n{"text": "half \\ud83d of one"}\n{"text": null}\n')
+    full.mkdir()
+    (full / "letter.txt").write_text("mine")
+    ranges = np.zeros((2, 32))
+    for arguments, message in [
+        ((texts, texts), "is a file"),
+        ((texts, full), "holds other files"),
+        ((bad, tmp_path / "out"), r"b\.jsonl, line 2.*: the text .* holds half of a surrogate pair"),
+        ((texts, tmp_path / "out", {"file_format": "csv"}), "file_format must be one of npy, parquet, got 'csv'"),
+        ((texts, tmp_path / "out", {"shard_size": 0}), "shard_size 0"),
+        ((texts, tmp_path / "out", {"ranges": ranges}), "ranges are for precision int8 and uint8"),
+        ((texts, tmp_path / "out", {"precision": "int8", "ranges": ranges[:, :3]}), r"ranges must be \(2, 32\)"),
+        ((texts, tmp_path / "out", {"column": "a", "columns": ["a"]}), "column and columns"),
+    ]:
+        source, folder, *options = arguments
+        with pytest.raises(ValueError, match=message):
+            encode_file(model, source, folder, **(options[0] if options else {}))
+        assert not list(tmp_path.glob("out/*.npy")), "nothing is encoded before an input is checked"
+    with pytest.raises(ValueError, match="not a folder that"):
+        list(read_shards(full))
+    (full / "manifest.json").write_text(json.dumps({"input": {}})[:-1])
+    with pytest.raises(ValueError, match="not a JSON file"):
+        read_manifest(full)

@@ -1,0 +1,34 @@
+"""Folders of sentence-transformers models and random texts, for the tests of inference."""
+
+import json
+
+import numpy as np
+from conftest import WORDS
+
+FOLDERS = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+
+
+def as_sentence_transformer(directory, pooling, normalize=True, length=16, **settings):
+    """Write the files that sentence-transformers saves beside an encoder, and return the folder."""
+    kinds = ["Transformer", "Pooling", "Normalize"] if normalize else ["Transformer", "Pooling"]
+    modules = [
+        {"idx": i, "name": str(i), "path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    for kind in kinds[1:]:
+        (directory / FOLDERS[kind]).mkdir()
+    for name, content in {
+        "modules.json": modules,
+        "1_Pooling/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        "config_sentence_transformers.json": settings,
+    }.items():
+        (directory / name).write_text(json.dumps(content))
+    return directory
+
+
+def random_texts(count, seed=0, words=(1, 12)):
+    """Texts of the words of the tiny vocabulary."""
+    known = [word for word in WORDS.split() if word.isalpha()]
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(known, generator.integers(*words))) for _ in range(count)]
