@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils import logging
@@ -24,15 +24,15 @@ SHORT = 64  # tokens up to which block products are faster than flash attention 
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     packing: Packing,
     *,
     scaling: float,
     dropout: float = 0.0,
     window: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Compute softmax(query key^T scaling) value within each sentence.
 
     Args:
@@ -52,83 +52,74 @@ def attend(
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
     windowed = window is not None and packing.longest > window + 1
     if not windowed and (needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)):
-        spans = _spans(packing.blocks, key.shape[1], first_only=len(query) != len(key))
         in_blocks = (packing.to_blocks(x) for x in (query, key, value))
-        return packing.from_blocks(_AttendInBlocks.apply(*in_blocks, spans, scaling, dropout), query.shape)
-    outputs, row = [], 0
+        out = _AttendInBlocks.apply(*in_blocks, packing.blocks, key.shape[1], scaling, dropout)
+        return packing.from_blocks(out, query.shape)
+    outputs = []
+    row = 0
     for start, count, length in packing.groups:
+        tokens = slice(start, start + count * length)
         rows = count * length if len(query) == len(key) else count
-        q = query[row : row + rows]
-        k, v = key[start : start + count * length], value[start : start + count * length]
-        q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q, k, v))
-        mask = None if window is None or length <= window + 1 else _band(length, window, key.device)
+        parts = (query[row : row + rows], key[tokens], value[tokens])
+        q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in parts)
+        mask = _band(length, window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
         row += rows
     return torch.cat(outputs)
 
 
-def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
+def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Return the mask of local attention, or `None` if the window holds all tokens."""
+    if window is None or length <= window + 1:
+        return None
     position = torch.arange(length, device=device)
     return (position[:, None] - position).abs() <= window
 
 
 def _attend_on_accelerator(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     packing: Packing,
     scaling: float,
     dropout: float,
     window: int | None,
-) -> torch.Tensor:
+) -> Tensor:
     """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
     first_only = len(query) != len(key)
     if supports_flash(query):
         bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
         longest = 1 if first_only else packing.longest, packing.longest
         return flash_attention(query, key, value, bounds, longest, scaling=scaling, dropout=dropout, window=window)
-    mask, length = packing.token_mask[:, None, None], packing.shape[1]
-    if window is not None and length > window + 1:
-        mask = mask & _band(length, window, key.device)
+    mask = packing.token_mask[:, None, None]
+    band = _band(packing.shape[1], window, key.device)
+    if band is not None:
+        mask = mask & band
     # With first tokens as queries every row has a token, and the sentences are the rows.
     q = query[:, :, None] if first_only else packing.pad_heads(query)
-    k, v = packing.pad_heads(key), packing.pad_heads(value)
+    k = packing.pad_heads(key)
+    v = packing.pad_heads(value)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.squeeze(2) if first_only else packing.pack_heads(out)
 
 
-@dataclass
-class _Span:
-    """Where one block lies: its rows of the queries and of the keys, and its elements of the attention weights.
+def _matrices(rows: Tensor, blocks: list[Block], heads: int) -> list[Tensor]:
+    """View the rows of each block as one matrix per sentence and head.
 
-    For the block of two sentences, two heads and width 16 in `Packing._orders`: 4 products of 16 x 16, rows 0 to 64 of
-    queries and keys, elements 0 to 1024 of the weights. With first tokens as queries: 4 products of 1 x 16, rows 0 to
-    4 of the queries, elements 0 to 64 of the weights.
+    Args:
+        rows (`Tensor`): Of shape `(block rows, size)`, as from [`Packing.to_blocks`].
+        blocks (`list[Block]`): The blocks.
+        heads (`int`): Number of heads.
+
+    Returns:
+        `list[Tensor]`: For the block of two sentences, two heads and width 16 in `Packing._orders`, the 64 rows as
+        `(4, 16, size)`; if the rows stand for first tokens, there are 4, `(4, 1, size)`.
     """
-
-    block: Block
-    products: int
-    queries: slice
-    keys: slice
-    weights: slice
-
-    def split(self, rows: torch.Tensor, part: slice) -> torch.Tensor:
-        """View the block's part of `rows` as one matrix per sentence and head."""
-        return rows[part].unflatten(0, (self.products, -1))
-
-
-def _spans(blocks: list[Block], heads: int, first_only: bool) -> list[_Span]:
-    spans, query, key, weight = [], 0, 0, 0
-    for block in blocks:
-        products = block.count * heads
-        query_end = query + products * (1 if first_only else block.width)
-        key_end = key + products * block.width
-        weight_end = weight + (query_end - query) * block.width
-        parts = slice(query, query_end), slice(key, key_end), slice(weight, weight_end)
-        spans.append(_Span(block, products, *parts))
-        query, key, weight = query_end, key_end, weight_end
-    return spans
+    first_only = len(rows) == heads * sum(block.count for block in blocks)
+    sizes = [heads * block.count * (1 if first_only else block.width) for block in blocks]
+    parts = zip(rows.split(sizes), blocks, strict=True)
+    return [part.unflatten(0, (heads * block.count, -1)) for part, block in parts]
 
 
 class _AttendInBlocks(torch.autograd.Function):
@@ -137,76 +128,72 @@ class _AttendInBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        spans: list[_Span],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        blocks: list[Block],
+        heads: int,
         scaling: float,
         rate: float,
-    ) -> torch.Tensor:
-        ctx.spans, ctx.scaling = spans, scaling
-        masks, ctx.keep_scale = keep_mask((spans[-1].weights.stop,), rate) if rate > 0 else (None, 1.0)
-        out, weights = torch.empty_like(query), []
+    ) -> Tensor:
+        out = torch.empty_like(query)
+        parts = [_matrices(x, blocks, heads) for x in (query, key, value, out)]
+        sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
+        masks, keep_scale = keep_mask([sum(sizes)], rate) if rate > 0 else (None, 1.0)
+        keeps = [None] * len(blocks) if masks is None else masks.split(sizes)
+        weights = []
         with torch.autocast("cpu", enabled=False):
-            for span in spans:
-                q, k, v = (
-                    span.split(x, part) for x, part in ((query, span.queries), (key, span.keys), (value, span.keys))
-                )
-                weight = _softmax(_product(q, k.mT, scaling), span.block)
+            for block, keep, q, k, v, o in zip(blocks, keeps, *parts, strict=True):
+                scores = _fill_padding(_product(q, k.mT, scaling), block, -torch.inf)
+                # Weights have at least float32's precision; they are 0 at padding keys.
+                weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 dropped = weight
                 if any(ctx.needs_input_grad):
                     # No gradient may flow from rows that stand for no token.
-                    weights.append(_fill_padding(weight, span.block, 0.0, queries=True))
-                if masks is not None:
-                    dropped = masks[span.weights].view_as(weight).to(weight.dtype).mul_(weight)
-                _product(dropped.to(v.dtype), v, ctx.keep_scale, span.split(out, span.queries))
+                    weights.append(_fill_padding(weight, block, 0.0, queries=True))
+                if keep is not None:
+                    dropped = keep.view_as(weight).to(weight.dtype).mul_(weight)
+                _product(dropped.to(v.dtype), v, keep_scale, o)
         ctx.save_for_backward(query, key, value, masks, *weights)
+        ctx.settings = blocks, heads, sizes, scaling, keep_scale
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, masks, *weights = ctx.saved_tensors
-        gradient = gradient.to(query.dtype)
-        d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        for weight, span in zip(weights, ctx.spans, strict=True):
-            q, g, dq = (span.split(x, span.queries) for x in (query, gradient, d_query))
-            k, v, dk, dv = (span.split(x, span.keys) for x in (key, value, d_key, d_value))
-            dropped, d_weight = weight, _product(g, v.mT, ctx.keep_scale).to(weight.dtype)
-            if masks is not None:
-                keep = masks[span.weights].view_as(weight).to(weight.dtype)
+        blocks, heads, sizes, scaling, keep_scale = ctx.settings
+        gradients = [torch.empty_like(x) for x in (query, key, value)]
+        inputs = (query, key, value, gradient.to(query.dtype), *gradients)
+        parts = [_matrices(x, blocks, heads) for x in inputs]
+        keeps = [None] * len(blocks) if masks is None else masks.split(sizes)
+        for weight, mask, q, k, v, g, dq, dk, dv in zip(weights, keeps, *parts, strict=True):
+            dropped = weight
+            d_weight = _product(g, v.mT, keep_scale).to(weight.dtype)
+            if mask is not None:
+                keep = mask.view_as(weight).to(weight.dtype)
                 d_weight.mul_(keep)
                 dropped = keep.mul_(weight)
-            _product(dropped.to(v.dtype).mT, g, ctx.keep_scale, dv)
-            d_scores = _softmax_gradient(d_weight, weight).to(q.dtype)
-            _product(d_scores, k, ctx.scaling, dq)
-            _product(d_scores.mT, q, ctx.scaling, dk)
-        return d_query, d_key, d_value, None, None, None
+            _product(dropped.to(v.dtype).mT, g, keep_scale, dv)
+            # The gradient of the scores is weight * (d_weight - sum(d_weight * weight)).
+            d_weight.mul_(weight)
+            d_scores = d_weight.addcmul_(weight, d_weight.sum(-1, keepdim=True), value=-1).to(q.dtype)
+            _product(d_scores, k, scaling, dq)
+            _product(d_scores.mT, q, scaling, dk)
+        return *gradients, None, None, None, None
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, scale: float, out: torch.Tensor | None = None) -> torch.Tensor:
+def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """Compute `scale * a @ b` for batches of matrices, without a pass of its own for the scale."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
 
 
-def _softmax(scores: torch.Tensor, block: Block) -> torch.Tensor:
-    """Turn scores into attention weights, which are 0 at padding keys and have at least float32's precision."""
-    precision = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(_fill_padding(scores, block, -torch.inf), -1, dtype=precision)
-
-
-def _softmax_gradient(d_weight: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the scores, `weight * (d_weight - sum(d_weight * weight))`; overwrites `d_weight`."""
-    d_weight.mul_(weight)
-    return d_weight.addcmul_(weight, d_weight.sum(-1, keepdim=True), value=-1)
-
-
-def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: bool = False) -> torch.Tensor:
+def _fill_padding(scores: Tensor, block: Block, value: float, queries: bool = False) -> Tensor:
     """Overwrite the entries of padding keys (or queries) in `(sentences * heads, queries, keys)` with `value`."""
     if block.padding is None or queries and scores.shape[1] != block.width:
         return scores
     padding = block.padding[:, None, :, None] if queries else block.padding[:, None, None]
-    scores.view(block.count, -1, *scores.shape[1:]).masked_fill_(padding, value)
+    scores.unflatten(0, (block.count, -1)).masked_fill_(padding, value)
     return scores
 
 
@@ -214,16 +201,16 @@ def _fill_padding(scores: torch.Tensor, block: Block, value: float, queries: boo
 
 
 def flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bounds: tuple[torch.Tensor, torch.Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: tuple[Tensor, Tensor],
     longest: tuple[int, int],
     *,
     scaling: float,
     dropout: float = 0.0,
     window: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Compute softmax(query key^T scaling) value within each sentence, with dropout and a backward pass.
 
     `torch.nn.attention.varlen` offers the same kernel without dropout, which SimCSE learns from. This function
@@ -259,7 +246,7 @@ def flash_attention(
     )[0]
 
 
-def supports_flash(query: torch.Tensor) -> bool:
+def supports_flash(query: Tensor) -> bool:
     """Return whether [`flash_attention`] can be used for these queries.
 
     Args:
@@ -287,22 +274,22 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     # gradients of sentences of 5 and 3 tokens are compared with the formula, once for each dtype and head size.
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(8, 2, size, generator=generator).to(device, dtype) for _ in range(3)]
-    bounds, results = torch.tensor([0, 5, 8], dtype=torch.int32, device=device), []
+    bounds = torch.tensor([0, 5, 8], dtype=torch.int32, device=device)
+    leaves = [x.requires_grad_() for x in drawn]
+    doubles = [x.detach().double().requires_grad_() for x in drawn]
+    problem = ""
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            for exact in (False, True):
-                leaves = [(x.double() if exact else x.clone()).requires_grad_() for x in drawn]
-                if exact:
-                    sentences = zip(*(x.transpose(0, 1).split([5, 3], 1) for x in leaves), strict=True)
-                    with sdpa_kernel(SDPBackend.MATH):  # whatever else is switched off
-                        out = torch.cat([F.scaled_dot_product_attention(*x) for x in sentences], 1).transpose(0, 1)
-                else:
-                    q, k, v = leaves
-                    out = flash_attention(q, k, v, (bounds, bounds), (5, 5), scaling=size**-0.5)
-                results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
-        pairs = zip(*results, strict=True)
-        works = all((x.double() - y).abs().max() <= _TOLERANCE * y.abs().max().clamp(min=1) for x, y in pairs)
-        problem = "" if works else "its values differ from the formula's"
+            query, key, value = leaves
+            out = flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=size**-0.5)
+            sentences = zip(*(x.transpose(0, 1).split([5, 3], 1) for x in doubles), strict=True)
+            with sdpa_kernel(SDPBackend.MATH):  # whatever else is switched off
+                exact = torch.cat([F.scaled_dot_product_attention(*x) for x in sentences], 1).transpose(0, 1)
+            found = [out, *torch.autograd.grad(out.square().sum(), leaves)]
+            expected = [exact, *torch.autograd.grad(exact.square().sum(), doubles)]
+        for x, y in zip(found, expected, strict=True):
+            if not (x.double() - y).abs().max() <= _TOLERANCE * y.abs().max().clamp(min=1):  # also where it is NaN
+                problem = "its values differ from the formula's"
     except (RuntimeError, TypeError, AttributeError) as error:
         problem = " ".join(str(error).split())[:200]
     if problem:

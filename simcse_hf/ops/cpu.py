@@ -1,7 +1,7 @@
 """What makes training fast on a CPU: cheap dropout masks, memory that is kept, and bfloat16 where it helps."""
 
 import math
-import time
+import timeit
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils import is_torch_xla_available
 
 _LARGEST_BLOCK = (32 << 20) - (1 << 16)  # bytes; glibc's threshold rises to 32 MB at most
 _LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
 
 
-def keep_mask(shape: Sequence[int], p: float) -> tuple[torch.Tensor, float]:
+def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
     """Draw which elements dropout keeps, on the CPU.
 
     One draw from torch's generator seeds a stream of 16-bit numbers. The mask therefore follows `torch.manual_seed`,
@@ -34,9 +34,9 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[torch.Tensor, float]:
     Raises:
         ValueError: If `p` rounds to 0 or 1, where there is nothing to draw.
     """
-    dropped = round(p * _LEVELS)
     if not needs_mask(p):
         raise ValueError(f"p must be a dropout rate between 2**-16 and 1 - 2**-16 to draw a mask, got {p}.")
+    dropped = round(p * _LEVELS)
     size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
     draws = np.random.SFC64(seed).random_raw((size + 3) // 4).view(np.int16)[:size]
@@ -52,18 +52,18 @@ def needs_mask(p: float) -> bool:
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, p: float) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         mask, ctx.scale = keep_mask(x.shape, p)
         ctx.save_for_backward(mask)
         return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
         return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
 
 
-def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:
+def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """Apply dropout as `torch.nn.functional.dropout` does, several times faster on a CPU and with other masks.
 
     Compiled code uses torch's own dropout, which is fused with the operations around it; a draw from numpy would break
@@ -85,7 +85,7 @@ def dropout(x: torch.Tensor, p: float, training: bool = True) -> torch.Tensor:
 class FastDropout(nn.Dropout):
     """[`dropout`] as a module."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply [`dropout`] in training mode."""
         return dropout(x, self.p, self.training)
 
@@ -123,12 +123,8 @@ def bfloat16_slowdown() -> float:
     fastest = []
     for dtype in (torch.float32, torch.bfloat16):
         matrix = torch.ones(256, 256, dtype=dtype)
-        seconds = []
-        for _ in range(3):  # the first one is slower
-            started = time.perf_counter()
-            matrix @ matrix
-            seconds.append(time.perf_counter() - started)
-        fastest.append(min(seconds))
+        product = timeit.Timer("x @ x", globals={"x": matrix})
+        fastest.append(min(product.repeat(3, 1)))  # the first one is slower
     return fastest[1] / fastest[0]
 
 

@@ -1,15 +1,15 @@
 """Gather rows and sum values over the processes, with exact gradients, and let the first process work for all."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.nn.functional import all_gather, all_reduce
 
-from .files import hold
+from .files import StrPath, hold
 
 T = TypeVar("T")
 
@@ -48,13 +48,14 @@ def on_first_process(function: Callable[[], T]) -> T:
             dist.broadcast_object_list(outcome)
             raise
     dist.broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise ValueError(outcome[1])
-    return outcome[0]
+    result, problem = outcome
+    if problem is not None:
+        raise ValueError(problem)
+    return result
 
 
 @contextmanager
-def hold_together(folder: str | os.PathLike[str]) -> Iterator[None]:
+def hold_together(folder: StrPath) -> Iterator[None]:
     """Let the first process hold a folder until all processes of the run have left the block; see [`hold`]."""
     with ExitStack() as stack:
         on_first_process(lambda: stack.enter_context(hold(folder)))
@@ -73,7 +74,7 @@ def first_row(rows: int, over_processes: bool = True) -> int:
     return world()[0] * rows if over_processes else 0
 
 
-def gather_rows(rows: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
+def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
     If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean
@@ -93,11 +94,11 @@ def gather_rows(rows: torch.Tensor, over_processes: bool = True) -> torch.Tensor
     # Every process compares its own anchors with the rows of this one, and the backward pass adds their gradients up.
     gathered = torch.cat(all_gather(rows.contiguous()))
     if gathered.requires_grad:  # torch sends parts of the gradient as they lie in memory, whatever their strides
-        gathered.register_hook(torch.Tensor.contiguous)
+        gathered.register_hook(Tensor.contiguous)
     return gathered
 
 
-def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
+def differentiable_sum(value: Tensor) -> Tensor:
     """Sum a tensor over all processes; the result is differentiable.
 
     As with [`gather_rows`], the mean of the gradients over the processes is the gradient that one process gets from
@@ -112,7 +113,7 @@ def differentiable_sum(value: torch.Tensor) -> torch.Tensor:
     return value if world()[1] == 1 else all_reduce(value)
 
 
-def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
+def sum_over_processes(value: Tensor) -> Tensor:
     """Sum a tensor over all processes without a gradient; in a single process, return the tensor itself."""
     if world()[1] == 1:
         return value
@@ -121,7 +122,7 @@ def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def mean_over_processes(total: torch.Tensor, count: torch.Tensor, over_processes: bool = True) -> torch.Tensor:
+def mean_over_processes(total: Tensor, count: Tensor, over_processes: bool = True) -> Tensor:
     """Scale this process's sum so that the average over the processes is the mean over all items.
 
     The processes may hold different numbers of items. Two processes with the items 1, 2, 3 and 6 return
@@ -137,7 +138,7 @@ def mean_over_processes(total: torch.Tensor, count: torch.Tensor, over_processes
     Returns:
         `torch.Tensor`: A scalar; 0 if no process has an item.
     """
-    processes = 1
     if over_processes:
-        count, processes = sum_over_processes(count), world()[1]
-    return total * processes / count.clamp(min=1)
+        total = total * world()[1]
+        count = sum_over_processes(count)
+    return total / count.clamp(min=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def refuse(problems: Mapping[str, object]) -> None:
@@ -38,8 +39,10 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str
     Raises:
         ValueError: If a setting differs. The message names each with both values.
     """
-    listed = "; ".join(f"{name}: {old} there, {new} here" for name, (old, new) in changes(before, now).items())
-    refuse({f"{where} was made with other settings ({listed}). {advice}": listed})
+    found = changes(before, now)
+    if found:
+        listed = "; ".join(f"{name}: {old} there, {new} here" for name, (old, new) in found.items())
+        raise ValueError(f"{where} was made with other settings ({listed}). {advice}")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -84,7 +87,7 @@ class NotFiniteError(ValueError):
         self.position = position
 
 
-def check_finite(embeddings: np.ndarray | torch.Tensor, what: str, first: int = 0) -> None:
+def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> None:
     """Raise an error unless all values of some embeddings are finite.
 
     Half precision overflows to infinity on some models, and a diverged training leaves NaN in the weights. Either
@@ -98,16 +101,13 @@ def check_finite(embeddings: np.ndarray | torch.Tensor, what: str, first: int = 
     Raises:
         NotFiniteError: If a value is NaN or infinite. The message names the first such embedding.
     """
-    if isinstance(embeddings, torch.Tensor):
-        finite = torch.isfinite(torch.atleast_2d(embeddings)).all(dim=1).cpu().numpy()
-    else:
-        finite = np.isfinite(np.atleast_2d(embeddings)).all(axis=1)
+    finite = torch.as_tensor(embeddings).isfinite()
     if not finite.all():
-        position = int(finite.argmin())
+        position = int(torch.atleast_2d(finite).all(dim=1).int().argmin())
         raise NotFiniteError(what.replace("{}", str(first + position), 1), position)
 
 
-def check_finite_texts(embeddings: np.ndarray | torch.Tensor, texts: Sequence[str], first: int = 0) -> None:
+def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str], first: int = 0) -> None:
     """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite.
 
     Args:
@@ -121,5 +121,5 @@ def check_finite_texts(embeddings: np.ndarray | torch.Tensor, texts: Sequence[st
     try:
         check_finite(embeddings, "")
     except NotFiniteError as error:
-        text, number = texts[error.position], first + error.position
-        raise NotFiniteError(f"text {number} ({text[:80]!r})", number) from None
+        number = first + error.position
+        raise NotFiniteError(f"text {number} ({texts[error.position][:80]!r})", number) from None

@@ -20,13 +20,14 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import cached_file
 
-from .errors import refuse
+StrPath = str | os.PathLike[str]
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 #: The lock of a folder that a process holds, and the file that names the process. `push` leaves such names out.
-LOCK, HOLDER = "_run.lock", "_run.pid"
+LOCK = "_run.lock"
+HOLDER = "_run.pid"
 #: Lists the files of a checkpoint or a cache with their sizes and digests. It is written last.
 MANIFEST = "manifest.json"
 #: The folder in which a checkpoint or a model is written before its files take their places.
@@ -48,7 +49,7 @@ def select_hub_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
 
 
-def find_file(name_or_path: str | os.PathLike | None, filename: str, **hub_kwargs: Any) -> str | None:
+def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) -> str | None:
     """Find an optional file of a model, and download it if the model is on the hub.
 
     Args:
@@ -70,7 +71,7 @@ def find_file(name_or_path: str | os.PathLike | None, filename: str, **hub_kwarg
 
 
 @contextmanager
-def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
+def explain_damage(name_or_path: StrPath) -> Iterator[None]:
     """Name the folder of a model in an error that another library raises while it reads a damaged file of it.
 
     Args:
@@ -82,12 +83,15 @@ def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # its type depends on the library, and on what is wrong
-        own = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(str(Path(__file__).parents[1]))
-        own = own and isinstance(error, (ValueError, TypeError, OSError))  # compiled code has no frame of its own
-        is_no_damage = isinstance(error, (MemoryError, ImportError, torch.OutOfMemoryError))
+        raiser = traceback.extract_tb(error.__traceback__)[-1].filename  # compiled code has no frame of its own
+        is_ours = raiser.startswith(str(Path(__file__).parents[1]))
+        if is_ours and isinstance(error, (ValueError, TypeError, OSError)):
+            raise
+        if isinstance(error, (MemoryError, ImportError, torch.OutOfMemoryError)):
+            raise
         # transformers raises an OSError where the hub gives no file, here of a model that the folder names.
-        is_no_damage |= isinstance(error.__cause__, (HfHubHTTPError, LocalEntryNotFoundError))
-        if own or is_no_damage or not Path(name_or_path).is_dir():
+        from_hub = isinstance(error.__cause__, (HfHubHTTPError, LocalEntryNotFoundError))
+        if from_hub or not Path(name_or_path).is_dir():
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
@@ -97,7 +101,7 @@ def explain_damage(name_or_path: str | os.PathLike) -> Iterator[None]:
 
 
 @contextmanager
-def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
+def write_atomically(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path and rename it to `path` when the block ends without an error.
 
     So `path` holds either the complete new content or what it held before, even if the process is killed. The block
@@ -163,16 +167,14 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    for file in path.rglob("*") if path.is_dir() else (path,):
+    for file in [path, *path.rglob("*")]:
         if file.is_file():
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
 
 
 @contextmanager
-def replace_files(
-    folder: str | os.PathLike[str], last: str, patterns: Sequence[str], writes: bool = True
-) -> Iterator[Path]:
+def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: bool = True) -> Iterator[Path]:
     """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
 
     One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
@@ -201,8 +203,9 @@ def replace_files(
         yield staging
         _sync(staging)
         if (staging / last).exists():
-            for path in (folder / last, *(path for pattern in patterns for path in folder.glob(pattern))):
-                remove(path)
+            for pattern in [last, *patterns]:
+                for path in folder.glob(pattern):
+                    remove(path)
         for path in sorted(staging.iterdir(), key=lambda path: path.name == last):
             put_in_place(path, folder / path.name)
 
@@ -219,13 +222,14 @@ def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
         OSError: If the disk is full.
     """
     full = os.strerror(errno.ENOSPC)
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or full in f"{error} {error.__context__}"
-    if is_full or any(sign in str(error) for sign in ("inline_container", "iostream error")):  # torch.save
+    text = f"{error} {error.__context__}"
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or any(sign in text for sign in (full, "inline_container", "iostream error")):  # the last of torch.save
         raise OSError(errno.ENOSPC, full + advice, str(path)) from error
 
 
 @contextmanager
-def hold(folder: str | os.PathLike[str], timeout: float = 0) -> Iterator[None]:
+def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
     """Hold a folder during the block, so that no second process writes there. A block within it holds it as well.
 
     The operating system ends the hold of a process that dies.
@@ -238,9 +242,11 @@ def hold(folder: str | os.PathLike[str], timeout: float = 0) -> Iterator[None]:
         ValueError: If another process holds the folder, which the message names, or the folder is a file.
     """
     path = Path(folder).expanduser().resolve()
-    refuse({f"{folder} is a file: name a folder.": path.is_file()})
+    if path.is_file():
+        raise ValueError(f"{folder} is a file: name a folder.")
     path.mkdir(parents=True, exist_ok=True)
-    lock, holder = FileLock(path / LOCK, is_singleton=True), path / HOLDER
+    lock = FileLock(path / LOCK, is_singleton=True)
+    holder = path / HOLDER
     try:
         lock.acquire(timeout=timeout)
     except Timeout:
@@ -261,10 +267,10 @@ def hold(folder: str | os.PathLike[str], timeout: float = 0) -> Iterator[None]:
 def entries(folder: Path) -> set[Path]:
     """Return what a folder holds, if there is one, without its lock and what a killed process has left of files."""
     own = re.compile(rf"{LOCK}|{HOLDER}|\..*\.partial")
-    return {path for path in folder.iterdir() if not own.fullmatch(path.name)} if folder.exists() else set()
+    return {path for path in folder.glob("*") if not own.fullmatch(path.name)}
 
 
-def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+def read_npy(path: StrPath) -> np.ndarray:
     """Read an npy file. Unlike `np.load`, this opens no zip archive and no pickle.
 
     Args:
@@ -280,7 +286,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def read_json(path: str | os.PathLike[str], advice: str = "") -> Any:
+def read_json(path: StrPath, advice: str = "") -> Any:
     """Read a JSON file.
 
     Args:
@@ -299,7 +305,7 @@ def read_json(path: str | os.PathLike[str], advice: str = "") -> Any:
         raise ValueError(f"{path}: not a JSON file ({error}). {advice}".rstrip()) from error
 
 
-def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = "") -> dict[str, Any]:
+def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Args:
@@ -314,14 +320,15 @@ def read_json_object(path: str | os.PathLike[str], *entries: str, advice: str = 
         ValueError: If the file is no JSON, or does not hold an object with these entries. The message names the file.
     """
     document = read_json(path, advice)
-    missing = [entry for entry in entries if entry not in document] if isinstance(document, dict) else list(entries)
-    if isinstance(document, dict) and not missing:
+    is_object = isinstance(document, dict)
+    missing = [f'"{entry}"' for entry in entries if not is_object or entry not in document]
+    if is_object and not missing:
         return document
-    listed = " and ".join(f'"{entry}"' for entry in missing)
-    raise ValueError(f"{path}: not a JSON object{f' with the entry {listed}' if listed else ''}. {advice}".rstrip())
+    listed = f" with the entry {' and '.join(missing)}" if missing else ""
+    raise ValueError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
 
 
-def write_json(path: str | os.PathLike[str], document: Any) -> None:
+def write_json(path: StrPath, document: Any) -> None:
     """Write a JSON file completely or not at all, indented and with a newline at its end.
 
     Args:
@@ -331,19 +338,19 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: StrPath, text: str) -> None:
     """Write a text file completely or not at all, in UTF-8."""
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def digest(path: str | os.PathLike[str]) -> str:
+def digest(path: StrPath) -> str:
     """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
     with open(path, "rb") as stream:
         return file_digest(stream, "blake2b").hexdigest()
 
 
-def folder_problem(folder: str | os.PathLike[str]) -> str | None:
+def folder_problem(folder: StrPath) -> str | None:
     """Compare a folder with its manifest; see [`write_manifest`].
 
     Args:
@@ -353,20 +360,22 @@ def folder_problem(folder: str | os.PathLike[str]) -> str | None:
         `str`, *optional*: What is wrong, with the name of the file, or `None` if the folder is as it was written.
     """
     folder = Path(folder)
+    if not (folder / MANIFEST).exists():
+        return f"{MANIFEST} is missing"
     try:
         files = read_json_object(folder / MANIFEST, "files")["files"]
-        listed = {str(name): (int(file["bytes"]), str(file["blake2b"])) for name, file in files.items()}
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
+        for name, expected in files.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            size = (folder / name).stat().st_size
+            if size != expected["bytes"]:
+                return f"{name} has {size:,} bytes in place of {expected['bytes']:,}"
+        for name, expected in files.items():  # the bytes are read last, because it takes longer
+            if digest(folder / name) != expected["blake2b"]:
+                return f"the content of {name} is damaged"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
-    for name, (size, _) in listed.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if (actual := (folder / name).stat().st_size) != size:
-            return f"{name} has {actual:,} bytes in place of {size:,}"
-    damaged = (name for name, (_, expected) in listed.items() if digest(folder / name) != expected)
-    return next((f"the content of {name} is damaged" for name in damaged), None)
+    return None
 
 
 def write_manifest(folder: Path) -> None:
@@ -378,8 +387,8 @@ def write_manifest(folder: Path) -> None:
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            entry = {"bytes": path.stat().st_size, "blake2b": digest(path)}
-            files[path.relative_to(folder).as_posix()] = entry
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "blake2b": digest(path)}
     write_json(folder / MANIFEST, {"files": files})
 
 

@@ -1,6 +1,5 @@
 """Load configurations, tokenizers and encoders: no code of a model's author runs, and no weight is made up."""
 
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .errors import refuse
-from .files import explain_damage, find_file, read_json_object, select_hub_arguments
+from .files import StrPath, explain_damage, find_file, read_json_object, select_hub_arguments
 
 #: The files of an adapter of peft, and what a contrastive model adds to the config of the adapter's model.
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "simcse.json"
 _IS_ADAPTER = (
     "is an adapter of peft, not a whole model. Merge it first: load it with AutoModelForCL.from_pretrained, and save "
@@ -20,7 +19,7 @@ _IS_ADAPTER = (
 )
 
 
-def adapter_base(source: str | os.PathLike, **kwargs: Any) -> str | None:
+def adapter_base(source: StrPath, **kwargs: Any) -> str | None:
     """Return the model that an adapter of peft belongs to.
 
     Args:
@@ -31,10 +30,12 @@ def adapter_base(source: str | os.PathLike, **kwargs: Any) -> str | None:
         `str`, *optional*: The directory or hub name of the model; `None` if `source` is a whole model.
     """
     path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
-    return None if path is None else read_json_object(path, "base_model_name_or_path")["base_model_name_or_path"]
+    if path is None:
+        return None
+    return read_json_object(path, "base_model_name_or_path")["base_model_name_or_path"]
 
 
-def load_base(load: Callable[..., Any], source: str | os.PathLike, base: str, *args: Any, **kwargs: Any) -> Any:
+def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, **kwargs: Any) -> Any:
     """Call a function that loads the model of an adapter.
 
     Args:
@@ -50,13 +51,15 @@ def load_base(load: Callable[..., Any], source: str | os.PathLike, base: str, *a
     Raises:
         ValueError: If there is no such model.
     """
+    for name in ("revision", "subfolder"):
+        kwargs.pop(name, None)
     try:
-        return load(base, *args, **{n: x for n, x in kwargs.items() if n not in ("revision", "subfolder")})
+        return load(base, *args, **kwargs)
     except OSError as error:
         raise ValueError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
 
 
-def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs: Any) -> Any:
     """Call a function `from_pretrained` of transformers. Code in the model's folder is neither run nor asked about.
 
     The config of an adapter of peft, and a tokenizer that its folder lacks, are those of the adapter's model.
@@ -75,20 +78,22 @@ def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: 
             peft, or a file is damaged.
         OSError: If there is no such model, or the hub cannot be reached.
     """
-    refuse({f"trust_remote_code=True: {source}: custom code is not supported": kwargs.pop("trust_remote_code", None)})
+    if kwargs.pop("trust_remote_code", None):
+        raise ValueError(f"trust_remote_code=True: {source}: custom code is not supported")
     try:
         with explain_damage(source):
             loaded = load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):  # transformers advises to pass it
             raise ValueError(f"{source} needs custom code from its author, which is not supported.") from error
-        base, hub = adapter_base(source, **kwargs), select_hub_arguments(kwargs)
+        base = adapter_base(source, **kwargs)
         if base is None:
             raise
         if getattr(load, "__self__", None) not in (AutoConfig, AutoTokenizer):
             raise ValueError(f"{source} {_IS_ADAPTER}") from error
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
-        if (path := find_file(source, ADAPTER_SETTINGS, **hub)) and isinstance(loaded, PreTrainedConfig):
+        path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
+        if path and isinstance(loaded, PreTrainedConfig):
             loaded.update(read_json_object(path))
     if isinstance(loaded, PreTrainedTokenizerBase) and loaded.pad_token is None and loaded.eos_token is not None:
         # Decoders are trained without padding. Masks are made from lengths, so the end of a text is not padding.
@@ -96,9 +101,7 @@ def load_pretrained(load: Callable[..., Any], source: str | os.PathLike, *args: 
     return loaded
 
 
-def load_weights(
-    load: Callable[..., Any], source: str | os.PathLike, *args: Any, **kwargs: Any
-) -> tuple[Any, dict[str, Any]]:
+def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Load a model, and refuse it if weights of its encoder are not in the checkpoint, or the other way round.
 
     transformers draws missing weights at random and leaves out those without a place, with a table in the log. Here
@@ -117,26 +120,28 @@ def load_weights(
         ValueError: If weights are missing, have no place or are not finite, or as [`load_pretrained`].
     """
     model, info = load_pretrained(load, source, *args, output_loading_info=True, **kwargs)
-    refuse({f"{source} {_IS_ADAPTER}": getattr(model, "_hf_peft_config_loaded", False)})
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(f"{source} {_IS_ADAPTER}")
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 
-    def of_encoder(names: Iterable[str]) -> list[str]:
-        return sorted(x for x in names if x.removeprefix(prefix).split(".")[0] in encoder and "position_ids" not in x)
+    def check(problem: str, names: Iterable[str]) -> None:
+        wrong = [x for x in names if x.removeprefix(prefix).split(".")[0] in encoder and "position_ids" not in x]
+        if wrong:
+            listed = ", ".join(sorted(wrong)[:3])
+            if len(wrong) > 3:
+                listed += f" and {len(wrong) - 3} more"
+            raise ValueError(f"{source} {problem} {listed}. Download or save the model again.")
 
+    check("lacks the weights", [x for x in info["missing_keys"] if x.startswith(prefix)])
     is_cut = kwargs.get("config") is not None or {"num_hidden_layers", "n_layers"} & kwargs.keys()
-    wrong = {
-        "lacks the weights": of_encoder(x for x in info["missing_keys"] if x.startswith(prefix)),
-        "holds weights that its config.json has no place for:": [] if is_cut else of_encoder(info["unexpected_keys"]),
-    }
-    for problem, names in wrong.items():
-        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        refuse({f"{source} {problem} {listed}. Download or save the model again.": names})
+    if not is_cut:
+        check("holds weights that its config.json has no place for:", info["unexpected_keys"])
     check_finite_weights(model.base_model, source)  # a layer beside the encoder may have no values yet
     return model, info
 
 
-def check_finite_weights(model: PreTrainedModel, source: str | os.PathLike) -> None:
+def check_finite_weights(model: PreTrainedModel, source: StrPath) -> None:
     """Refuse a model that has NaN or infinity among its weights.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
 WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
@@ -41,18 +42,18 @@ class Packing:
     """
 
     shape: tuple[int, int]
-    token_index: torch.Tensor
-    position_ids: torch.Tensor
-    rows: torch.Tensor
-    bounds: torch.Tensor
-    first_token_bounds: torch.Tensor
-    lengths: torch.Tensor
+    token_index: Tensor
+    position_ids: Tensor
+    rows: Tensor
+    bounds: Tensor
+    first_token_bounds: Tensor
+    lengths: Tensor
     first_only: bool = False
-    _block_index: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    _block_index: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def from_mask(
-        cls, attention_mask: torch.Tensor, first_only: bool = False, lengths: np.ndarray | None = None
+        cls, attention_mask: Tensor, first_only: bool = False, lengths: np.ndarray | None = None
     ) -> "Packing":
         """Make the packing of a batch from its attention mask.
 
@@ -65,7 +66,8 @@ class Packing:
         Returns:
             [`Packing`]: With its tensors on the device of the mask.
         """
-        device, (batch, length) = attention_mask.device, attention_mask.shape
+        device = attention_mask.device
+        batch, length = attention_mask.shape
         if lengths is None:
             mask = attention_mask.cpu().bool()
         else:
@@ -77,27 +79,28 @@ class Packing:
             rows = counts.nonzero()[:, 0]
         sentences, columns = mask[rows].nonzero(as_tuple=True)
         counts = counts[rows]
-        bounds = F.pad(counts.cumsum(0), (1, 0)).int(), torch.arange(len(rows) + 1, dtype=torch.int32)
-        index, positions, rows, starts, first = send(
-            [rows[sentences] * length + columns, columns[None], rows, *bounds], device
-        )
-        return cls((batch, length), index, positions, rows, starts, first, counts, first_only)
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
+        first_bounds = torch.arange(len(rows) + 1, dtype=torch.int32)
+        index = rows[sentences] * length + columns
+        parts = [index, columns[None], rows, bounds, first_bounds]
+        index, positions, rows, bounds, first_bounds = send(parts, device)
+        return cls((batch, length), index, positions, rows, bounds, first_bounds, counts, first_only)
 
     @property
-    def starts(self) -> torch.Tensor:
+    def starts(self) -> Tensor:
         """Where each sentence starts in the packed row, of shape `(sentences,)`."""
         return self.bounds[:-1]
 
-    def pack(self, x: torch.Tensor) -> torch.Tensor:
+    def pack(self, x: Tensor) -> Tensor:
         """Pack `(batch, length)` values into a row `(1, T)`."""
         return x.reshape(-1).index_select(0, self.token_index)[None]
 
-    def unpack(self, x: torch.Tensor) -> torch.Tensor:
+    def unpack(self, x: Tensor) -> Tensor:
         """Unpack `(T, dim)` values into `(batch, length, dim)`, with zeros in the padding."""
         batch, length = self.shape
         return x.new_zeros(batch * length, x.shape[-1]).index_copy(0, self.token_index, x).view(batch, length, -1)
 
-    def first_tokens(self, x: torch.Tensor) -> torch.Tensor:
+    def first_tokens(self, x: Tensor) -> Tensor:
         """Return the first token of each row as `(batch, dim)`, with zeros for rows without tokens.
 
         Args:
@@ -106,10 +109,11 @@ class Packing:
         Returns:
             `torch.Tensor`: Of shape `(batch, dim)`.
         """
+        batch, _ = self.shape
         first = x if self.first_only else x.index_select(0, self.starts)
-        if len(first) == self.shape[0] and x.device.type != "cpu":  # the sentences are the rows
+        if len(first) == batch and x.device.type != "cpu":  # the sentences are the rows
             return first
-        return x.new_zeros(self.shape[0], x.shape[-1]).index_copy(0, self.rows, first)
+        return x.new_zeros(batch, x.shape[-1]).index_copy(0, self.rows, first)
 
     @cached_property
     def longest(self) -> int:
@@ -119,22 +123,22 @@ class Packing:
     # --- attention on an accelerator: one call for all sentences ----------------------------------------------------
 
     @cached_property
-    def token_mask(self) -> torch.Tensor:
+    def token_mask(self) -> Tensor:
         """The boolean attention mask `(batch, length)`, made once for all layers."""
         return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool)[:, None])[:, :, 0]
 
     @cached_property
-    def padded_index(self) -> torch.Tensor:
+    def padded_index(self) -> Tensor:
         """The packed token of each place of the flat batch, of shape `(batch * length,)`; 0 where there is none."""
         places = torch.arange(len(self.token_index), device=self.token_index.device)
         return places.new_zeros(math.prod(self.shape)).index_copy(0, self.token_index, places)
 
-    def pad_heads(self, x: torch.Tensor) -> torch.Tensor:
+    def pad_heads(self, x: Tensor) -> Tensor:
         """Unpack heads `(T, heads, size)` into `(batch, heads, length, size)`; some token stands in the padding."""
         padded = _Reorder.apply(x, self.padded_index, self.token_index)
         return padded.unflatten(0, self.shape).transpose(1, 2)
 
-    def pack_heads(self, x: torch.Tensor) -> torch.Tensor:
+    def pack_heads(self, x: Tensor) -> Tensor:
         """Pack heads `(batch, heads, length, size)` into `(T, heads, size)`."""
         return x.transpose(1, 2).flatten(0, 1).index_select(0, self.token_index)
 
@@ -143,7 +147,8 @@ class Packing:
     @cached_property
     def groups(self) -> list[tuple[int, int, int]]:
         """`(first token, number of sentences, length)` of each run of sentences that have the same length."""
-        groups, start = [], 0
+        groups = []
+        start = 0
         for length, run in groupby(self.lengths.tolist()):
             count = len(list(run))
             groups.append((start, count, length))
@@ -153,18 +158,16 @@ class Packing:
     @cached_property
     def blocks(self) -> list["Block"]:
         """Runs of sentences whose lengths round up to the same width."""
-        widths = [
-            n if n == 1 else max(REGISTER_WIDTH, -(-n // WIDTH_STEP) * WIDTH_STEP) for n in self.lengths.tolist()
-        ]
-        blocks, first = [], 0
-        for width, run in groupby(widths):
+        blocks = []
+        first = 0
+        for width, run in groupby(self.lengths.tolist(), _block_width):
             count = len(list(run))
             padding = torch.arange(width) >= self.lengths[first : first + count, None]
             blocks.append(Block(first, count, width, padding if padding.any() else None))
             first += count
         return blocks
 
-    def to_blocks(self, x: torch.Tensor) -> torch.Tensor:
+    def to_blocks(self, x: Tensor) -> Tensor:
         """Lay out packed heads as the rows of the blocks.
 
         Args:
@@ -177,14 +180,14 @@ class Packing:
         rows = x.flatten(0, 1)
         return rows if len(x) == len(self.starts) else _Reorder.apply(rows, *self._orders(x.shape[1]))
 
-    def from_blocks(self, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    def from_blocks(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
         """Return the rows of the blocks to a packed tensor of this shape; the inverse of [`to_blocks`]."""
         if shape[0] != len(self.starts):
             to_blocks, from_blocks = self._orders(shape[1])
             rows = _Reorder.apply(rows, from_blocks, to_blocks)
         return rows.view(shape)
 
-    def _orders(self, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _orders(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return the index that lays heads out in blocks, and its inverse.
 
         With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
@@ -197,18 +200,29 @@ class Packing:
         One index for the whole batch copies faster than strided views of each block.
         """
         if heads not in self._block_index:
-            to_blocks, from_blocks, rows_so_far = [], [], 0
+            to_blocks = []
+            from_blocks = []
+            first_row = 0
             for block in self.blocks:
                 sentences = slice(block.first, block.first + block.count)
-                column, head = torch.arange(block.width), torch.arange(heads)
+                column = torch.arange(block.width)
+                head = torch.arange(heads)[:, None]
                 token = self.starts[sentences, None] + torch.minimum(column, self.lengths[sentences, None] - 1)
-                to_blocks.append((token[:, None] * heads + head[:, None]).flatten())
-                block_rows = torch.arange(rows_so_far, rows_so_far + len(to_blocks[-1]))
-                rows_so_far += len(block_rows)
-                block_rows = block_rows.view(block.count, heads, block.width).transpose(1, 2)
-                from_blocks.append((block_rows if block.padding is None else block_rows[~block.padding]).flatten())
+                to_blocks.append((token[:, None] * heads + head).flatten())
+                shape = (block.count, heads, block.width)
+                rows = torch.arange(first_row, first_row + math.prod(shape)).view(shape).transpose(1, 2)
+                first_row += rows.numel()
+                if block.padding is not None:
+                    rows = rows[~block.padding]
+                from_blocks.append(rows.flatten())
             self._block_index[heads] = torch.cat(to_blocks), torch.cat(from_blocks)
         return self._block_index[heads]
+
+
+def _block_width(length: int) -> int:
+    if length == 1:
+        return 1
+    return max(REGISTER_WIDTH, math.ceil(length / WIDTH_STEP) * WIDTH_STEP)
 
 
 @dataclass
@@ -226,7 +240,7 @@ class Block:
     first: int
     count: int
     width: int
-    padding: torch.Tensor | None
+    padding: Tensor | None
 
 
 class _Reorder(torch.autograd.Function):
@@ -237,16 +251,16 @@ class _Reorder(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
         ctx.index, ctx.inverse = index, inverse
         return rows.index_select(0, index)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _Reorder.apply(gradient, ctx.inverse, ctx.index), None, None
 
 
-def token_index(mask: torch.Tensor, lengths: np.ndarray | None = None) -> torch.Tensor:
+def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
     """Find the tokens of a padded batch.
 
     Args:
@@ -263,7 +277,7 @@ def token_index(mask: torch.Tensor, lengths: np.ndarray | None = None) -> torch.
     return send([is_token.flatten().nonzero()[:, 0]], mask.device)[0]
 
 
-def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
 
     Args:
@@ -279,5 +293,5 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
     joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sent = joined.to(device, non_blocking=True).split([len(part) for part in parts])
+    sent = joined.to(device, non_blocking=True).split(list(map(len, parts)))
     return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]

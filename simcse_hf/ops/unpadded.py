@@ -1,11 +1,11 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -49,7 +49,7 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
     if config._attn_implementation == "sdpa":
         base_model.set_attn_implementation(ATTENTION_NAME)
     if config.model_type in _HAS_BERT_LAYERS:
-        last_layer = cast(Any, base_model).encoder.layer[-1]
+        last_layer: Any = base_model.get_submodule("encoder.layer")[-1]  # type: ignore[index]
         last_layer.register_forward_pre_hook(_keep_first_tokens, with_kwargs=True)
 
 
@@ -69,15 +69,14 @@ def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any]
         `bool`: False also if another attention implementation is set, or if the modules lie on several accelerators,
         because the packing of a batch stays on one.
     """
-    if len({str(device) for device in (device_map or {}).values()} - {"cpu", "disk"}) > 1:
-        return False
-    if base_model.config._attn_implementation != ATTENTION_NAME:
+    places = {str(device) for device in (device_map or {}).values()}
+    if len(places - {"cpu", "disk"}) > 1 or base_model.config._attn_implementation != ATTENTION_NAME:
         return False
     modules = base_model.modules() if base_model.training else ()  # inference need not walk the model
     return not any(getattr(module, "gradient_checkpointing", False) for module in modules)
 
 
-def first_tokens(hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """Return the first token of each row, [CLS], whether the row is padded on the right or on the left.
 
     Args:
@@ -101,9 +100,9 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
 
 def encode_padded(
     base_model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    token_type_ids: torch.Tensor | None = None,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor | None = None,
     lengths: np.ndarray | None = None,
     *,
     all_layers: bool = False,
@@ -146,9 +145,9 @@ def encode_padded(
 
 def encode_unpadded(
     base_model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    token_type_ids: torch.Tensor | None = None,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor | None = None,
     lengths: np.ndarray | None = None,
     *,
     all_layers: bool = False,
@@ -182,7 +181,7 @@ def encode_unpadded(
     skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
     packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
     if packing.token_index.numel() == 0:
-        hidden = cast(torch.Tensor, base_model.get_input_embeddings().weight).new_zeros(1, 0, config.hidden_size)
+        hidden = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
         layers = [hidden] * (config.num_hidden_layers + 1)
     else:
         inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
@@ -196,21 +195,23 @@ def encode_unpadded(
         no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
         hidden, layers = outputs.last_hidden_state, outputs.hidden_states
-    first = packing.first_tokens(hidden.squeeze(0)) if first_only or pooled else None
-    return BaseModelOutputWithPooling(
-        last_hidden_state=packing.unpack(hidden.squeeze(0)) if first is None or not first_only else first[:, None],
-        hidden_states=tuple(packing.unpack(layer.squeeze(0)) for layer in layers) if all_layers else None,
-        pooler_output=_pool_first_tokens(base_model, first) if pooled and first is not None else None,
-    )
+    outputs = BaseModelOutputWithPooling()
+    first: Any = packing.first_tokens(hidden.squeeze(0)) if first_only or pooled else None
+    outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(hidden.squeeze(0))
+    if all_layers:
+        outputs["hidden_states"] = tuple(packing.unpack(layer.squeeze(0)) for layer in layers)
+    if pooled:
+        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
+    return outputs
 
 
-def _pool_first_tokens(base_model: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _pool_first_tokens(base_model: PreTrainedModel, first: Tensor) -> Tensor:
     """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
-    encoder = cast(Any, base_model)
-    if isinstance(encoder.pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-        activation = getattr(encoder, "pooler_activation", None) or encoder.activation
-        return activation(encoder.pooler(first))
-    return encoder.pooler(first[:, None])
+    pooler: Any = base_model.pooler
+    if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+        activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
+        return activation(pooler(first))
+    return pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -223,24 +224,22 @@ def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
 
 
 def _attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     packing: Packing | None = None,
-    all_tokens: torch.Tensor | None = None,
+    all_tokens: Tensor | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attend within each sentence of a packed row `(1, heads, T, size)`; without a packing, be torch's SDPA."""
     if packing is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
-        key, value = (
-            project(all_tokens).unflatten(-1, heads).transpose(1, 2)
-            for project in cast(Any, (module.key, module.value))
-        )
+        key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)
+        value = module.value(all_tokens).unflatten(-1, heads).transpose(1, 2)
     window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
