@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import FAMILIES, random_batch, tiny_config
-from transformers import AutoModel, FunnelConfig
+from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
 from simcse_hf.models.auto import contrastive_class
@@ -39,19 +39,3 @@ def test_config_may_be_the_name_of_another_checkpoint(save_checkpoint):
     weights = save_checkpoint(BertForCL(tiny_config()), "weights")
     other = save_checkpoint(BertForCL(tiny_config(dropout=0.4)), "other")
     assert AutoModelForCL.from_pretrained(weights, config=other).bert.embeddings.dropout.p == 0.4
-
-
-def test_a_config_without_encoder_is_refused():
-    class NoConfig(type(tiny_config())):
-        model_type = "none"
-
-    for config_class in (NoConfig, FunnelConfig):
-        with pytest.raises(ValueError, match=f"AutoModel has no encoder, or several, for {config_class.__name__}"):
-            contrastive_class(config_class)
-
-
-def test_an_encoder_decoder_is_refused():
-    from transformers import T5Config
-
-    with pytest.raises(ValueError):
-        AutoModelForCL.from_config(T5Config(d_model=32, num_layers=1, num_heads=2, vocab_size=30, d_ff=32))

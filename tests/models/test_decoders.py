@@ -98,18 +98,6 @@ def test_the_end_of_text_counts_although_it_also_pads(save_decoder):
     assert torch.cosine_similarity(without_end, alone[:1]).item() < 0.99
 
 
-@pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
-def test_the_first_token_of_a_decoder_is_no_embedding(save_decoder, pooler):
-    with pytest.raises(ValueError, match="in a decoder .llama. this token sees no other.*'lasttoken' or 'avg'"):
-        AutoModelForCL.from_pretrained(save_decoder(), pooler_type=pooler)
-
-
-def test_encoder_decoders_and_speech_are_refused():
-    for family in ("t5", "whisper", "mamba"):
-        with pytest.raises(ValueError, match="is not a text encoder or decoder"):
-            AutoModelForCL.from_config(CONFIG_MAPPING[family](), pooler_type="avg")
-
-
 def trainer_of(start, tmp_path, **changes):
     config = AutoModel.from_pretrained(start).config
     model = AutoModelForCL.from_pretrained(start, pooler_type="avg", **dropout_settings(config, changes.pop("rate")))

@@ -8,6 +8,7 @@ import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
 from process_helpers import start_processes
+from trainer_helpers import sentences
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
@@ -121,15 +122,6 @@ def test_loss_and_gradient_equal_those_of_the_whole_batch_under_the_same_dropout
         assert output.loss.item() == pytest.approx(total.item())
 
 
-def test_other_dropout_masks_give_another_gradient():
-    """The comparison above is able to fail: with the wrong seeds the gradient differs."""
-    batch, one, other = case_batch("pairs"), case_model("pairs"), case_model("pairs")
-    _, seeds = cached_step(one, batch, 3, trim=False)
-    whole_batch_step(other, batch, 3, [seed + 1 for seed in seeds])
-    with pytest.raises(AssertionError):
-        assert_same(gradients(one), gradients(other), 1e-2)
-
-
 def test_each_chunk_is_encoded_once_without_and_once_with_a_graph():
     model, seen = case_model("hard negatives"), []
     model.base_model.embeddings.register_forward_hook(
@@ -171,23 +163,6 @@ def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
 # --- with the Trainer ---
 
 
-WORDS = VOCABULARY[5:25]
-
-
-def texts(rows, columns, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw():
-        length = int(torch.randint(1, 12, (), generator=generator))
-        return " ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,), generator=generator))
-
-    return Dataset.from_dict({f"sent{c}": [draw() for _ in range(rows)] for c in range(columns)})
-
-
-def a_tokenizer():
-    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-
-
 def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
     """Train a model and return its weights and log."""
     values = {
@@ -205,7 +180,9 @@ def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
     arguments = SimCSETrainingArguments(**(values | changes))
     torch.manual_seed(1)
     model = AutoModelForCL.from_config(tiny_config(dropout=dropout, initializer_range=0.2), **(settings or {}))
-    trainer = SimCSETrainer(model, arguments, texts(rows, columns), processing_class=a_tokenizer())
+    texts = {f"sent{c}": [x[: 3 + 5 * i % 23] for i, x in enumerate(sentences(rows, c))] for c in range(columns)}
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
+    trainer = SimCSETrainer(model, arguments, Dataset.from_dict(texts), processing_class=tokenizer)
     trainer.train()
     return model.state_dict(), [entry for entry in trainer.state.log_history if "loss" in entry]
 
@@ -281,26 +258,6 @@ def test_two_processes_whose_texts_fill_different_numbers_of_chunks_count_masked
 
 
 # --- refusals ---
-
-
-@pytest.mark.parametrize(
-    ("settings", "changes", "message"),
-    [
-        (
-            {"objective": "is_bert"},
-            {},
-            "gradcache_chunk_size: objective 'is_bert' reads the hidden states",
-        ),
-        ({"objective": "simcse+esimcse"}, {}, "objective 'simcse.esimcse' makes passes of its own"),
-        ({"objective": "esimcse", "matryoshka_dims": [8]}, {}, "objective 'esimcse' makes passes of its own"),
-        ({"objective": "tsdae"}, {}, "objective 'tsdae' makes passes of its own over the tokens"),
-        ({}, {"torch_compile": True}, "unset torch_compile or gradcache_chunk_size"),
-        ({}, {"gradcache_chunk_size": 0}, "gradcache_chunk_size must be at least 1, got 0"),
-    ],
-)
-def test_settings_that_gradcache_does_not_support_are_refused(settings, changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path, **({"gradcache_chunk_size": 2, "settings": settings, "columns": 1, "dropout": 0.1} | changes))
 
 
 class EncodesAgain(Objective):

@@ -3,10 +3,8 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import FAMILIES, VOCABULARY, flat, random_batch, tiny_config, with_masked_inputs
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
@@ -21,17 +19,6 @@ def views(batch, num_sentences=2, **options):
 
 
 # --- one step -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-@pytest.mark.parametrize("num_sentences", [1, 2, 3])
-def test_embeddings_have_one_row_per_sentence(num_sentences, pooler_type):
-    model = BertForCL(tiny_config(), pooler_type=pooler_type)
-    output = model(**random_batch(4, num_sentences))
-    assert output.sentence_embeddings.shape == (4, num_sentences, 32)
-    assert (output.loss is None) == (num_sentences == 1)
-    single = model(**random_batch(4))
-    assert single.sentence_embeddings.shape == (4, 32) and single.loss is None
 
 
 def test_each_embedding_belongs_to_its_sentence():
@@ -132,15 +119,6 @@ def test_fixed_mask_encodes_two_views_with_the_same_dropout_mask():
         torch.testing.assert_close(ours.grad, exact.grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [({"encoders": 2}, "a second encoder"), ({"objective": "is_bert", "pooler_type": "avg"}, "hidden states")],
-)
-def test_fixed_mask_is_refused_where_a_text_has_more_than_one_embedding(settings, what):
-    with pytest.raises(ValueError, match=f"fixed_mask gives .* needs {what}, too. Train without"):
-        BertForCL(tiny_config(), fixed_mask=True, **settings)(**views(4))
-
-
 # --- the head -----------------------------------------------------------------------------------------------------
 
 
@@ -201,13 +179,6 @@ def freeze_like_peft(model, *modules_to_save):
     return model
 
 
-def test_a_random_head_that_is_frozen_is_refused(save_checkpoint):
-    """A LoRA adapter without modules_to_save does not contain the head, so reloaded embeddings would be unrelated."""
-    directory = save_checkpoint(BertForMaskedLM(tiny_config()))
-    with pytest.raises(ValueError, match=r"random and is frozen.*modules_to_save=\['pooler'\]"):
-        freeze_like_peft(AutoModelForCL.from_pretrained(directory))(**random_batch(4, 2))
-
-
 def test_a_head_that_is_trained_kept_or_not_used_may_be_combined_with_adapters(save_checkpoint, caplog):
     directory = save_checkpoint(BertForMaskedLM(tiny_config()))
     freeze_like_peft(AutoModelForCL.from_pretrained(directory), "pooler")(**random_batch(4, 2)).loss.backward()
@@ -240,20 +211,6 @@ def test_the_pretrained_masked_lm_head_is_reused(family, save_checkpoint):
     wanted = stock_model(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
     assert output.mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
     assert output.loss.item() == pytest.approx(output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6)
-
-
-def test_mlm_loss_is_the_mean_over_masked_tokens():
-    model = BertForCL(tiny_config(), do_mlm=True).eval()
-    batch = with_masked_inputs(random_batch(3, 2))
-    hidden = model.bert(batch["mlm_input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1))[0]
-    logits = model.cls(hidden).view(3, 2, -1, len(VOCABULARY))
-    losses = [
-        -F.log_softmax(logits[index], dim=-1)[target].item()
-        for index in torch.cartesian_prod(torch.arange(3), torch.arange(2), torch.arange(9)).tolist()
-        for index in [tuple(index)]
-        if (target := batch["mlm_targets"][index].item()) != -100
-    ]
-    assert model(**batch).mlm_loss.item() == pytest.approx(math.fsum(losses) / len(losses), rel=1e-5)
 
 
 def test_a_batch_without_masked_tokens_has_loss_0_and_finite_gradients():
@@ -304,31 +261,6 @@ def test_two_models_of_one_config_do_not_share_settings():
 
 
 # --- inputs that are refused --------------------------------------------------------------------------------------
-
-
-def without_targets():
-    batch = with_masked_inputs(random_batch(3, 2))
-    del batch["mlm_targets"]
-    return batch
-
-
-REFUSED = [  # settings, inputs, message
-    ({}, {"input_ids": torch.full((9,), 7)}, r"input_ids must be \(batch, num_sentences, length\)"),
-    ({}, {"input_ids": torch.full((2, 2, 2, 9), 7)}, r"input_ids must be \(batch, num_sentences, length\)"),
-    ({"fixed_mask": True}, random_batch(4, 2), "fixed_mask is for views of one sentence"),
-    ({}, with_masked_inputs(random_batch(3, 2)), "Load it with do_mlm=True"),
-    ({"do_mlm": True}, without_targets(), "mlm_input_ids need mlm_targets"),
-    ({"do_mlm": True}, with_masked_inputs(random_batch(3)), "mlm_input_ids need mlm_targets"),
-    ({}, random_batch(3, 2) | {"lengths": np.array([3, 3])}, "lengths must have the shape"),
-    ({}, random_batch(3) | {"inputs_embeds": torch.zeros(1)}, "inputs_embeds: not supported"),
-    ({}, random_batch(3) | {"output_attentions": True}, "output_attentions: not supported"),
-]
-
-
-@pytest.mark.parametrize(("settings", "inputs", "message"), REFUSED, ids=[message for *_, message in REFUSED])
-def test_inputs_that_do_not_fit_are_refused(settings, inputs, message):
-    with pytest.raises(ValueError, match=message):
-        BertForCL(tiny_config(), **settings)(**inputs)
 
 
 def test_the_empty_values_that_peft_passes_change_nothing():

@@ -1,14 +1,11 @@
 """Tests of the poolers: they match section 6.3 and Table 5 of the paper and do not depend on padding."""
 
-import numpy as np
 import pytest
 import torch
 
 from simcse_hf.models.pooling import (
     POOLER_TYPES,
-    SECOND_LAYER,
     at_mask,
-    check_has_tokens,
     masked_max,
     masked_mean,
     pool,
@@ -60,28 +57,6 @@ def test_equals_a_loop_over_the_tokens(pooler_type, layers):
     torch.testing.assert_close(pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-def test_only_poolers_that_need_all_layers_read_them(pooler_type, layers):
-    """Poolers that are not in `SECOND_LAYER` work with the last layer alone."""
-    if pooler_type in SECOND_LAYER:
-        with pytest.raises(TypeError):
-            pool(pooler_type, layers[-1], MASKS)
-    else:
-        assert torch.equal(pool(pooler_type, layers[-1], MASKS), pool(pooler_type, layers[-1], MASKS, layers))
-
-
-def test_avg_no_cls_leaves_the_first_token_out_of_the_mean(layers):
-    """The first token does not change the mean and gets no gradient, but [SEP] does."""
-    hidden = layers[-1].clone().requires_grad_()
-    pooled = pool("avg_no_cls", hidden, MASKS)
-    pooled[:2].sum().backward()
-    assert (hidden.grad[:, 0] == 0).all() and (hidden.grad[:2, 1:][MASKS[:2, 1:] == 1] != 0).all()
-    changed = hidden.detach().clone()
-    changed[:, 0] = 1e6
-    assert torch.equal(pool("avg_no_cls", changed, MASKS), pooled)
-    assert (pooled[2] == 0).all(), "a text of one token has nothing left"
-
-
 @pytest.mark.parametrize("pooling", [masked_mean, masked_max])
 def test_a_row_without_tokens_is_zero(pooling, layers):
     """A sharded batch may be filled up with rows of padding only."""
@@ -100,30 +75,7 @@ def test_the_mean_of_many_tokens_in_half_precision_does_not_overflow():
         assert mean.dtype == dtype and (mean == 9).all()
 
 
-def test_padding_gets_no_gradient(layers):
-    hidden = layers[-1].requires_grad_()
-    pool("avg", hidden, MASKS).sum().backward()
-    assert (hidden.grad[MASKS == 0] == 0).all() and (hidden.grad[MASKS == 1] != 0).all()
-
-
 def test_the_mask_pooler_reads_the_state_at_the_mask_token_of_each_text(layers):
     ids = torch.tensor([[2, 5, 4, 6, 3], [2, 4, 3, 1, 1], [4, 1, 1, 1, 1]])
     expected = torch.stack([layers[-1][0, 2], layers[-1][1, 1], layers[-1][2, 0]])
     torch.testing.assert_close(at_mask(layers[-1], ids, 4), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("second, count", [([2, 5, 3], 0), ([4, 5, 4], 2)])
-def test_the_mask_pooler_names_the_text_that_has_no_mask_token_or_several(second, count):
-    ids = torch.tensor([[2, 4, 3], second, [2, 5, 3]])
-    with pytest.raises(ValueError, match=rf"\(id 4\), but text 1 of the batch holds {count}: give texts without it"):
-        at_mask(torch.zeros(3, 3, 4), ids, 4)
-
-
-def test_a_text_without_tokens_is_named_by_its_row():
-    check_has_tokens(MASKS)
-    check_has_tokens(torch.zeros_like(MASKS), lengths=np.array([1, 2, 1]))  # lengths decide where they are known
-    empty = MASKS.clone()
-    empty[1:] = 0
-    for mask, lengths in ((empty, None), (MASKS, np.array([3, 0, 0]))):
-        with pytest.raises(ValueError, match="sentence 1 of the batch has no token: its row of attention_mask holds"):
-            check_has_tokens(mask, lengths)

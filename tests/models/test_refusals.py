@@ -1,0 +1,148 @@
+"""What models and their files refuse, with the word that the message must name."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from datasets import Dataset
+from trainer_helpers import sentences
+from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.auto import contrastive_class
+from simcse_hf.models.pooling import at_mask, check_has_tokens
+
+
+class NoConfig(type(tiny_config())):
+    model_type = "none"
+
+
+def model(family="bert", **settings):
+    return AutoModelForCL.from_config(tiny_config(family), **settings)
+
+
+def step(batch, **settings):
+    return lambda _: model(**settings)(**batch)
+
+
+def loaded(*parts, family="bert", **arguments):
+    """Load a folder with the parts: `ours` or `stock`, and changes of its config."""
+
+    def load(folder):
+        start = model(family) if "ours" in parts else AutoModel.from_config(tiny_config(family))
+        start.save_pretrained(folder)
+        for change in parts[1:]:
+            path = folder / "config.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        AutoModelForCL.from_pretrained(folder, **arguments)
+
+    return load
+
+
+def frozen_head(folder):
+    """Train what peft leaves without `modules_to_save`: an adapter file would not hold the random head."""
+    BertForMaskedLM(tiny_config()).save_pretrained(folder)
+    start = AutoModelForCL.from_pretrained(folder)
+    for name, parameter in start.named_parameters():
+        parameter.requires_grad_("layer.1.attention" in name)
+    start(**random_batch(4, 2))
+
+
+def with_variant(folder):
+    BertModel(tiny_config()).save_pretrained(folder, variant="fp16")
+    AutoModelForCL.from_pretrained(folder)
+
+
+def cached_run(changes=(), **settings):
+    def run(folder):
+        values = {"gradcache_chunk_size": 2, "output_dir": str(folder), "use_cpu": True, "report_to": "none"}
+        arguments = SimCSETrainingArguments(**values | dict(changes))
+        rows = Dataset.from_dict({"sent0": sentences(8)})
+        SimCSETrainer(model(**settings), arguments, rows, processing_class=tokenizer_of_words()).train()
+
+    return run
+
+
+def tokenizer_of_words():
+    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
+
+
+def masks(ids):
+    return lambda _: at_mask(torch.zeros(3, 3, 4), torch.tensor([[2, 4, 3], ids, [2, 5, 3]]), 4)
+
+
+def without(name, batch):
+    return {key: x for key, x in batch.items() if key != name}
+
+
+VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+EMPTY = torch.tensor([[1, 1], [0, 0], [0, 0]])
+REFUSED = {
+    # classes and configs
+    "no encoder": (lambda _: contrastive_class(NoConfig), "AutoModel has no encoder, or several, for NoConfig"),
+    "several encoders": (lambda _: contrastive_class(FunnelConfig), "for FunnelConfig"),
+    **{
+        family: (lambda _, f=family: AutoModelForCL.from_config(CONFIG_MAPPING[f](), pooler_type="avg"), "not a text")
+        for family in ("t5", "whisper", "mamba")
+    },
+    "first token of a decoder": (
+        lambda _: AutoModelForCL.from_config(CONFIG_MAPPING["llama"](num_hidden_layers=1), pooler_type="cls"),
+        "pooler_type 'cls' .*in a decoder .llama.*'lasttoken' or 'avg'",
+    ),
+    "activation": (
+        lambda _: model(
+            pooler_type="avg",
+            dense_layers=[{"in_features": 32, "out_features": 8, "activation_function": "os.system"}],
+        ),
+        "activation_function .* 'os.system'",
+    ),
+    # inputs
+    "one axis": (step({"input_ids": torch.full((9,), 7)}), "input_ids must be"),
+    "four axes": (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),
+    "no masked-LM head": (step(with_masked_inputs(random_batch(3, 2))), "do_mlm=True"),
+    "no targets": (step(without("mlm_targets", with_masked_inputs(random_batch(3, 2))), do_mlm=True), "mlm_targets"),
+    "masked texts": (step(with_masked_inputs(random_batch(3)), do_mlm=True), "mlm_input_ids need mlm_targets"),
+    "lengths": (step(random_batch(3, 2) | {"lengths": np.array([3, 3])}), "lengths must have the shape"),
+    "inputs_embeds": (step(random_batch(3) | {"inputs_embeds": torch.zeros(1)}), "inputs_embeds"),
+    "output_attentions": (step(random_batch(3) | {"output_attentions": True}), "output_attentions"),
+    "fixed mask": (step(random_batch(4, 2), fixed_mask=True), "fixed_mask is for views of one sentence"),
+    "fixed mask, encoders": (step(VIEWS, fixed_mask=True, encoders=2), "fixed_mask .*a second encoder"),
+    "fixed mask, states": (
+        step(VIEWS, fixed_mask=True, objective="is_bert", pooler_type="avg"),
+        "fixed_mask .*hidden states",
+    ),
+    "no mask token": (masks([2, 5, 3]), "id 4.*text 1 of the batch holds 0"),
+    "two mask tokens": (masks([4, 5, 4]), "id 4.*text 1 of the batch holds 2"),
+    "no token": (lambda _: check_has_tokens(EMPTY), "sentence 1 of the batch has no token"),
+    "length 0": (lambda _: check_has_tokens(EMPTY | 1, np.array([3, 0, 0])), "sentence 1 of the batch has no token"),
+    # checkpoints
+    "unknown head": (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of .*'yes'"),
+    "no dense head": (loaded("stock", head="dense"), "head='dense', .* 2_Dense"),
+    "no pooler": (loaded("ours", family="distilbert", head="pooler"), "head='pooler'"),
+    "variant": (with_variant, r"model\.safetensors.* variant"),
+    **{
+        f"dropout {rate}": (
+            loaded("ours", {"hidden_dropout_prob": rate}),
+            rf"config\.json: hidden_dropout_prob is {rate}",
+        )
+        for rate in (math.nan, -0.1, 1.5)
+    },
+    "frozen head": (frozen_head, r"random and is frozen.*modules_to_save=\['pooler'\]"),
+    # GradCache
+    "states": (cached_run(objective="is_bert"), "gradcache_chunk_size: objective 'is_bert' reads the hidden states"),
+    "part of a sum": (cached_run(objective="simcse+esimcse"), "objective 'simcse.esimcse' makes passes of its own"),
+    "inside Matryoshka": (cached_run(objective="esimcse", matryoshka_dims=[8]), "'esimcse' makes passes of its own"),
+    "decoder": (cached_run(objective="tsdae"), "'tsdae' makes passes of its own"),
+    "compiled": (cached_run({"torch_compile": True}), "torch_compile"),
+    "chunk of 0": (cached_run({"gradcache_chunk_size": 0}), "gradcache_chunk_size must be at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_by_its_name(case, tmp_path):
+    call, words = REFUSED[case]
+    with pytest.raises(ValueError, match=words):
+        call(tmp_path)
