@@ -1,13 +1,12 @@
-"""The settings of a contrastive model, where their defaults are decided, and the limits of its encoder."""
+"""The settings of a contrastive model, as they are saved in `config.json`, and the limits of its encoder."""
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..objectives import find_objective
-from ..objectives.checks import DEFAULT_TEMPERATURES, SIMILARITIES
+from ..objectives import find_objective, part_weights
 from ..objectives.promptbert import DENOISINGS
 from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
@@ -16,6 +15,8 @@ SECTION = "simcse"
 #: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
 THRESHOLD = "similarity_threshold"
 MIN_LENGTH = 3  # [CLS], a token and [SEP]
+#: Similarities that a model may be compared by, under sentence-transformers' names.
+SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class PoolingSettings:
             [`DenseLayer`]).
         normalize (`bool`): Whether sentence-transformers' files end with `Normalize`. `SimCSE.encode` normalizes by
             its own argument, and the model itself never does.
+        similarity_fn_name (`str`): The similarity by which embeddings are compared in inference, one of
+            `SIMILARITY_FUNCTIONS`. Training sets it to the similarity of the objective, if that has one.
         max_length (`int`, *optional*): The number of tokens that texts are truncated to in inference. `None` stands
             for the limit of the tokenizer and the encoder.
         prompts (`dict[str, str]`): Texts that are put before a sentence, by name, as in sentence-transformers.
@@ -53,6 +56,7 @@ class PoolingSettings:
     denoising: str = "none"
     dense_layers: list = field(default_factory=list)
     normalize: bool = False
+    similarity_fn_name: str = "cosine"
     max_length: int | None = None
     prompts: dict = field(default_factory=dict)
     default_prompt_name: str | None = None
@@ -68,48 +72,34 @@ class TrainingSettings:
     """What turns embeddings into a loss: everything that only training needs.
 
     Args:
-        objective (`str`): The name of a registered objective (see `simcse_hf.objectives`).
-        objective_options (`dict`): The objective's own options.
-        dataset_objectives (`dict[str, dict]`): For a run on several data sets with different objectives, the table of
-            each data set in their order: `objective` and `objective_options`, or nothing for the objective above.
-        temperature (`float`): The temperature of the contrastive softmax.
-        similarity (`str`): `"cosine"`, or `"dot"` for the dot product ("N/A" in Table D.1).
-        hard_negative_weight (`float`): The logarithm of alpha in Eq. 8 (see [`InfoNCE`]).
+        objective (`str`): The name of an objective or a sum of them (see `simcse_hf.objectives`).
+        objective_options (`dict`): The options of the objective with the values that are used, such as `temperature`
+            and `similarity`; those of a sum after the name of their part, as `simcse.temperature`.
+        dataset_objectives (`dict[str, dict]`): For a run on several data sets with different objectives, `objective`
+            and `objective_options` of each data set by its name, or nothing for the objective above.
         do_mlm (`bool`): Carry the masked-LM head, and add its loss if the batch has masked inputs.
         mlm_weight (`float`): Lambda, the weight of the masked-LM loss (appendix A).
         fixed_mask (`bool`): The views of a sentence share one dropout mask ("fixed 0.1" in Table 3).
-        matryoshka_dims (`list`): Numbers of leading dimensions that the objective is applied to as well (Kusupati et
-            al. 2022). Empty: all dimensions only.
-        encoders (`int`): 2 trains an independent encoder for all columns but the first (Table 2).
         max_seq_length (`int`): The number of tokens that texts were truncated to in training, with special tokens.
     """
 
     objective: str = "simcse"
     objective_options: dict = field(default_factory=dict)
     dataset_objectives: dict = field(default_factory=dict)
-    temperature: float = DEFAULT_TEMPERATURES["cosine"]
-    similarity: str = "cosine"
-    hard_negative_weight: float = 0.0
     do_mlm: bool = False
     mlm_weight: float = 0.1
     fixed_mask: bool = False
-    matryoshka_dims: list = field(default_factory=list)
-    encoders: int = 1
     max_seq_length: int = 32
 
 
-#: The tables of the section `simcse` of `config.json`.
-TABLES = {"pooling": PoolingSettings, "training": TrainingSettings}
-_NAMES = {table: {setting.name for setting in fields(cls)} for table, cls in TABLES.items()}
-SETTING_NAMES = frozenset().union(*_NAMES.values())
-
-#: `None` is a value of these settings. For all others it means that nobody has chosen one.
-_OPTIONAL = {"max_length", "default_prompt_name"}
-#: Settings that belong to one pooler, and go when another one is chosen.
-_OF_POOLER = {
-    "cls": ("mlp_only_train",),
-    TEMPLATE_POOLER: ("templates", "mask_token_id", "template_edges", "denoising"),
+#: The tables of the section `simcse` of `config.json`, with the names of their settings.
+TABLES = {
+    "pooling": frozenset(setting.name for setting in fields(PoolingSettings)),
+    "training": frozenset(setting.name for setting in fields(TrainingSettings)),
 }
+SETTING_NAMES = frozenset().union(*TABLES.values())
+#: Options of objectives that are also keyword arguments of `from_pretrained`, beside the settings.
+LOSS_OPTIONS = ("temperature", "similarity", "hard_negative_weight", "matryoshka_dims", "encoders")
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     """All settings of a contrastive model, saved as the section `simcse` of the encoder's `config.json`.
 
     The section has two tables, `pooling` ([`PoolingSettings`]) and `training` ([`TrainingSettings`]).
-    `from_pretrained(..., head="auto")` recognizes checkpoints of this package by it.
+    `from_pretrained(..., head="auto")` recognizes checkpoints of this package by it. `models.resolve` decides the
+    values.
 
     Raises:
         ValueError: If a value has the wrong type or is outside its range. The message names the setting.
@@ -125,57 +116,59 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            value, expected = getattr(self, setting.name), setting.type
-            # A bool is an int to Python, but `temperature=True` is a mistake.
-            if expected is float and isinstance(value, int) and not isinstance(value, bool):
-                object.__setattr__(self, setting.name, float(value))
-            elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):  # type: ignore[arg-type]
-                raise ValueError(f"{setting.name} must be {getattr(expected, '__name__', expected)}, got {value!r}")
-        self._check_ranges()
+            self._check_type(setting.name, setting.type)
+        self._check_values()
+        self._check_combinations()
 
-    def _check_ranges(self) -> None:
+    def _check_type(self, name: str, expected: Any) -> None:
+        value = getattr(self, name)
+        # A bool is an int to Python, but `mlm_weight=True` is a mistake.
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if expected is float and is_number:
+            object.__setattr__(self, name, float(value))
+        elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ValueError(f"{name} must be {getattr(expected, '__name__', expected)}, got {value!r}")
+
+    def _check_values(self) -> None:
         poolers = (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER)
-        texts = (*self.prompts, *self.prompts.values())
-        length = f"at least {MIN_LENGTH} ([CLS], a token, [SEP])"
-        ranges = {
-            "pooler_type": (self.pooler_type in poolers, f"one of {', '.join(poolers)}"),
-            "denoising": (self.denoising in DENOISINGS, f"one of {', '.join(DENOISINGS)}"),
-            "similarity": (self.similarity in SIMILARITIES, f"one of {', '.join(SIMILARITIES)}"),
-            "temperature": (0 < self.temperature < math.inf, "a number above 0"),
-            "hard_negative_weight": (math.isfinite(self.hard_negative_weight), "finite"),
-            "mlm_weight": (0 <= self.mlm_weight < math.inf, "0 or more"),
-            "encoders": (self.encoders in (1, 2), "1 or 2"),
-            "max_seq_length": (self.max_seq_length >= MIN_LENGTH, length),
-            "max_length": (self.max_length is None or self.max_length >= MIN_LENGTH, length),
-            "prompts": (all(isinstance(text, str) for text in texts), "a table of texts by name"),
-            "default_prompt_name": (
-                self.default_prompt_name is None or self.default_prompt_name in self.prompts,
-                f"one of the prompts ({', '.join(self.prompts) or 'none'})",
-            ),
-            "dense_layers": (all(isinstance(layer, dict) for layer in self.dense_layers), "a list of tables"),
-        }
-        for name, (is_valid, expectation) in ranges.items():
-            if not is_valid:
-                raise ValueError(f"{name} must be {expectation}, got {getattr(self, name)!r}")
-        options = sorted(SETTING_NAMES & self.objective_options.keys())
-        conflicts = {
-            f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
-            "templates need each other. Set both, for example pooler_type='mask' and "
-            "templates=['This sentence : \"{text}\" means [MASK].'], or neither.": (
-                (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates)
-            ),
-            f"denoising is {self.denoising!r} and templates is {self.templates!r}, but the embedding of one "
-            "template only can be subtracted at inference. Give exactly one template, or set denoising to 'none'.": (
-                self.denoising != "none" and len(self.templates) != 1
-            ),
-            f"objective_options has {', '.join(options)}: settings of the model, which config.json and the card would "
-            "then name with other values. Pass them beside objective_options and not in it.": bool(options),
-            f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has none. "
-            "Drop mlp_only_train or use pooler_type 'cls'.": self.mlp_only_train and self.pooler_type != "cls",
-        }
-        for problem, is_there in conflicts.items():
-            if is_there:
-                raise ValueError(problem)
+        self._check_choice("pooler_type", poolers)
+        self._check_choice("denoising", DENOISINGS)
+        self._check_choice("similarity_fn_name", SIMILARITY_FUNCTIONS)
+        if not 0 <= self.mlm_weight < math.inf:
+            raise ValueError(f"mlm_weight must be 0 or more, got {self.mlm_weight!r}")
+        for name in ("max_seq_length", "max_length"):
+            length = getattr(self, name)
+            if length is not None and length < MIN_LENGTH:
+                raise ValueError(f"{name} must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {length!r}")
+        if not all(isinstance(text, str) for text in (*self.prompts, *self.prompts.values())):
+            raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
+        if self.default_prompt_name is not None:
+            self._check_choice("default_prompt_name", tuple(self.prompts))
+        if not all(isinstance(layer, dict) for layer in self.dense_layers):
+            raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            known = ", ".join(choices) or "(there are none)"
+            raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+
+    def _check_combinations(self) -> None:
+        if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
+            raise ValueError(
+                f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
+                "templates need each other. Set both, for example pooler_type='mask' and "
+                "templates=['This sentence : \"{text}\" means [MASK].'], or neither."
+            )
+        if self.denoising != "none" and len(self.templates) != 1:
+            raise ValueError(
+                f"denoising is {self.denoising!r} and templates is {self.templates!r}, but the embedding of one "
+                "template only can be subtracted at inference. Give exactly one template, or set denoising to 'none'."
+            )
+        if self.mlp_only_train and self.pooler_type != "cls":
+            raise ValueError(
+                f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has "
+                "none. Drop mlp_only_train or use pooler_type 'cls'."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings by name."""
@@ -184,103 +177,35 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     def to_section(self) -> dict[str, dict[str, Any]]:
         """Return the settings as they are saved in `config.json`."""
         values = self.to_dict()
-        return {table: {name: values[name] for name in sorted(names)} for table, names in _NAMES.items()}
+        return {table: {name: values[name] for name in sorted(names)} for table, names in TABLES.items()}
 
-    @classmethod
-    def resolve(cls, section: dict[str, Any] | None = None, **given: Any) -> Self:
-        """Decide the value of every setting.
+    def losses(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
+        if not self.dataset_objectives:
+            return {"": (self.objective, self.objective_options)}
+        losses = {}
+        for name, own in self.dataset_objectives.items():
+            if own:
+                losses[name] = (own["objective"], own["objective_options"])
+            else:
+                losses[name] = (self.objective, self.objective_options)
+        return losses
 
-        The first of these that has a value decides: what is given, what the checkpoint has saved, the table `defaults`
-        of the objective's class, and the defaults above. What a checkpoint has saved for training counts only under
-        the same objective; a temperature only with the same similarity; and what belongs to one pooler, such as its
-        dense layers, only with that pooler.
-
-        Args:
-            section (`dict`, *optional*): The section `simcse` of a checkpoint.
-            given (`Any`): Settings of the caller. `None` means that the caller has none, but for `max_length` and
-                `default_prompt_name`.
-
-        Returns:
-            [`ContrastiveSettings`]: The settings.
-
-        Raises:
-            ValueError: If a setting is unknown, a value is not valid, or the objective does not read a given value.
-        """
-        saved = read_section(section)
-        _check_known(given.keys())
-        given = drop_unchosen(given)
-        objective = given.get("objective", saved.get("objective", cls.objective))
-        if saved.get("objective", objective) != objective:
-            saved = {name: value for name, value in saved.items() if name in _NAMES["pooling"]}
-        if given.get("similarity", saved.get("similarity")) != saved.get("similarity"):
-            saved.pop("temperature", None)
-        if "pooler_type" in given and not _poolers(given) & _poolers(saved):
-            saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-        # Values of other types, such as lists, are refused below.
-        known = find_objective(str(objective))
-        papers = {} if known is None else known.defaults
-        papers = {"temperature" if name == "temp" else name: value for name, value in papers.items()}  # as arguments
-        values = {name: value for name, value in papers.items() if name in SETTING_NAMES - {"max_seq_length"}}
-        pooler_type = (values | saved | given).get("pooler_type", cls.pooler_type)
-        for pooler, names in _OF_POOLER.items():
-            for name in names:
-                if pooler_type != pooler:
-                    values.pop(name, None)
-                if pooler_type != pooler or saved.get("pooler_type") != pooler:
-                    saved.pop(name, None)
-        values |= saved
-        _check_read(given, values)
-        values |= given
-        default = DEFAULT_TEMPERATURES.get(str(values.get("similarity", cls.similarity)))
-        return cls(**{"temperature": default or cls.temperature, **values})
-
-    @classmethod
-    def from_config(cls, config: PreTrainedConfig, **given: Any) -> Self:
-        """Resolve the settings with the section of a config, which is not changed; see [`resolve`].
-
-        Args:
-            config (`PreTrainedConfig`): The config of an encoder.
-            given (`Any`): Settings that come before those of the config.
-
-        Returns:
-            [`ContrastiveSettings`]: The settings.
-
-        Raises:
-            ValueError: If a setting is unknown or a value is not valid.
-        """
-        return cls.resolve(getattr(config, SECTION, None), **given)
-
-
-def drop_unchosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the settings that are `None` because nobody has chosen a value."""
-    return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
-
-
-def _check_read(given: dict[str, Any], values: dict[str, Any]) -> None:
-    """Refuse a setting of the loss that no objective of the model reads, unless it is given as it is."""
-    before = asdict(TrainingSettings()) | values
-    now = before | given
-    tables = now["dataset_objectives"].values() if isinstance(now["dataset_objectives"], dict) else ()
-    names = [now["objective"], *(x["objective"] for x in tables if isinstance(x, dict) and "objective" in x)]
-    classes = [find_objective(str(name)) for name in names]
-    for name in ("temperature", "similarity", "hard_negative_weight"):
-        if now[name] != before[name] and not any(cls is None or name in cls.options() for cls in classes):
-            raise ValueError(
-                f"{name} is {now[name]!r}, but objective {now['objective']!r} does not read it: leave {name} out, or "
-                "choose another objective."
-            )
-
-
-def _poolers(settings: dict[str, Any]) -> set[str]:
-    """Return the poolers of training and of inference."""
-    return {str(settings.get("pooler_type")), *(["cls_before_pooler"] if settings.get("mlp_only_train") else [])}
+    @property
+    def matryoshka_dims(self) -> list[int]:
+        """The widths below the full one that some objective trains, the largest first."""
+        widths: set[int] = set()
+        for _, options in self.losses().values():
+            widths.update(options.get("matryoshka_dims", ()))
+        return sorted(widths, reverse=True)
 
 
 def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
     """Return the settings of a section by name, without its two tables.
 
     Args:
-        section (`dict`, *optional*): The section `simcse` of a `config.json`.
+        section (`dict`, *optional*): The section `simcse` of a `config.json`. In older checkpoints, the
+            temperature and other options of objectives stand among the settings.
 
     Returns:
         `dict[str, Any]`: The settings that it holds.
@@ -288,21 +213,59 @@ def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
     Raises:
         ValueError: If it does not hold the two tables, or a setting is unknown.
     """
-    tables = {} if section is None else section
-    if not isinstance(tables, dict) or any(
-        name not in TABLES or not isinstance(table, dict) for name, table in tables.items()
-    ):
+    if section is None:
+        return {}
+    is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
+    if not is_table or not section.keys() <= TABLES.keys():
         raise ValueError(
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
             f"{section!r:.200}. Remove the section to use the defaults."
         )
-    values = {name: value for table in tables.values() for name, value in table.items()}
-    _check_known(values.keys())
+    values: dict[str, Any] = {}
+    for table in section.values():
+        values.update(table)
+    _move_loss_options(values)
+    check_setting_names(values)
     return values
 
 
-def _check_known(names: Any) -> None:
-    unknown = sorted(names - SETTING_NAMES)
+def _move_loss_options(values: dict[str, Any]) -> None:
+    """Move loss options that stand among the settings of an earlier version into the options of the objectives."""
+    old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
+    if not old:
+        return
+    main = values.get("objective", TrainingSettings.objective)
+    values["objective_options"] = _read_by(main, old) | values.get("objective_options", {})
+    tables = values.get("dataset_objectives", {})
+    for name, own in tables.items():
+        if own:
+            options = _read_by(own["objective"], old) | own.get("objective_options", {})
+            tables = tables | {name: {"objective": own["objective"], "objective_options": options}}
+    values["dataset_objectives"] = tables
+
+
+def _read_by(objective: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a part of an objective reads, and those of a Matryoshka if it has widths."""
+    known: set[str] = set()
+    for part in part_weights(objective):
+        found = find_objective(part)
+        known.update(options if found is None else found.options())
+    read = {name: value for name, value in options.items() if name in known}
+    if options.get("matryoshka_dims"):
+        read["matryoshka_dims"] = options["matryoshka_dims"]
+    return read
+
+
+def check_setting_names(names: Any) -> None:
+    """Refuse names that are no settings.
+
+    Args:
+        names (`Iterable[str]`): The names.
+
+    Raises:
+        ValueError: If one is unknown. The message suggests a similar one.
+    """
+    unknown = sorted(set(names) - SETTING_NAMES)
     if unknown:
         raise ValueError(
             f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
