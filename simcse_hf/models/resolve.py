@@ -9,6 +9,7 @@ For each setting the first of these layers that has a value decides:
 5. `default`: the default of the package.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..data.templates import template_settings
-from ..data.views import check_view
+from ..data.views import masked_lm_rate
 from ..objectives import find_objective, import_objective, objective_class, part_weights, split_options
 from ..objectives.checks import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
 from .pooling import TEMPLATE_POOLER
 from .settings import (
     LOSS_OPTIONS,
+    SECTION,
     SETTING_NAMES,
     TABLES,
     ContrastiveSettings,
@@ -131,6 +132,11 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
     values = values_of(decide(given=given, checkpoint=saved, paper=paper))
     values["objective_options"] = resolve_options(objective, options, saved_options)
     return ContrastiveSettings(**values)
+
+
+def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
+    """Return the settings that the config of an encoder holds, and the defaults of those that it does not have."""
+    return resolve_settings(getattr(config, SECTION, None))
 
 
 def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -417,24 +423,21 @@ def _open_arguments(
 ) -> dict[str, Decision]:
     """Decide the arguments that are `None` where nobody has chosen a value."""
     view, rate = _view_of(settings.objective)
-    metric = args.metric_for_best_model
-    default = {
+    default: dict[str, Any] = {
         "view": view,
-        "view_rate": rate if args.view in (None, view) else None,
         "dataloader_num_workers": 0 if is_stream or args.use_cpu else default_loader_workers(),
-        "metric_for_best_model": headline or ("loss" if args.needs_best_metric else None),
-        "prompts": None,
-        "ignore_data_skip": is_stream or args.ignore_data_skip,  # a stream finds its own place in the checkpoint
     }
-    given = {name: getattr(args, name) for name in default if getattr(args, name) is not None}
-    given.pop("ignore_data_skip", None)
-    if args.max_seq_length is not None:
-        given["max_seq_length"] = args.max_seq_length
-    metric = given.get("metric_for_best_model", default["metric_for_best_model"])
-    if args.greater_is_better is not None:
-        given["greater_is_better"] = args.greater_is_better
-    elif metric is not None:
-        default["greater_is_better"] = True if metric == headline else args.is_higher_better(metric)
+    if args.view in (None, view):
+        default["view_rate"] = rate
+    if args.needs_best_metric:
+        default["metric_for_best_model"] = headline or "loss"
+    names = (*default, "view_rate", "metric_for_best_model", "greater_is_better", "max_seq_length")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    metric = given.get("metric_for_best_model", default.get("metric_for_best_model"))
+    if metric is not None:
+        default["greater_is_better"] = metric == headline or args.is_higher_better(metric)
+    if is_stream:
+        default["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
     return decide(given=given, checkpoint={"max_seq_length": settings.max_seq_length}, default=default)
 
 
@@ -442,8 +445,6 @@ def default_loader_workers() -> int:
     """Return how many processes make batches: up to 4 for each GPU, and none without a GPU."""
     if has_only_cpu() or not torch.cuda.is_available():
         return 0
-    import os
-
     return min(4, (os.cpu_count() or 1) // torch.cuda.device_count())
 
 
@@ -535,7 +536,7 @@ def _row_plan(
         view = given.view
     elif given.view_rate is not None and "objective" not in own:
         rate = given.view_rate
-    check_view(view, rate)
+    masked_lm_rate(view, rate)  # refuses a rate that the view does not take
     frozen = {}
     for name, words in {"teacher": given.teacher, "guide": given.guide}.items():
         # One of several data sets may have an objective that reads none.

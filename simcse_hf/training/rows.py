@@ -1,238 +1,616 @@
-"""Turn the caller's training and evaluation data into the rows of token ids that the collator takes."""
+"""Kinds of training rows: how each is loaded, tokenized, ordered, batched, checked and described.
 
+A kind is a class with the interface of [`Rows`], so that nothing else asks what it has:
+
+| class | a row is |
+|---|---|
+| [`TextRows`] | a sentence, a pair, or a pair with hard negatives |
+| [`ViewRows`] | a sentence and a random view of it, drawn whenever the row is read |
+| [`DocumentRows`] | two neighbouring sentences of a document |
+| [`NLIRows`] | a premise and its labelled hypotheses |
+| [`ScoredRows`] | two sentences and a score |
+| [`ClassRows`] | a text and its class label, or an anchor and a list of positives |
+| [`SpanRows`] | spans of a document |
+| [`TokenRows`] | token ids that the caller made |
+| [`StreamRows`] | a sentence, a pair, or a pair with hard negatives, read from a stream |
+| [`MixtureRows`] | a row of one of several data sets |
+"""
+
+import itertools
 import random
 import re
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
 from ..data.dataset_columns import resolve_dataset_columns, resolve_scored_pairs
-from ..data.documents import SpanDataset
+from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
+from ..data.nli_pairs import build_nli_groups
+from ..data.read import load_text_dataset
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
-from ..data.stream import StreamedRows, resolve_stream_columns
+from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
 from ..data.tokenize import row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, make_view
+from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, masked_lm_rate
+from ..evaluation.sts import read_pairs_argument
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
-from ..models.modeling import ContrastiveModel
-from ..objectives import Objective, objective_class
-from ..objectives.composed import ByDataset
-from ..ops.errors import refuse
-from .dev_sets import default_prompt
-from .preparation import is_mixture, set_default_view
-from .training_args import COLUMNS, SimCSETrainingArguments
+from ..models.resolve import COLUMNS, RowPlan, Run
+from ..models.settings import ContrastiveSettings
+from ..objectives import Objective, TrainingRows
+from .row_checks import check_length_grouping, check_vocabulary, digest_of_rows, warn_of_repeated_rows
 
-#: Rows of token ids, of which a data loader makes batches.
-Rows: TypeAlias = Dataset | SeededDataset | StreamedRows
+logger = logging.get_logger(__name__)
+
+#: Rows of a stream that are read and shuffled together.
+SHUFFLE_BUFFER = 10_000
+#: Rows that are compared to tell single sentences in several templates from pairs.
+_COMPARED_ROWS = 8
 
 
-class RowMaker:
-    """Turn texts into rows of token ids, as the model of a run reads them.
+@dataclass(frozen=True)
+class Source:
+    """Where the training texts of a command are, and which of them it takes.
 
     Args:
-        model (`ContrastiveModel`): Its settings name templates and the prompt put before each text where the arguments
-            name none, and its objective says whether rows are pairs with a score.
-        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        args (`SimCSETrainingArguments`): The arguments of the run. A stream sets two of them: `ignore_data_skip`,
-            because it finds its own place in the checkpoint, and `dataloader_num_workers=0`, because the training
-            process reads it.
-        dataset (`str`, *optional*): The data set of several whose rows are made, with the arguments that are its own.
-            Without one, `datasets` holds the makers of all of them.
+        path (`str`): A file, or the name of a data set on the hub.
+        is_file (`bool`): Whether it was named as a file.
+        columns (`Sequence[str]`, *optional*): The text columns.
+        limit (`int`, *optional*): Take the first rows only.
+        supervised (`bool`, *optional*): Whether a row holds an anchor and a positive (`True`), a single sentence
+            (`False`), or either of them (`None`).
     """
 
-    def __init__(
-        self,
-        model: ContrastiveModel,
-        tokenizer: PreTrainedTokenizerBase,
-        args: SimCSETrainingArguments,
-        dataset: str | None = None,
-    ):
-        own = {} if dataset is None else cast(dict, args.datasets)[dataset]
-        objective = own.get("objective", model.settings.objective)
-        self.datasets: dict[str, RowMaker] = {}
-        if dataset is None:
-            self.datasets = {name: RowMaker(model, tokenizer, args, name) for name in args.datasets or ()}
-        else:
-            args = args.of_datasets()[dataset]
-            if args.view_is_default:
-                args.view = args.view_rate = None
-                set_default_view(args, objective_class(objective))
-        self.source = "train_dataset" if dataset is None else f"train_dataset[{dataset!r}]"
-        self.tokenizer, self.args = tokenizer, args
-        self.templates, self.lengths = model.settings.templates, args.by_column(args.max_seq_length)
-        self.prompts = args.by_column(default_prompt(model.settings) if args.prompts is None else args.prompts)
-        for column, length, prompt in zip(COLUMNS, self.lengths, self.prompts, strict=True):
-            try:
-                full_length(tokenizer, length, self.templates, prompt)  # refuses a prompt without room
-            except ValueError as error:
-                raise ValueError(f"{self.source}, column {column}: {error}") from None
-        self.template_edges = model.settings.template_edges
-        self.kind = objective_class(objective).rows
-        self.seed = args.rows_seed
-        #: The frozen models, and the vectors that they give the training rows, by their names in a batch.
-        frozen = {"teacher": args.teacher, "guide": args.guide}
-        reads = frozen if dataset is None else objective_class(objective).vectors  # one of several data sets may not
-        self.frozen = {k: [x] if isinstance(x, str) else x for k, x in frozen.items() if x and k in reads}
-        self.vectors: dict[str, RowVectors] = {}
-        finds_neighbors = (args.teacher or args.guide) and args.train_sampling_strategy == "random"
-        refuse(
-            {
-                f"batch_neighbors = {args.batch_neighbors} must be 0 or more, which a teacher or guide finds, and "
-                "chooses the order of the rows: name a teacher or guide, and leave out train_sampling_strategy": (
-                    args.batch_neighbors < 0 or (args.batch_neighbors and not finds_neighbors)
-                )
-            }
-        )
+    path: str
+    is_file: bool = True
+    columns: Sequence[str] | None = None
+    limit: int | None = None
+    supervised: bool | None = None
 
-    def for_training(self, data: Any) -> Rows:
-        """Tokenise training data once or, for an augmentation or a stream, whenever a row is read.
+
+@dataclass(frozen=True)
+class Reader:
+    """What all rows of a run are read with.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the model.
+        settings (`ContrastiveSettings`): The settings of the model, with its templates.
+        args (`SimCSETrainingArguments`): The arguments of the run.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: ContrastiveSettings
+    args: Any
+
+    def check_plan(self, plan: RowPlan) -> None:
+        """Raise a `ValueError` that names the column if a prompt or a template leaves no room for a text."""
+        for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
+            try:
+                full_length(self.tokenizer, length, self.settings.templates, prompt)
+            except ValueError as error:
+                raise ValueError(f"{plan.source}, column {column}: {error}") from None
+
+    def tokenize(self, texts: Dataset, plan: RowPlan) -> Dataset:
+        """Tokenize rows of texts."""
+        templates = self.settings.templates
+        return tokenize_dataset(texts, self.tokenizer, plan.lengths, templates=templates, prompts=plan.prompts)
+
+
+class Rows:
+    """Training rows of one kind.
+
+    Args:
+        reader (`Reader`): What all rows of the run are read with.
+        plan (`RowPlan`): How these rows are read.
+        data (`Any`): Texts or token ids of the caller.
+        name (`str`): What messages call the data.
+
+    Attributes:
+        tokens: The rows of token ids, of which a data loader makes batches.
+        vectors: The vectors of frozen models, by their names in a batch.
+    """
+
+    #: Columns of numbers that the collator puts into a batch.
+    columns: ClassVar[tuple[str, ...]] = ()
+    is_stream: ClassVar[bool] = False
+    tokens: Any
+
+    def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
+        reader.check_plan(plan)
+        self.reader = reader
+        self.plan = plan
+        self.name = name
+        self.vectors: dict[str, RowVectors] = {}
+        self.tokens = self.tokenize(data)
+
+    # Making rows
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Any:
+        """Load the texts of a command.
 
         Args:
-            data (`Any`): What [`as_text_dataset`] takes, a `datasets.IterableDataset`, or several data sets by name.
+            source (`Source`): Where they are.
+            plan (`RowPlan`): How they are read.
+            reader (`Reader`): What all rows of the run are read with.
 
         Returns:
-            `Dataset`, `SeededDataset` or `StreamedRows`: Rows of token ids, [`MixedRows`] of several data sets.
+            `Any`: The texts, which the Trainer takes as `train_dataset`.
 
         Raises:
-            TypeError: If the data is of a type that contrastive training cannot use.
-            ValueError: If an augmentation is combined with rows of several texts, templates or a prompt, or a stream
-                with what needs all rows.
+            ValueError: If the source cannot be read as rows of this kind.
         """
-        if is_mixture(data):
-            streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
-            refuse({f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them": streams})
-            parts = {name: maker.for_training(data[name]) for name, maker in self.datasets.items()}
-            return MixedRows(cast(dict, parts))
-        if self.frozen:
-            return self._with_vectors(data)
-        if isinstance(data, IterableDataset):
-            return self._of_stream(data)
-        if self.args.view in DATASET_VIEWS:
-            return self._of_views(as_text_dataset(data, self.source, self.kind))
-        return self.tokenized(data, self.source)
+        raise NotImplementedError
 
-    def for_evaluation(self, name: str, data: Any) -> Dataset | SeededDataset:
-        """Tokenise evaluation data with a name, as the data set of training with that name, if there is one.
+    def tokenize(self, data: Any) -> Any:
+        """Turn the caller's data into rows of token ids."""
+        raise NotImplementedError
+
+    # The rows of a run
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def known(self) -> Any:
+        """The rows by which a run is checked and described; of a stream the first ones."""
+        return self.tokens
+
+    @property
+    def num_sentences(self) -> int | None:
+        """Sentences of the first row."""
+        return len(self.known[0]["input_ids"]) if len(self.known) else None
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text, with those of its template."""
+        edges = max((sum(edge) for edge in self.reader.settings.template_edges), default=0)
+        return getattr(self.known, "max_length", max(self.plan.lengths)) + edges
+
+    def order(self) -> PermutedSampler:
+        """Return a random order of the rows."""
+        args = self.reader.args
+        if args.batch_neighbors and self.vectors:
+            # Twice as many, because some were drawn before; and the row itself is among them.
+            vectors = next(iter(self.vectors.values()))
+            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
+            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
+        return PermutedSampler(len(self), args.rows_seed)
+
+    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
+        """Choose the order of the rows.
 
         Args:
-            name (`str`): The name.
-            data (`Any`): What [`as_text_dataset`] takes.
+            default (`Sampler`, *optional*): transformers' choice, by `train_sampling_strategy`.
+            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
-            `Dataset` or `SeededDataset`: Rows of token ids.
+            `Sampler`: That sampler; in place of a random order one that keeps texts of a class or neighbours together,
+                or that needs less memory for many rows.
         """
-        if name not in self.datasets:
-            return self.tokenized(data)
-        return MixedRows({name: self.datasets[name].tokenized(data)}, first=list(self.datasets).index(name))
+        if not isinstance(default, RandomSampler):
+            return default
+        order = self.order()
+        if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
+            return default
+        return order
 
-    def _with_vectors(self, data: Any) -> Dataset:
-        """Tokenise rows and number them, so that the collator finds the vectors of their texts."""
-        named, view = " and ".join(self.frozen), self.args.view
-        refuse(
-            {
-                f"a {named} needs all training rows, and a stream has none but the next: leave out --streaming": (
-                    isinstance(data, IterableDataset)
-                ),
-                f"view {view} changes texts, of which the {named} knows the original only: use view identity": (
-                    view in DATASET_VIEWS
-                ),
-            }
+    def collator(self, objective: Objective) -> Any:
+        """Make the collator that an objective needs.
+
+        Args:
+            objective (`Objective`): The objective that learns from the rows.
+
+        Returns:
+            [`ContrastiveCollator`]: The collator.
+
+        Raises:
+            ValueError: If the objective needs a teacher that nobody names, or does not read one that is named.
+        """
+        check_vectors(objective, self.plan.frozen)
+        return make_collator(self.reader, objective, self.longest, self.columns, self.vectors)
+
+    def check(self, objective: Objective) -> None:
+        """Check that an objective can learn from the rows.
+
+        Args:
+            objective (`Objective`): The objective.
+
+        Raises:
+            ValueError: If it cannot. The message says what to change.
+        """
+        args, rows = self.reader.args, self.known
+        num_sentences = self.num_sentences
+        if num_sentences is None:
+            raise ValueError(f"{self.name} is empty: give a training file with at least one batch of texts")
+        if self.plan.options.get("hard_negative_weight") and num_sentences < 3:
+            logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
+        if self.plan.view == "fixed_mask" and num_sentences > 1:
+            raise ValueError(
+                f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts"
+            )
+        check_vocabulary(rows, self.reader.tokenizer, self.name)
+        objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
+        check_length_grouping(args, rows)
+        if isinstance(rows, Dataset) and args.process_index == 0:
+            warn_of_repeated_rows(rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: rows that are drawn anew change."""
+
+    def digest(self) -> str | None:
+        """Return a digest of the rows in their order, or `None` if they cannot be read at once."""
+        return digest_of_rows(self.tokens)
+
+    # Words for results and card
+
+    @property
+    def kind(self) -> str | None:
+        """What a row holds, in words of the card."""
+        names = self.known.column_names
+        if "relations" in names:
+            return "nli"
+        if SCORE in names:
+            return "scored pairs"
+        width = self.num_sentences
+        if width is None:
+            return None
+        if width == 1 or self._holds_one_text():
+            return "sentences"
+        return "pairs" if width == 2 else "hard negatives"
+
+    def _holds_one_text(self) -> bool:
+        """Return whether the columns of a row are one text in several templates."""
+        edges = self.reader.settings.template_edges
+        if len(edges) != self.num_sentences:
+            return False
+        for number in range(min(_COMPARED_ROWS, len(self.known))):
+            columns = self.known[number]["input_ids"]
+            texts = []
+            for ids, (before, after) in zip(columns, edges, strict=True):
+                texts.append(ids[before : len(ids) - after])
+            shortest = min(map(len, texts))  # a longer template may truncate the text
+            if any(text[:shortest] != texts[0][:shortest] for text in texts):
+                return False
+        return True
+
+    def view(self, num_views: int) -> dict[str, Any] | None:
+        """Describe the positives of single sentences; `None` for other rows or an objective without positives."""
+        if num_views == 1 or self.kind != "sentences":
+            return None
+        return {"name": self.plan.view, "rate": None, "both": False}
+
+    def describe(self, num_views: int) -> dict[str, Any]:
+        """Describe the rows for `results.json` and the card.
+
+        Args:
+            num_views (`int`): Columns that the objective makes of a single sentence.
+
+        Returns:
+            `dict[str, Any]`: `train_rows`, `num_sentences`, `rows` (their kind), `view` and `datasets`.
+        """
+        return {
+            "train_rows": len(self),
+            "num_sentences": self.num_sentences,
+            "rows": self.kind,
+            "view": self.view(num_views),
+            "datasets": None,
+        }
+
+    def vector_digests(self) -> dict[str, str]:
+        """Return the digests of the vectors of frozen models."""
+        return {f"{self.plan.source}: vectors of the {name}": x.digest for name, x in self.vectors.items()}
+
+
+class TextRows(Rows):
+    """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load the texts of a command; see [`Rows.load`]."""
+        expected = 1 if source.supervised is False else None
+        texts = load_text_dataset(
+            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
         )
-        texts = as_text_dataset(data, self.source, self.kind)
+        check_supervised(source, len(texts.column_names))
+        return texts
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose and order the text columns of a data set by their names."""
+        return resolve_dataset_columns(data, name=self.name)
+
+    def tokenize(self, data: Dataset) -> Dataset:
+        """Tokenize texts; with a teacher or guide, number the rows, so that the collator finds their vectors."""
+        texts = self.texts(data)
+        if not self.plan.frozen:
+            return self.reader.tokenize(texts, self.plan)
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
-        refuse(
-            {
-                f"a {named} reads the texts of training rows, and {self.source} has {', '.join(texts.column_names)}: "
-                "pass texts": not columns,
+        named = " and ".join(self.plan.frozen)
+        if not columns:
+            raise ValueError(
+                f"a {named} reads the texts of training rows, and {self.name} has {', '.join(texts.column_names)}: "
+                "pass texts"
+            )
+        if len(columns) == 1 and "guide" in self.plan.frozen:
+            raise ValueError(
                 "a guide compares candidates with the positive, which is the sentence itself in rows of one text: "
-                "give rows of an anchor and a positive": len(columns) == 1 and "guide" in self.frozen,
-            }
-        )
-        columns_only = cast(Dataset, texts).select_columns(columns)
-        self.vectors = {x: RowVectors(words, columns_only, self.args.device) for x, words in self.frozen.items()}
-        rows = cast(Dataset, self.tokenized(texts, self.source))
+                "give rows of an anchor and a positive"
+            )
+        for name, words in self.plan.frozen.items():
+            self.vectors[name] = RowVectors(words, texts.select_columns(columns), self.reader.args.device)
+        rows = self.reader.tokenize(texts, self.plan)
         return rows.add_column("row", np.arange(len(rows)))
 
-    def tokenized(self, data: Any, name: str = "eval_dataset") -> Dataset | SeededDataset:
-        """Tokenise texts without augmenting them.
+
+class ViewRows(TextRows):
+    """Sentences with random views of them, which are drawn whenever a row is read."""
+
+    def tokenize(self, data: Dataset) -> ViewDataset:
+        """Make the data set that draws the views."""
+        if self.plan.frozen:
+            named = " and ".join(self.plan.frozen)
+            raise ValueError(
+                f"view {self.plan.view} changes texts, of which the {named} knows the original only: use view identity"
+            )
+        return view_dataset(self.texts(data), self.plan, self.reader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other views."""
+        self.tokens.set_epoch(epoch)
+
+    def digest(self) -> str | None:
+        """Return a digest of the texts."""
+        return digest_of_rows(self.tokens.texts)
+
+    @property
+    def kind(self) -> str:
+        """What a row holds."""
+        return "sentences"
+
+    def view(self, num_views: int) -> dict[str, Any] | None:
+        """Describe the view of the rows."""
+        if num_views == 1:
+            return None
+        name = self.plan.view
+        if name not in DATASET_VIEWS:  # The caller made the data set.
+            name = type(self.tokens.view).__name__
+        rate = vars(self.tokens.view).get("rate")
+        if name in MASKED_LM_VIEWS:
+            rate = masked_lm_rate(name, self.plan.view_rate)
+        return {"name": name, "rate": rate, "both": self.tokens.both}
+
+
+class DocumentRows(TextRows):
+    """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load documents and draw the pairs; see [`Rows.load`]."""
+        check_structured(source, plan, "documents")
+        window = 3 if plan.view == "next_three_sentences" else 1
+        return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
+
+    @property
+    def kind(self) -> str:
+        """What a row holds."""
+        return "documents"
+
+
+class NLIRows(TextRows):
+    """Premises with their labelled hypotheses, whose number differs from row to row."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load labelled NLI pairs and group them by premise; see [`Rows.load`]."""
+        check_structured(source, plan, "labelled NLI pairs (columns premise, hypothesis, label)")
+        for name, sampling in plan.options.items():
+            if name.rpartition(".")[2] == "nli_sampling":
+                return first_rows(build_nli_groups(source.path, sampling=sampling), source.limit)
+        return first_rows(build_nli_groups(source.path), source.limit)
+
+
+class ScoredRows(TextRows):
+    """Pairs of sentences with a score."""
+
+    columns = (SCORE,)
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load scored pairs; see [`Rows.load`]."""
+        form = "pairs with a score (columns sentence1, sentence2, score)"
+        check_structured(source, plan, form, needs_file=False)
+        pairs = read_pairs_argument(source.path)
+        columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
+        return first_rows(Dataset.from_dict(columns), source.limit)
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose the two sentences and the score."""
+        return resolve_scored_pairs(data, self.name)
+
+
+class ClassRows(TextRows):
+    """Texts with a class label, or anchors with a list of positives."""
+
+    columns = (LABEL,)
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load texts with class labels; see [`Rows.load`]."""
+        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose the text and its label, or the anchor and its positives."""
+        return load_class_rows(data, name=self.name)
+
+    def order(self) -> PermutedSampler:
+        """Return a random order that puts texts of a class into one batch."""
+        if self.vectors or LABEL not in self.tokens.column_names:
+            return super().order()
+        return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], self.reader.args.rows_seed)
+
+
+class TokenRows(Rows):
+    """Rows of token ids that the caller made: a `datasets.Dataset`, or a data set that draws its rows anew."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns of numbers that the objective reads."""
+        return {"scored_pairs": (SCORE,), "classes": (LABEL,)}.get(self.plan.kind, ())
+
+    def tokenize(self, data: Any) -> Any:
+        """Return the rows as they are; a flat row of token ids is one sentence."""
+        if self.plan.frozen:
+            raise ValueError(
+                f"a {' and '.join(self.plan.frozen)} reads the texts of training rows, and {self.name} has "
+                f"{', '.join(data.column_names)}: pass texts"
+            )
+        if isinstance(data, SeededDataset):
+            return data
+        inner = getattr(data.features["input_ids"], "feature", None)
+        if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
+            return data
+        rows = data.select_columns(["input_ids"])
+        return cached_map(rows, lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, ["nested"])
+
+    def order(self) -> PermutedSampler:
+        """Return a random order, in which texts of a class stand together if there are labels."""
+        if self.plan.kind == "classes" and LABEL in self.tokens.column_names:
+            return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], self.reader.args.rows_seed)
+        return super().order()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch of a data set that draws its rows anew."""
+        if isinstance(self.tokens, SeededDataset):
+            self.tokens.set_epoch(epoch)
+
+    def digest(self) -> str | None:
+        """Return a digest of the token ids, `None` for rows that are drawn anew."""
+        return super().digest() if isinstance(self.tokens, Dataset) else None
+
+
+class SpanRows(TokenRows):
+    """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
+        """Load documents; see [`Rows.load`]."""
+        check_structured(source, plan, "documents")
+        names = asdict(SpanOptions())
+        given = {}
+        for name, value in plan.options.items():
+            option = name.rpartition(".")[2]
+            if option in names and value is not None:
+                given[option] = value
+        documents = itertools.islice(read_documents(source.path), source.limit)
+        length = max(plan.lengths)
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
+
+    def tokenize(self, data: SpanDataset) -> SpanDataset:
+        """Return the spans as they are.
 
         Args:
-            data (`Any`): What [`as_text_dataset`] takes; token ids are left as they are.
-            name (`str`, *optional*, defaults to `"eval_dataset"`): The argument's name, for messages.
+            data (`SpanDataset`): The spans.
 
         Returns:
-            `Dataset` or `SeededDataset`: Rows of token ids.
+            `SpanDataset`: The spans.
 
         Raises:
-            TypeError: If the data is of a type that contrastive training cannot use.
-            ValueError: If the columns are unclear or hold no texts.
+            ValueError: If inference would add a prompt or a template, which spans do not get.
         """
-        texts = as_text_dataset(data, name, self.kind)
-        if "input_ids" in texts.column_names:
-            unseen = f"{name} holds token ids of spans, which get no prompt and no template, but inference would add"
-            added = self.templates or any(self.prompts)
-            refuse({f"{unseen} them: train on texts, or leave both out": added and isinstance(texts, SpanDataset)})
-            return texts
-        workers = self.args.preprocessing_num_workers
-        return tokenize_dataset(
-            cast(Dataset, texts), self.tokenizer, self.lengths, workers, self.templates, self.prompts
-        )
+        if self.reader.settings.templates or any(self.plan.prompts):
+            raise ValueError(
+                f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
+                "them: train on texts, or leave both out"
+            )
+        return super().tokenize(data)
 
-    def _of_views(self, texts: Any) -> ViewDataset:
-        args = self.args
-        refuse(
-            {
-                f"view {args.view} would change the words of the {'templates' if self.templates else 'prompt'} too: "
-                "use view identity, or a model without them": self.templates or self.prompts[0],
-            }
-        )
-        return ViewDataset(
-            texts,
-            self.tokenizer,
-            make_view(cast(str, args.view), args.view_rate),
-            self.lengths[0],
-            seed=self.seed,
-            both=args.view_both,
-            with_view_seed=args.view in MASKED_LM_VIEWS,
-        )
+    def digest(self) -> str | None:
+        """Return a digest of the documents."""
+        return blake2b(np.asarray(self.tokens._tokens).tobytes(), digest_size=16).hexdigest()
 
-    def _of_stream(self, stream: IterableDataset) -> StreamedRows:
-        """Tokenise a stream batch by batch, with the first rows as a data set by which the run is checked."""
-        args = self.args
-        strategy, workers = args.train_sampling_strategy, args.dataloader_num_workers
-        refuse(
-            {
-                "pairs with a score and texts with a label cannot be streamed: load them": (
-                    self.kind in ("scored_pairs", "classes")
-                ),
+    @property
+    def kind(self) -> str:
+        """What a row holds."""
+        return "spans"
+
+
+class StreamRows(Rows):
+    """Rows of texts that are read from a stream while training."""
+
+    is_stream = True
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
+        """Open the texts of a command as a stream; see [`Rows.load`]."""
+        conflicts = []
+        if plan.kind != "texts":
+            conflicts.append(f"--objective {plan.objective}")
+        if plan.view in DOCUMENT_VIEWS:
+            conflicts.append(f"--view {plan.view}")
+        if source.limit is not None:
+            conflicts.append("--max_train_samples")
+        if conflicts:
+            raise ValueError(f"--streaming does not work with {conflicts[0]}: leave one of the two out")
+        if reader.args.max_steps < 1:
+            raise ValueError("--streaming needs --max_steps, because the length of a stream is not known: add it")
+        expected = 1 if source.supervised is False else None
+        stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
+        check_supervised(source, len(stream.features or {}))
+        return stream
+
+    def tokenize(self, data: IterableDataset) -> StreamedRows:
+        """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
+
+        Args:
+            data (`datasets.IterableDataset`): The texts.
+
+        Returns:
+            `StreamedRows`: The batches.
+
+        Raises:
+            ValueError: If the run needs all rows at once, or the number of steps is not known.
+        """
+        args, plan, reader = self.reader.args, self.plan, self.reader
+        if plan.frozen:
+            raise ValueError(
+                f"a {' and '.join(plan.frozen)} needs all training rows, and a stream has none but the next: leave "
+                "out --streaming"
+            )
+        if plan.kind in ("scored_pairs", "classes"):
+            raise ValueError("pairs with a score and texts with a label cannot be streamed: load them")
+        if args.max_steps < 1:
+            raise ValueError(
                 "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
-                "training steps": args.max_steps < 1,
-                f"dataloader_num_workers = {workers} does not work with a stream, which is read in the training "
-                "process so that it can be resumed at the same row: set it to 0": (
-                    workers and not args.loader_workers_are_default
-                ),
-                f"train_sampling_strategy = {strategy!r} needs all training rows, and a stream has none but the "
-                "next: leave it out": strategy != "random",
-            }
-        )
-        args.dataloader_num_workers = 0
-        args.ignore_data_skip = True
-        texts = resolve_stream_columns(stream, name="train_dataset")
+                "training steps"
+            )
+        if args.dataloader_num_workers:
+            raise ValueError(
+                f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read "
+                "in the training process so that it can be resumed at the same row: set it to 0"
+            )
+        if args.train_sampling_strategy != "random":
+            raise ValueError(
+                f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream "
+                "has none but the next: leave it out"
+            )
+        texts = resolve_stream_columns(data, name="train_dataset")
         head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
-        views = self._of_views(head) if args.view in DATASET_VIEWS else None
-        tokenize = row_tokenizer(names, self.tokenizer, self.lengths, self.templates, self.prompts)
+        views = view_dataset(head, plan, reader) if plan.view in DATASET_VIEWS else None
+        tokenize = row_tokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
 
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
@@ -242,127 +620,320 @@ class RowMaker:
 
         return StreamedRows(
             texts,
-            views or self.tokenized(head, "train_dataset"),
+            views or reader.tokenize(head, plan),
             make_rows,
             batch_size=args.train_batch_size,
-            shuffle_buffer=args.shuffle_buffer,
-            seed=self.seed,
+            shuffle_buffer=SHUFFLE_BUFFER,
+            seed=args.rows_seed,
             rank=args.process_index,
             processes=args.world_size,
         )
 
-    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
-        """Choose the order of the training rows.
+    @property
+    def known(self) -> Any:
+        """The first rows of the stream."""
+        return self.tokens.head
 
-        Args:
-            default (`Sampler`, *optional*): transformers' choice, by `train_sampling_strategy`.
-            batch_size (`int`): Rows of a batch of one process.
-
-        Returns:
-            `Sampler`: That sampler; or in place of a random order one that keeps texts of a class or neighbours
-                together, or that needs less memory for many rows.
-        """
-        if not isinstance(default, RandomSampler):
-            return default
-        rows = default.data_source
-        if isinstance(rows, MixedRows):
-            parts = {name: maker._order(rows.parts[name]) for name, maker in self.datasets.items()}
-            shares = [own["share"] for own in cast(dict, self.args.datasets).values() if "share" in own]
-            block = batch_size * self.args.world_size
-            return MixtureSampler(
-                parts, rows.starts[:-1].tolist(), shares or self.args.dataset_shares, block, self.seed
-            )
-        order = self._order(rows)
-        if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
-            return default
-        return order
-
-    def _order(self, rows: Any) -> PermutedSampler:
-        """Return a random order of the rows of a data set, in which texts of a class or neighbours stand together."""
-        if self.args.batch_neighbors and self.vectors:
-            # Twice as many, because some were drawn before; and the row itself is among them.
-            number, vectors = self.args.batch_neighbors, next(iter(self.vectors.values()))
-            return NeighborSampler(vectors.neighbors(2 * number + 1), number, self.seed)
-        if self.kind == "classes" and LABEL in rows.column_names:
-            return ClassSampler(rows.with_format("numpy")[LABEL][:], self.seed)
-        return PermutedSampler(len(rows), self.seed)
-
-    def collator(self, objective: Objective, rows: Rows | None) -> ContrastiveCollator | MixtureCollator:
-        """Make the collator that an objective and the arguments need.
-
-        Args:
-            objective (`Objective`): The objective of the run.
-            rows (`Dataset`, `SeededDataset` or `StreamedRows`, *optional*): The training rows. A view that repeats
-                tokens makes texts longer than `max_seq_length`, to which `pad_to_max_length` pads.
-
-        Returns:
-            [`ContrastiveCollator`] or [`MixtureCollator`]: The collator.
-
-        Raises:
-            ValueError: If the objective needs a teacher that the arguments do not name, or does not read one of them.
-        """
-        if isinstance(rows, MixedRows):
-            makers, parts = self.datasets.values(), rows.parts.values()
-            unread = ", ".join(self.frozen.keys() - {name for maker in makers for name in maker.frozen})
-            refuse({f"no objective of the data sets reads a {unread}: leave {unread} out": unread})
-            collators = [
-                maker.collator(objective.of_dataset(number) if isinstance(objective, ByDataset) else objective, part)
-                for number, (maker, part) in enumerate(zip(makers, parts, strict=True))
-            ]
-            return MixtureCollator(cast(list, collators), cast(ContrastiveCollator, self.collator(objective, None)))
-        reads = set(self.frozen if rows is None else objective.vectors)
-        unread = " and ".join(sorted(self.frozen.keys() - reads))
-        refuse(
-            {
-                f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
-                "objective 'distill' and by a guide with 'simcse'": unread,
-                f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
-                "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))": (
-                    "teacher" in reads - self.frozen.keys()
-                ),
-            }
+    def check(self, objective: Objective) -> None:
+        """Check the first rows; see [`Rows.check`]."""
+        logger.info(
+            f"train_dataset is a stream: its first {len(self.known)} rows were checked. The others are checked when "
+            "they are read, and texts that are cut to max_seq_length are not counted."
         )
-        head = rows.head if isinstance(rows, StreamedRows) else rows
-        # max_seq_length does not count the tokens of a template.
-        longest = getattr(head, "max_length", max(self.lengths)) + max(map(sum, self.template_edges), default=0)
-        return ContrastiveCollator(
-            self.tokenizer,
-            pad_to=longest if self.args.pad_to_max_length else None,
-            repeat=objective.num_views,
-            add_text_ids=objective.needs_text_ids,
-            columns={"scored_pairs": (SCORE,), "classes": (LABEL,)}.get(self.kind, ()),
-            add_lengths=self.args.device.type != "cpu",
-            vectors=self.vectors,
-        )
+        super().check(objective)
+
+    def digest(self) -> str | None:
+        """Return a digest of the first rows."""
+        return digest_of_rows(getattr(self.known, "texts", self.known))
+
+    def describe(self, num_views: int) -> dict[str, Any]:
+        """Describe the rows, whose number is not known."""
+        return {**super().describe(num_views), "train_rows": None}
 
 
-def as_text_dataset(data: Any, name: str, kind: str = "texts") -> Dataset | SeededDataset:
-    """Check the type of a data set, and choose and order its text columns by their names.
+class MixtureRows(Rows):
+    """Several data sets, of which each batch takes one.
 
     Args:
-        data (`Any`): A `datasets.Dataset` of texts or of token ids, a `SeededDataset`, or a list of texts or of rows.
-        name (`str`): The argument's name, for messages.
-        kind (`str`, *optional*, defaults to `"texts"`): What rows are made of; see [`Objective`].
+        reader (`Reader`): What all rows of the run are read with.
+        plan (`RowPlan`): How rows of no data set are read, such as those of an evaluation.
+        parts (`Mapping[str, Rows]`): The rows of each data set by its name.
+    """
+
+    def __init__(self, reader: Reader, plan: RowPlan, parts: Mapping[str, Rows]):
+        self.reader = reader
+        self.plan = plan
+        self.name = "train_dataset"
+        self.vectors = {}
+        self.parts = dict(parts)
+        self.tokens = MixedRows({name: part.tokens for name, part in self.parts.items()})
+
+    @property
+    def num_sentences(self) -> int | None:
+        """Sentences of the first row of the first data set."""
+        return next(iter(self.parts.values())).num_sentences
+
+    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
+        """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
+        if not isinstance(default, RandomSampler):
+            return default
+        args = self.reader.args
+        shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
+        return MixtureSampler(
+            {name: part.order() for name, part in self.parts.items()},
+            self.tokens.starts[:-1].tolist(),
+            shares or args.dataset_shares,
+            batch_size * args.world_size,
+            args.rows_seed,
+        )
+
+    def collator(self, objective: Objective) -> MixtureCollator:
+        """Make the collators of all data sets; see [`Rows.collator`]."""
+        read = {name for part in self.parts.values() for name in part.plan.frozen}
+        unread = ", ".join(self.plan.frozen.keys() - read)
+        if unread:
+            raise ValueError(f"no objective of the data sets reads a {unread}: leave {unread} out")
+        collators = []
+        for number, part in enumerate(self.parts.values()):
+            collators.append(part.collator(objective.of_dataset(number)))
+        default = make_collator(self.reader, objective, max(part.longest for part in self.parts.values()))
+        return MixtureCollator(collators, default)
+
+    def check(self, objective: Objective) -> None:
+        """Check the rows of every data set with its objective; see [`Rows.check`]."""
+        for number, (name, part) in enumerate(self.parts.items()):
+            try:
+                part.check(objective.of_dataset(number))
+            except ValueError as error:
+                raise ValueError(f"data set {name!r}: {error}") from None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch of every data set."""
+        for part in self.parts.values():
+            part.set_epoch(epoch)
+
+    def digest(self) -> str:
+        """Return the digests of all data sets."""
+        return "+".join(f"{name}:{part.digest()}" for name, part in self.parts.items())
+
+    @property
+    def kind(self) -> None:
+        """What a row holds differs between the data sets."""
+        return None
+
+    def describe(self, num_views: int) -> dict[str, Any]:
+        """Describe the rows, with the size of each data set."""
+        sizes = {name: len(part) for name, part in self.parts.items()}
+        return {**super().describe(num_views), "view": None, "datasets": sizes}
+
+    def vector_digests(self) -> dict[str, str]:
+        """Return the digests of the vectors of all data sets."""
+        digests = {}
+        for part in self.parts.values():
+            digests |= part.vector_digests()
+        return digests
+
+
+# Choosing the kind --------------------------------------------------------------------------------------------------
+
+#: The class of the rows that an objective learns from, by `Objective.rows`.
+KINDS: dict[str, type[Rows]] = {
+    "texts": TextRows,
+    "nli": NLIRows,
+    "scored_pairs": ScoredRows,
+    "classes": ClassRows,
+    "spans": SpanRows,
+}
+
+
+def kind_of(plan: RowPlan, is_stream: bool = False) -> type[Rows]:
+    """Return the class of the rows that a plan reads from files."""
+    if is_stream:
+        return StreamRows
+    if plan.kind == "texts" and plan.view in DOCUMENT_VIEWS:
+        return DocumentRows
+    return KINDS[plan.kind]
+
+
+def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
+    """Choose the class of the caller's data, and make its rows.
+
+    Args:
+        reader (`Reader`): What all rows of the run are read with.
+        plan (`RowPlan`): How the rows are read.
+        data (`Any`): A `datasets.Dataset` of texts or of token ids, a data set that draws its rows anew, a
+            `datasets.IterableDataset`, or a list of texts or of rows.
+        name (`str`): What messages call the data.
+        with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
 
     Returns:
-        `Dataset` or `SeededDataset`: Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives, and
-        the `score` of pairs or the `label` of texts if rows are of that kind; or rows of token ids.
+        [`Rows`]: The rows.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
         ValueError: If the columns are unclear or hold no texts.
     """
-    if isinstance(data, list) and data and isinstance(data[0], (str, dict)):
-        data = Dataset.from_list(data) if isinstance(data[0], dict) else Dataset.from_dict({"sent0": data})
+    if isinstance(data, list) and data and isinstance(data[0], str):
+        data = Dataset.from_dict({"sent0": data})
+    elif isinstance(data, list) and data and isinstance(data[0], dict):
+        data = Dataset.from_list(data)
+    if isinstance(data, IterableDataset) and with_views:
+        return StreamRows(reader, plan, data, name)
+    if isinstance(data, ViewDataset):
+        return GivenViewRows(reader, plan, data, name)
+    if isinstance(data, SpanDataset):
+        return SpanRows(reader, plan, data, name)
     if isinstance(data, SeededDataset):
-        return data
+        return TokenRows(reader, plan, data, name)
     if not isinstance(data, Dataset):
         raise TypeError(f"{name} is {_describe_type(data)}")
     if "input_ids" in data.column_names:
-        return _nested_token_ids(data)
-    if kind == "classes":
-        return load_class_rows(data, name=name)
-    return resolve_scored_pairs(data, name) if kind == "scored_pairs" else resolve_dataset_columns(data, name=name)
+        return TokenRows(reader, plan, data, name)
+    if with_views and plan.view in DATASET_VIEWS:
+        return ViewRows(reader, plan, data, name)
+    kind = kind_of(plan)
+    return (TextRows if kind is SpanRows else kind)(reader, plan, data, name)
+
+
+class GivenViewRows(ViewRows):
+    """Sentences with views of them that the caller made."""
+
+    def tokenize(self, data: Any) -> Any:
+        """Return the data set as it is."""
+        return data
+
+
+def read_training_rows(reader: Reader, run: Run, data: Any) -> Rows:
+    """Make the rows of a run from the data of its caller, which may be several data sets by name.
+
+    Args:
+        reader (`Reader`): What all rows of the run are read with.
+        run (`Run`): The run.
+        data (`Any`): See [`read_rows`].
+
+    Returns:
+        [`Rows`]: The rows.
+
+    Raises:
+        ValueError: If one of several data sets is a stream.
+    """
+    if not is_mixture(data):
+        return read_rows(reader, run.rows, data, "train_dataset")
+    if reader.args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy = {reader.args.train_sampling_strategy!r} is for one data set; the rows of "
+            "several are drawn at random: leave it out"
+        )
+    streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
+    if streams:
+        raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
+    parts = {}
+    for name, plan in run.datasets.items():
+        parts[name] = read_rows(reader, plan, data[name], plan.source)
+    return MixtureRows(reader, run.rows, parts)
+
+
+def read_evaluation_rows(reader: Reader, run: Run, data: Any) -> Any:
+    """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
+    if not is_mixture(data):
+        return read_rows(reader, run.rows, data, "eval_dataset", with_views=False).tokens
+    tokenized = {}
+    for name, rows in data.items():
+        plan = run.datasets.get(name, run.rows)
+        tokens = read_rows(reader, plan, rows, "eval_dataset", with_views=False).tokens
+        if name in run.datasets:
+            tokens = MixedRows({name: tokens}, first=list(run.datasets).index(name))
+        tokenized[name] = tokens
+    return tokenized
+
+
+def is_mixture(data: Any) -> bool:
+    """Say whether training data is several data sets by name, which a `DatasetDict` is not."""
+    return isinstance(data, dict) and not hasattr(data, "column_names")
+
+
+# Steps that several kinds share -------------------------------------------------------------------------------------
+
+
+def make_collator(
+    reader: Reader,
+    objective: Objective,
+    longest: int,
+    columns: Sequence[str] = (),
+    vectors: Mapping[str, RowVectors] | None = None,
+) -> ContrastiveCollator:
+    """Make the collator of rows that an objective learns from."""
+    args = reader.args
+    return ContrastiveCollator(
+        reader.tokenizer,
+        pad_to=longest if args.pad_to_max_length else None,
+        repeat=objective.num_views,
+        add_text_ids=objective.needs_text_ids,
+        columns=columns,
+        add_lengths=args.device.type != "cpu",
+        vectors=vectors or {},
+    )
+
+
+def check_vectors(objective: Objective, frozen: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if the objective reads no vectors that are named, or needs some that are not."""
+    unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
+    if unread:
+        raise ValueError(
+            f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
+            "objective 'distill' and by a guide with 'simcse'"
+        )
+    if "teacher" in objective.vectors and "teacher" not in frozen:
+        raise ValueError(
+            f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
+            "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
+        )
+
+
+def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
+    """Make the data set that draws the views of a plan."""
+    added = "templates" if reader.settings.templates else "prompt"
+    if reader.settings.templates or plan.prompts[0]:
+        raise ValueError(
+            f"view {plan.view} would change the words of the {added} too: use view identity, or a model without them"
+        )
+    return ViewDataset(
+        texts,
+        reader.tokenizer,
+        make_view(plan.view, plan.view_rate),
+        plan.lengths[0],
+        seed=reader.args.rows_seed,
+        both=reader.args.view_both,
+        with_view_seed=plan.view in MASKED_LM_VIEWS,
+    )
+
+
+def check_structured(source: Source, plan: RowPlan, form: str, needs_file: bool = True) -> None:
+    """Raise a `ValueError` unless the options name a file that can be read by its structure."""
+    if needs_file and not source.is_file:
+        raise ValueError(
+            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
+            "--dataset_name"
+        )
+    if source.columns is not None:
+        raise ValueError(
+            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
+        )
+
+
+def check_supervised(source: Source, width: int) -> None:
+    """Raise a `ValueError` if supervised training was asked for and a row holds one text."""
+    if source.supervised and width == 1:
+        raise ValueError(
+            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
+            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
+        )
+
+
+def first_rows(rows: Dataset, limit: int | None) -> Dataset:
+    """Return the first rows, or all of them without a limit."""
+    return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
 def _describe_type(data: Any) -> str:
@@ -378,12 +949,3 @@ def _describe_type(data: Any) -> str:
     if isinstance(data, list):
         described = f"a list of {type(data[0]).__name__}" if data else "an empty list"
     return f"{described}: pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
-
-
-def _nested_token_ids(data: Dataset) -> Dataset:
-    """Return rows of sentences, each a list of token ids; a flat row of token ids is one sentence."""
-    inner = getattr(data.features["input_ids"], "feature", None)
-    if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
-        return data
-    rows = data.select_columns(["input_ids"])
-    return cached_map(rows, lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, ["nested"])

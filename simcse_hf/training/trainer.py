@@ -1,60 +1,69 @@
 """The Trainer of contrastive models."""
 
 import os
-import re
-from collections.abc import Callable, Sequence, Sized
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    set_seed,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback, set_seed
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
-from ..data.stream import StreamedRows
-from ..data.view_dataset import SeededDataset
 from ..models.adapters import has_adapter, load_trained_weights, save_trained_weights
-from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_own_files, replace_model
-from ..models.gradcache import CachedBatch
+from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_model, replace_model
+from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import ContrastiveModel
+from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process
-from ..ops.errors import refuse
 from ..ops.files import folder_problem, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
-from .checkpoints import CheckpointName, FiniteWeights, StopOnSignal, resolve_checkpoint, staged
-from .checks import check_dev_sets, check_run
+from .changed_settings import ChangedSettings
+from .checkpoints import CheckpointName, is_staged, resolve_checkpoint, staged
+from .checks import (
+    DropoutCheck,
+    check_batches,
+    check_dev_sets,
+    check_fsdp,
+    warn_of_idle_settings,
+    warn_of_ignored_fsdp,
+)
 from .collapse import CollapseWatch
 from .dev_scores import keep_dev_scores
 from .dev_sets import DevSetCallback, make_dev_sets
+from .finite_weights import FiniteWeights
 from .loss_tracker import LossTracker
-from .preparation import is_mixture, load_model, make_masked_lm_view, make_masker, prepare_model, set_defaults
-from .rows import RowMaker, Rows
+from .preparation import load_model, make_masked_lm_view, make_masker, prepare_model
+from .rows import (
+    Reader,
+    Rows,
+    is_mixture,
+    make_collator,
+    read_evaluation_rows,
+    read_rows,
+    read_training_rows,
+)
 from .rows_callback import RowsCallback
-from .run_record import SETTINGS, compare_settings, describe_run, run_settings, weights_digest
+from .run_record import describe_training, write_results
+from .run_settings import SETTINGS, compare_settings, run_settings, weights_digest
+from .stop_on_signal import StopOnSignal
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
-#: What the saved state of an optimizer would override.
-_OPTIMIZER_SETTINGS = ("initial_lr", "weight_decay", "betas", "eps", "momentum")
 #: Outputs of the model that are no predictions: one number a batch.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 
@@ -72,7 +81,8 @@ class SimCSETrainer(Trainer):
     Args:
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
-        args (`SimCSETrainingArguments`, *optional*): The training arguments. The trainer works on a copy.
+        args (`SimCSETrainingArguments`, *optional*): The training arguments. What they leave open is decided in a
+            copy, `trainer.args`.
         train_dataset (`Dataset`, `list` or `dict`, *optional*): Texts, with columns named as in `load_text_dataset`,
             or token ids in one column `input_ids` (see `tokenize_dataset`); or several such data sets by name, each
             batch from one of them (see `datasets` and `dataset_shares` of the arguments).
@@ -89,14 +99,18 @@ class SimCSETrainer(Trainer):
     Raises:
         TypeError: If the model, the arguments or a data set are of a type that cannot be trained with.
         ValueError: If settings contradict each other.
+
+    Attributes:
+        run (`Run`): What was decided for the run, and who decided it.
+        rows (`Rows`): The training rows, `None` without any.
+        resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
     """
 
-    model: ContrastiveModel  # transformers: any nn.Module, or None
+    model: ContrastiveModel
     args: SimCSETrainingArguments
-    processing_class: PreTrainedTokenizerBase  # transformers: also image processors, or None
-    train_dataset: Rows | None  # transformers: any data set
-    settings: dict[str, Any] = {}  # of the run, which train() compares with those of the checkpoint it resumes from
-    changes: Sequence[dict[str, Any]] = ()  # the differences that were allowed
+    processing_class: PreTrainedTokenizerBase
+
+    # --- making a trainer -------------------------------------------------------------------------------------------
 
     def __init__(
         self,
@@ -110,57 +124,92 @@ class SimCSETrainer(Trainer):
         dev_tasks: Sequence[Any] | None = None,
         **kwargs: Any,
     ):
-        # 1. The model, its tokenizer, and the arguments, of which the caller keeps the original.
-        args = SimCSETrainingArguments(output_dir="outputs/simcse") if args is None else args
+        # 1. The arguments, which stay as the caller made them.
+        if args is None:
+            args = SimCSETrainingArguments(output_dir="outputs/simcse")
         if not isinstance(args, SimCSETrainingArguments):
-            given = f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments"
-            raise TypeError(f"{given}: create them with the same values, SimCSETrainingArguments(output_dir=...)")
-        args = args.copy()
+            raise TypeError(
+                f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
+                "the same values, SimCSETrainingArguments(output_dir=...)"
+            )
         model_init = kwargs.get("model_init")
         if (model is None) == (model_init is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
+
+        # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
         start = load_model(model, model_init)
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
-        # 2. What the caller left open: length, view (the objective's), the first dev set's metric.
-        set_defaults(args, start.settings, train_dataset)
-        dev_sets = [x for x in callbacks or () if isinstance(x, DevSetCallback)] + make_dev_sets(dev_set, dev_tasks)
-        if dev_sets and args.best_metric_is_default:
-            args.metric_for_best_model, args.greater_is_better = dev_sets[0].headline, args.best_direction is not False
+        # 3. The dev sets.
+        given = list(callbacks or ())
+        dev_sets = [callback for callback in given if isinstance(callback, DevSetCallback)]
+        dev_sets += make_dev_sets(dev_set, dev_tasks)
+        others = [callback for callback in given if callback not in dev_sets]
+
+        # 4. The run is decided, once: everything below works with what it says.
+        self.run: Run = resolve_run(
+            args,
+            start,
+            dataset_names=[str(name) for name in train_dataset] if is_mixture(train_dataset) else [],
+            headline=dev_sets[0].headline if dev_sets else None,
+            is_stream=isinstance(train_dataset, IterableDataset),
+        )
+        args = self.run.arguments
         check_dev_sets(dev_sets, args, eval_dataset is not None)
 
-        # 3. The model gets the settings of the run, which the rows and the objective read.
-        prepare_model(start, args, tokenizer, dev_sets)
-        self.make_rows = RowMaker(start, tokenizer, args)
-        rows = None if train_dataset is None else self.make_rows.for_training(train_dataset)
-        collator = kwargs.pop("data_collator", None) or self.make_rows.collator(start.objective, rows)
-        self.masked_lm_view = make_masked_lm_view(start, tokenizer, args)
+        # 5. The model takes the settings of the run.
+        prepare_model(start, self.run, tokenizer)
+        for callback in dev_sets:
+            callback.use_prompts(start.settings)
+        self.start_digest = weights_digest(start)
+
+        # 6. Texts become rows of token ids, and rows become batches.
+        self.reader = Reader(tokenizer, start.settings, args)
+        self.rows: Rows | None = None
+        if train_dataset is not None:
+            self.rows = read_training_rows(self.reader, self.run, train_dataset)
+        collator = kwargs.pop("data_collator", None) or self._make_collator(start.objective)
+        self.masked_lm_view = make_masked_lm_view(start, tokenizer, self.run)
         self.masker = make_masker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
 
-        # 4. The callbacks run in this order: the last ones see what the others request.
+        # 7. The callbacks run in this order: the last ones see what the others request.
         self.loss_tracker = LossTracker()
-        self.collapse_watch, self.stop_on_signal = CollapseWatch(self.loss_tracker), StopOnSignal()
-        others = [x for x in callbacks or () if x not in dev_sets]
-        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(rows)]
-        self._counted: tuple[Any, int] | None = None  # a model and the number of its parameters
-        self.start_digest = weights_digest(start)
-        self._resumed: str | None = None  # the checkpoint that train() resumes from, until its weights are loaded
+        self.collapse_watch = CollapseWatch(self.loss_tracker)
+        self.changed_settings = ChangedSettings()
+        self.stop_on_signal = StopOnSignal()
+        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(self.rows), self.changed_settings]
+
+        # 8. What a run records of itself.
+        self.resumed_from: str | None = None
+        self.settings: dict[str, Any] = {}
+        self.changes: list[dict[str, Any]] = []
+
+        # 9. transformers' Trainer.
+        if eval_dataset is None:
+            evaluation = _no_rows(dev_sets, args)
+        else:
+            evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
         super().__init__(
             model=None if model is None else start,
             args=args,
-            train_dataset=rows,
-            eval_dataset=_no_rows(dev_sets, args) if eval_dataset is None else self._tokenize_all(eval_dataset),
+            train_dataset=None if self.rows is None else self.rows.tokens,
+            eval_dataset=evaluation,
             processing_class=tokenizer,
             data_collator=collator,
             callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
 
+    def _make_collator(self, objective: Any) -> Any:
+        if self.rows is not None:
+            return self.rows.collator(objective)
+        return make_collator(self.reader, objective, max(self.run.rows.lengths))  # evaluation only
+
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
         model = load_model(None, self.model_init, trial)
-        prepare_model(model, self.args, self.make_rows.tokenizer)
+        prepare_model(model, self.run, self.processing_class)
         return model
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
@@ -170,15 +219,25 @@ class SimCSETrainer(Trainer):
             kwargs["direction"] = kwargs.get("direction") or "maximize"
         return super().hyperparameter_search(*args, **kwargs)
 
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
+        super().add_callback(callback)
+        check_dev_sets(self.dev_sets, self.args)
+        if isinstance(callback, DevSetCallback):
+            callback.use_prompts(self.model.settings)
+        if getattr(self, "eval_dataset", None) is None:
+            self.eval_dataset = _no_rows(self.dev_sets, self.args)
+
     @property
     def contrastive_objective(self) -> Objective:
         """The objective of the model."""
-        return cast(Objective, self.model.objective)
+        assert self.model.objective is not None
+        return self.model.objective
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
-        return [x for x in self.callback_handler.callbacks if isinstance(x, DevSetCallback)]
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, DevSetCallback)]
 
     @property
     def found_batch(self) -> dict[str, int]:
@@ -186,10 +245,7 @@ class SimCSETrainer(Trainer):
         size = self._train_batch_size
         return {"per_device_train_batch_size": size} if size < self.args.train_batch_size else {}
 
-    @property
-    def known_rows(self) -> Dataset | SeededDataset | None:
-        """The training rows; of a stream the first ones, by which the run is checked and described."""
-        return self.train_dataset.head if isinstance(self.train_dataset, StreamedRows) else self.train_dataset
+    # --- a run ------------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
         """Check the run, and train as transformers does.
@@ -209,23 +265,30 @@ class SimCSETrainer(Trainer):
             SystemExit: After SIGTERM, with status 143.
             KeyboardInterrupt: After SIGINT.
         """
-        check_run(self)
-        self._resumed = None
+        # 1. Refuse what cannot work.
+        self._check_run()
+
+        # 2. Find the checkpoint to resume from, and compare its settings with this run's.
+        self.resumed_from = None
         if resume_from_checkpoint:
-            self._resumed = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
-        self.settings, self.changes = run_settings(self), []
-        if self._resumed is not None:
-            compare = partial(compare_settings, self._resumed, self.settings, self.args.allow_changes)
+            self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+        self.settings = self._run_settings()
+        self.changes = []
+        if self.resumed_from is not None:
+            compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-        self._start_stream()
+        self.changed_settings.are_changed = any("settings" in change for change in self.changes)
+
+        # 3. Train, with the folder held and signals caught.
         if self.args.device.type == "cpu":
             keep_freed_memory()
-        start = self.args.eval_on_start
-        self.args.eval_on_start &= self._resumed is None or bool(self.changes)  # the checkpoint has that of the start
+        decided = self.args
+        if self.resumed_from is not None and not self.changes:
+            self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
         held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
             try:
-                return super().train(self._resumed, *args, **kwargs)
+                return super().train(self.resumed_from, *args, **kwargs)
             except FloatingPointError:
                 if self.optimizer is not None:
                     self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
@@ -236,13 +299,54 @@ class SimCSETrainer(Trainer):
                     self._finish_current_push()
                 raise
             finally:
-                self.args.eval_on_start = start
+                self.args = decided
 
-    def _start_stream(self) -> None:
-        if isinstance(self.train_dataset, StreamedRows):
-            self.train_dataset.forget()
-            if self._resumed is not None:
-                self.train_dataset.load_state(self._resumed)
+    def _check_run(self) -> None:
+        """Check the rows, the batch, the objective and the sharding of a run.
+
+        Raises:
+            ValueError: If the run cannot train, or could not learn anything.
+        """
+        if self.model is None:  # `hyperparameter_search` drops the model after each trial.
+            self.model = self.call_model_init()
+        args, objective = self.args, self.contrastive_objective
+        if self.rows is None:
+            raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
+        warn_of_idle_settings(args, self.model.settings)
+        self.rows.check(objective)
+        sampled = self._get_train_sampler(self.train_dataset)
+        compares_rows = not objective.reconstructs
+        rows = None if self.rows.is_stream or sampled is None else len(sampled)  # type: ignore[arg-type]
+        check_batches(args, rows, self.rows.num_sentences or 0, compares_rows)
+        for row in self.rows.single_sentences(objective):
+            self._check_dropout(row)
+        if args.gradcache_chunk_size is not None:
+            check_gradcache(objective, args)
+        if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
+            logger.warning(
+                "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
+                "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
+            )
+        if (self.is_fsdp_enabled or self.is_deepspeed_enabled) and has_adapter(self.model):
+            raise ValueError(
+                "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
+                "weights. Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
+            )
+        if self.is_fsdp_enabled:
+            plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+            check_fsdp(self.model, getattr(plugin, "fsdp_version", None))
+        else:
+            warn_of_ignored_fsdp()
+
+    def _check_dropout(self, row: dict[str, Any]) -> None:
+        """Check by a row of a single sentence that dropout makes its two views differ."""
+        if self.model.second_encoder is not None:  # which gives a text another embedding without dropout
+            return
+        batch = self.data_collator([row] * 8)  # At low rates, one text may be spared by chance.
+        padded = bool(self.args.torch_compile or self.args.gradient_checkpointing)  # once they are set up
+        DropoutCheck(self.model, batch, self.compute_loss_context_manager, padded).run()
+
+    # --- batches ----------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the data loader of training, with a random generator of its own.
@@ -259,12 +363,14 @@ class SimCSETrainer(Trainer):
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
             )
-        if isinstance(self.train_dataset, StreamedRows):
-            if self.train_dataset.batch_size != self._train_batch_size:  # another attempt or trial
-                self.train_dataset.batch_size = self._train_batch_size
-                self._start_stream()
-            options: dict[str, Any] = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
-            loader = DataLoader(self.train_dataset, batch_size=None, **options)
+        if self.rows is not None and self.rows.is_stream:
+            self.rows.start(self._train_batch_size, self.resumed_from)
+            loader = DataLoader(
+                self.rows.tokens,
+                batch_size=None,
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
+            )
         else:
             loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
@@ -272,8 +378,22 @@ class SimCSETrainer(Trainer):
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
-        return self.make_rows.sampler(super()._get_train_sampler(train_dataset), self._train_batch_size)
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        default = super()._get_train_sampler(train_dataset)
+        return default if self.rows is None else self.rows.sampler(default, self._train_batch_size)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Make the data loader of an evaluation, of texts or of token ids."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            eval_dataset = self._read(eval_dataset, "eval_dataset")
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Make the data loader of a prediction, of texts or of token ids."""
+        return super().get_test_dataloader(self._read(test_dataset, "test_dataset"))
+
+    def _read(self, data: Any, name: str) -> Any:
+        return read_rows(self.reader, self.run.rows, data, name, with_views=False).tokens
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
         """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
@@ -281,6 +401,17 @@ class SimCSETrainer(Trainer):
             return super().get_batch_samples(epoch_iterator, num_batches, *args)
         self.control.should_training_stop = True
         return [], None
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
+        if self.args.gradcache_chunk_size is None:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
+        self.loss_tracker.add_step(loss)
+        return loss
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -297,33 +428,31 @@ class SimCSETrainer(Trainer):
         inputs = dict(inputs)
         if "attention_mask" not in inputs:  # A custom collator may omit it.
             inputs["attention_mask"] = (inputs["input_ids"] != self.processing_class.pad_token_id).long()
-        if "view_seed" in inputs:
-            ids, mask, seeds = inputs["input_ids"], inputs["attention_mask"], inputs.pop("view_seed")
-            first, view = 0 if self.args.view_both else 1, self.masked_lm_view
-            assert view is not None
-            views = [view(ids[:, i], mask[:, i], seeds ^ i) if i >= first else ids[:, i] for i in range(ids.shape[1])]
-            inputs["input_ids"] = torch.stack(views, dim=1)
+        if "view_seed" in inputs and self.masked_lm_view is not None:
+            inputs["input_ids"] = self._views_on_device(inputs, inputs.pop("view_seed"))
         if self.masker is not None and training:
-            inputs = mask_batch(
-                inputs, self.masker, self.contrastive_objective.mlm_columns(inputs["input_ids"].shape[1])
-            )
+            columns = self.contrastive_objective.mlm_columns(inputs["input_ids"].shape[1])
+            inputs = mask_batch(inputs, self.masker, columns)
         return inputs
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
-        in_chunks = self.args.gradcache_chunk_size is not None
-        loss = (
-            self._step_in_chunks(model, inputs)
-            if in_chunks
-            else super().training_step(model, inputs, num_items_in_batch)
-        )
-        self.loss_tracker.add_step(loss)
-        return loss
+    def _views_on_device(self, inputs: dict[str, Any], seeds: torch.Tensor) -> torch.Tensor:
+        """Let the masked language model change the columns that are views."""
+        assert self.masked_lm_view is not None
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        first = 0 if self.args.view_both else 1
+        columns = []
+        for column in range(ids.shape[1]):
+            if column < first:
+                columns.append(ids[:, column])
+            else:
+                columns.append(self.masked_lm_view(ids[:, column], mask[:, column], seeds ^ column))
+        return torch.stack(columns, dim=1)
 
-    def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any], chunk_size: int) -> torch.Tensor:
+        """Take the gradient of a batch as [`CachedBatch`] does."""
         model.train()
         if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
-            cast(Any, self.optimizer).train()
+            self.optimizer.train()  # type: ignore[operator]
         inputs = self._prepare_inputs(inputs)
         no_sync: Callable[[], AbstractContextManager] = partial(self.accelerator.no_sync, model)
         factor = 1 / self.current_gradient_accumulation_steps
@@ -331,7 +460,7 @@ class SimCSETrainer(Trainer):
             cached = CachedBatch(
                 self.model,
                 self._complete_inputs(inputs, training=True),
-                cast(int, self.args.gradcache_chunk_size),
+                chunk_size,
                 trim=not self.args.pad_to_max_length,
                 autocast=self.accelerator.autocast,
             )
@@ -343,6 +472,12 @@ class SimCSETrainer(Trainer):
         self.loss_tracker.add(output)
         return output.loss * factor
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Create the optimizer as transformers does, and note its settings before those of a checkpoint are loaded."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        self.changed_settings.note(optimizer)
+        return optimizer
+
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -352,9 +487,7 @@ class SimCSETrainer(Trainer):
         Returns:
             `int`: Six operations for each token and parameter, embeddings left out.
         """
-        if self._counted is None or self._counted[0] is not self.model:
-            self._counted = self.model, cast(Any, self.model).num_parameters(exclude_embeddings=True)
-        return 6 * inputs["input_ids"].numel() * self._counted[1]
+        return 6 * inputs["input_ids"].numel() * self.model.counted_parameters
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
@@ -362,32 +495,11 @@ class SimCSETrainer(Trainer):
             logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
         if "train_runtime" in logs:  # transformers gives those of the last part of a resumed run
             whole = self.loss_tracker.record()
-            logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / max(1, self.state.global_step)}
+            steps = max(1, self.state.global_step)
+            logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
         super().log(logs, start_time)
 
-    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
-        """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
-        super().add_callback(callback)
-        check_dev_sets(self.dev_sets, self.args)
-        if isinstance(callback, DevSetCallback):
-            callback.use_prompts(self.model.settings)
-        if getattr(self, "eval_dataset", None) is None:
-            self.eval_dataset = _no_rows(self.dev_sets, self.args)
-
-    def _tokenize_all(self, data: Any) -> Any:
-        if is_mixture(data):
-            return {name: self.make_rows.for_evaluation(name, rows) for name, rows in data.items()}
-        return self.make_rows.tokenized(data)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Make the data loader of an evaluation, of texts or of token ids."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str):
-            eval_dataset = self.make_rows.tokenized(eval_dataset)
-        return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Make the data loader of a prediction, of texts or of token ids."""
-        return super().get_test_dataloader(self.make_rows.tokenized(test_dataset, "test_dataset"))
+    # --- an evaluation ----------------------------------------------------------------------------------------------
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as transformers does; during training, keep what the dev sets scored.
@@ -413,9 +525,9 @@ class SimCSETrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Evaluate the rows of a data loader, if there are any, and the dev sets."""
-        if self.dev_sets and len(cast(Sized, dataloader.dataset)) == 0:
+        if self.dev_sets and len(dataloader.dataset) == 0:  # type: ignore[arg-type]
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
-            output = EvalLoopOutput(cast(Any, None), label_ids=None, metrics={}, num_samples=texts)
+            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)  # type: ignore[arg-type]
         else:
             ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
@@ -426,8 +538,8 @@ class SimCSETrainer(Trainer):
             for dev_set in self.dev_sets:
                 with self.compute_loss_context_manager():
                     metrics = dev_set.evaluate(model, self.processing_class)
-                assert output.metrics is not None
-                output.metrics.update({f"{prefix}_{name}": value for name, value in metrics.items()})
+                for name, value in metrics.items():
+                    output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
         return output
 
     def _dev_prefix(self, prefix: str) -> str | None:
@@ -443,81 +555,129 @@ class SimCSETrainer(Trainer):
             return prefix
         return prefix.removesuffix(f"_{name}") if name == names[0] else None
 
+    # --- saving and loading -----------------------------------------------------------------------------------------
+
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        directory = output_dir or str(self.args.output_dir)
-        with replace_model(directory, self.args.should_save, self.model.save_adapter) as folder:
-            super()._save(str(folder), state_dict)
+        """Write the model with its tokenizer, in place of an earlier one in the folder."""
+        if not self.args.should_save:
+            return
+        directory = Path(output_dir or str(self.args.output_dir))
+        # A checkpoint has been given a folder of its own already.
+        place = nullcontext(directory) if is_staged(directory) else replace_model(directory, self.model.save_adapter)
+        with place as folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.model.write_files(folder, state_dict)
+            self.processing_class.save_pretrained(folder)
+            torch.save(self.args, folder / "training_args.bin")
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        cast(Any, self.state.stateful_callbacks)[LossTracker.RECORD] = self.loss_tracker.record()
-        with staged(self, trial) as folder:
-            super()._save_checkpoint(model, trial)
-            if isinstance(self.train_dataset, StreamedRows) and self.is_world_process_zero():
-                self.train_dataset.save_state(str(folder))
-            if self.args.should_save:
+        """Write a checkpoint that is whole or absent, then delete older ones, and push it if that is asked for."""
+        state, args = self.state, self.args
+        if self.hp_search_backend is None and trial is None:
+            self.store_flos()
+        state.stateful_callbacks[LossTracker.RECORD] = self.loss_tracker.record()  # type: ignore[assignment]
+        directory = Path(self._get_output_dir(trial))
+        with staged(directory, state, args) as folder:
+            self.save_model(str(folder), _internal_call=True)
+            if not args.save_only_model:
+                self._save_optimizer_and_scheduler(str(folder))
+                self._save_scaler(str(folder))
+                self._save_rng_state(str(folder))
+            if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
+                self.rows.tokens.save_state(str(folder))
+            if args.should_save:
+                self._save_state_of_callbacks()
                 if has_adapter(self.model):
                     save_trained_weights(self.model, folder)
-                write_json(folder / SETTINGS, {"settings": self.settings, "changes": self.changes})
+                record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
+                write_json(folder / SETTINGS, record)
+        if args.push_to_hub:
+            checkpoint = directory / f"checkpoint-{state.global_step}"
+            is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+            if args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy):
+                # transformers pushes output_dir, into which it copies its own list of files from the checkpoint.
+                if self.is_world_process_zero():
+                    copy_sentence_transformers_files(str(checkpoint), str(args.output_dir))
+            self._push_from_checkpoint(str(checkpoint))
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both; with `allow_changes`, the settings of this run take the place of those in the checkpoint."""
-        groups = [] if self.optimizer is None else self.optimizer.param_groups
-        own = [{k: v for k, v in x.items() if k in _OPTIMIZER_SETTINGS} for x in groups]
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not any("settings" in x for x in self.changes):
-            return
-        for group, values in zip(cast(Any, self.optimizer).param_groups, own, strict=True):
-            if group.get("initial_lr"):
-                group["lr"] = group["lr"] * values["initial_lr"] / group["initial_lr"]
-            group.update(values)
-        if hasattr(self.lr_scheduler, "base_lrs"):
-            cast(Any, self.lr_scheduler).base_lrs = [x["initial_lr"] for x in own]
+    def _save_state_of_callbacks(self) -> None:
+        """Put the state of the callbacks into that of the Trainer, as transformers does."""
+        for callback in [*self.callback_handler.callbacks, self.control]:
+            if not isinstance(callback, ExportableState):
+                continue
+            name = type(callback).__name__
+            saved = self.state.stateful_callbacks[name]
+            if isinstance(saved, list):
+                saved.append(callback.state())
+            else:
+                self.state.stateful_callbacks[name] = callback.state()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the weights of a checkpoint, with our own layers and the state of the objective."""
         if load_trained_weights(self.model, resume_from_checkpoint):
             load_objective_state(self.model, Path(resume_from_checkpoint, OBJECTIVE_FILE))
-        else:
+        elif self.is_fsdp_enabled or self.is_deepspeed_enabled:  # which load the whole state from a file of theirs
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            reload_model(self.model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Load the best checkpoint, if it is still as it was saved."""
         best = self.state.best_model_checkpoint
         problem = on_first_process(lambda: best and folder_problem(best))
-        refuse(
-            {
+        if problem:
+            raise ValueError(
                 f"the best checkpoint {best} cannot be loaded: {problem}. Nothing was saved as the final model. The "
                 f"weights of the last step are in the newest checkpoint in {self.args.output_dir}: to save them, "
-                "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false.": problem
-            }
-        )
-        if has_adapter(self.model):
-            self._load_from_checkpoint(str(best))
-        else:
+                "repeat the command with --resume_from_checkpoint true --load_best_model_at_end false."
+            )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             super()._load_best_model()
+        else:
+            self._load_from_checkpoint(str(best))
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Load the model's own files, after transformers has loaded the other weights of a checkpoint.
+    # --- the record of a run ----------------------------------------------------------------------------------------
 
-        It does so before a resumed run, and at the end for the best model. The own files are the head of an encoder
-        without a pooler and the state of the objective, which transformers would report as missing.
+    def _run_settings(self) -> dict[str, Any]:
+        assert self.rows is not None
+        return run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
+
+    def describe_run(self) -> dict[str, Any]:
+        """Describe how the model was trained, for `results.json` and the card.
+
+        Returns:
+            `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold),
+                `view` (`name`, `rate` and `both`, for single sentences), `datasets`, `arguments` (those that differ
+                from their default), `decided_by`, `steps`, `epochs`, `train_loss` (`None` before the end of training),
+                `processes`, `hardware`, `seed`, `dev_texts` (a text of the dev set and others to compare it with).
         """
-        checkpoint, self._resumed = self._resumed or self.state.best_model_checkpoint, None
-        # FSDP and DeepSpeed have just loaded the whole state from a file of theirs, and into shards.
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        if checkpoint and not sharded and Path(checkpoint, "model.safetensors").exists():
-            reload_own_files(self.model, checkpoint)
-        own_files = [re.compile(x) for x in getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()]
-        tied = getattr(self.model, "all_tied_weights_keys", {})  # which are saved once
-        missing = [x for x in load_result.missing_keys if x not in tied and not any(p.match(x) for p in own_files)]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+        described = describe_training(self.args, self.state, self.dev_sets, self.found_batch)
+        rows = None if self.rows is None else self.rows.describe(self.contrastive_objective.num_views)
+        return {
+            "base_model": self.model.name_or_path or None,
+            **(rows or dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))),
+            **described,
+            "changes": self.changes,
+            "decided_by": self.run.decided_by(),
+        }
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        # The Trainer pushes output_dir, into which it copies its own list of files from the checkpoint.
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        pushes = self.args.hub_strategy != HubStrategy.END and (self.args.hub_always_push or not busy)
-        if pushes and self.is_world_process_zero():
-            copy_sentence_transformers_files(checkpoint_folder, str(self.args.output_dir))
-        super()._push_from_checkpoint(checkpoint_folder)
+    def write_results(self, train_texts: str | None = None, hub_datasets: Sequence[str] = ()) -> dict[str, Any]:
+        """Write `results.json` into `output_dir` after training, and print a summary.
+
+        Args:
+            train_texts (`str`, *optional*): Name of the training texts, for the record.
+            hub_datasets (`Sequence[str]`, *optional*, defaults to `()`): Those that are data sets on the hub.
+
+        Returns:
+            `dict[str, Any]`: The contents of `results.json`, see [`~run_record.write_results`].
+        """
+        record = {
+            **self.describe_run(),
+            "train_texts": train_texts,
+            "hub_datasets": [*hub_datasets],
+            "settings": self.model.settings.to_dict(),
+        }
+        return write_results(record, self.args, self.state, self.dev_sets, self.changes)
 
     def create_model_card(
         self,
@@ -545,7 +705,7 @@ class SimCSETrainer(Trainer):
             write_card(
                 str(self.args.output_dir),
                 repo_id=self.hub_model_id,
-                run=describe_run(self),
+                run=self.describe_run(),
                 language=language,
                 license=license,
                 datasets=[dataset] if isinstance(dataset, str) else dataset,
