@@ -44,7 +44,7 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         {"optim": "adafactor", "save_strategy": "epoch", "logging_strategy": "epoch"},
         2,
     ),
-    "LoRA": ({}, {"lora_r": 2, "lora_dropout": 0.1}, 2),
+    "LoRA": ({}, {"lora": {"r": 2, "lora_dropout": 0.1}}, 2),
     "two data sets": (
         {},
         {

@@ -180,8 +180,8 @@ def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:
     more = ["--report_to", "none", "--disable_tqdm", "true", "--logging_strategy", "no"]
     more += ["--use_cpu", "false" if torch.cuda.is_available() else "true"]
     defaults = SUP_DEFAULTS if run.supervised else UNSUP_DEFAULTS
-    model_args, data_args, training_args = parse_arguments([str(recipe), *more], defaults)
-    trainer = make_trainer(model_args, data_args, training_args, run.supervised)
+    arguments = parse_arguments([str(recipe), *more], defaults)
+    trainer = make_trainer(arguments, run.supervised)
     trainer.remove_callback(PrinterCallback)  # standard output belongs to the command's result
     trainer.train(resume_from_checkpoint=True if can_resume else None)
     return trainer

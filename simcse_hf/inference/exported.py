@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
-from ..models.settings import ContrastiveSettings
+from ..models.resolve import settings_of_config
 from ..ops.errors import require_extra
 from ..ops.files import find_file
 
@@ -57,7 +57,7 @@ class ExportedModel(nn.Module):
         weights = find_file(name_or_path, WEIGHTS[backend], **hub_arguments)  # downloads it beside the graph
         self.files = [path] if weights is None else [path, weights]
         self.config = config
-        self.settings = ContrastiveSettings.from_config(config)
+        self.settings = settings_of_config(config)
         opened = _open_onnx(path) if backend == "onnx" else _open_openvino(path)
         self.compute, self.embedding_dim = opened
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)

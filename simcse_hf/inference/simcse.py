@@ -22,7 +22,8 @@ from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
 from ..models.checkpoint import replace_model
 from ..models.pooling import POOLER_TYPES
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, check_max_length, length_limit
+from ..models.resolve import settings_of_config
+from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
 from ..models.tokenizers import check_tokenizer
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
@@ -113,7 +114,7 @@ class SimCSE:
         self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
         own_pooler = None
         if hasattr(config, SECTION):
-            own_pooler = ContrastiveSettings.from_config(config).inference_pooler
+            own_pooler = settings_of_config(config).inference_pooler
         transform, fit = find_transform(name_or_path, hub_arguments) or (None, None)
         if transform and fit:
             if postprocess and pooler_type not in (None, fit.pooler):

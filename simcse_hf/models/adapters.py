@@ -6,7 +6,6 @@ peft, `AutoModel` and sentence-transformers read.
 
 import copy
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,28 +53,25 @@ def unwrap(model: Any) -> Any:
     return model.get_base_model()
 
 
-def add_lora(model: Any, rank: int, alpha: int | None, dropout: float, targets: Sequence[str] | None) -> None:
+def add_lora(model: Any, arguments: dict[str, Any]) -> None:
     """Freeze the encoder and add a LoRA adapter to it (Hu et al. 2022, arXiv:2106.09685). The head is trained fully.
 
     Args:
         model (`ContrastiveModel`): The model, which is changed.
-        rank (`int`): The rank r of the updates B A of a weight.
-        alpha (`int`, *optional*): An update is scaled by `alpha / rank`. Defaults to twice the rank.
-        dropout (`float`): Dropout rate of the input of A.
-        targets (`Sequence[str]`, *optional*): Names of the layers, such as `query` and `value`. Defaults to all linear
-            layers of the encoder.
+        arguments (`dict[str, Any]`): The arguments of peft's `LoraConfig`. By default all linear layers of the
+            encoder get an adapter, but not its pooler.
 
     Raises:
-        ValueError: If the encoder has no such layers.
+        ValueError: If an argument is unknown, or the encoder has no such layers.
     """
     peft = require_extra("peft", "lora", "lora_r")
-    config = peft.LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank if alpha is None else alpha,
-        lora_dropout=dropout,
-        target_modules="all-linear" if targets is None else list(targets),
-        exclude_modules=r"pooler(\..*)?" if model.has_own_pooler else None,
-    )
+    arguments = {"target_modules": "all-linear", **arguments}
+    if model.has_own_pooler:
+        arguments.setdefault("exclude_modules", r"pooler(\..*)?")
+    try:
+        config = peft.LoraConfig(**arguments)
+    except TypeError as error:
+        raise ValueError(f"lora: {error}") from None
     model.base_model.add_adapter(config)
     model.contrastive_head.requires_grad_(True)
     model.freeze_unused_parameters()

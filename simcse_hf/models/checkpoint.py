@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -25,7 +25,8 @@ from ..ops.files import find_file, read_json_object, replace_files, select_hub_a
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, DenseLayer, SentenceHead, load_layer, save_layer
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, load_layer, save_layer
+from .resolve import chosen, resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     NAMES,
@@ -33,10 +34,7 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, drop_unchosen, read_section
-
-if TYPE_CHECKING:
-    from .modeling import ContrastiveModel
+from .settings import SECTION, ContrastiveSettings, read_section
 
 logger = logging.get_logger(__name__)
 
@@ -47,8 +45,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
 AUXILIARY_MODULES = ("objective", "second_encoder")
-#: Settings under which the saved state of an objective fits.
-OBJECTIVE_SETTINGS = ("objective", "objective_options", "matryoshka_dims", "dataset_objectives", "encoders")
+#: Options that change the loss and not the state of an objective, which continues when they change.
+STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 
 #: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
 SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY_MODULES)
@@ -158,7 +156,7 @@ class Checkpoint:
     @cached_property
     def saved(self) -> ContrastiveSettings:
         """The settings of the checkpoint, and the defaults of those that it does not have."""
-        return ContrastiveSettings.resolve(self.kind.section(self))
+        return resolve_settings(self.kind.section(self))
 
     @property
     def pooler_type(self) -> str | None:
@@ -207,12 +205,14 @@ class Checkpoint:
             given (`dict`): The settings of the caller.
 
         Returns:
-            [`ContrastiveSettings`]: The settings, see [`ContrastiveSettings.resolve`].
+            [`ContrastiveSettings`]: The settings, see [`resolve_settings`].
 
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
-        given, files, section = drop_unchosen(given), self.files, self.kind.section(self)
+        given = chosen(given)
+        files = self.files
+        section = self.kind.section(self)
         pooler_type = given.get("pooler_type")
         if self.section is not None:
             layout = {name: given[name] for name in ("pooler_type", "mlp_only_train", "dense_layers") if name in given}
@@ -230,7 +230,7 @@ class Checkpoint:
             )
             replaced = ("pooler_type", "dense_layers", "normalize")
             section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
-        return ContrastiveSettings.resolve(section, **given)
+        return resolve_settings(section, **given)
 
     def _check_modules(self) -> None:
         """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
@@ -260,7 +260,7 @@ class Checkpoint:
         return renames
 
 
-def load_own_layers(model: "ContrastiveModel", found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
+def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
     """Load the layers beside the encoder, and keep the dense + tanh head of a checkpoint or draw a new one.
 
     Args:
@@ -307,12 +307,11 @@ def load_own_layers(model: "ContrastiveModel", found: Checkpoint, head: str, inf
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 
 
-def _load_head(model: "ContrastiveModel", found: Checkpoint) -> bool:
-    linear = cast(SentenceHead, model.sentence_head).dense
-    return load_layer(linear, found.source, HEAD_FOLDER, "linear.", **found.hub)
+def _load_head(model: Any, found: Checkpoint) -> bool:
+    return load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
 
 
-def _settle_head(model: "ContrastiveModel", found: Checkpoint, head: str) -> None:
+def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     """Compare the encoder's pooler with its copy in `2_Dense`, and take the one that was asked for.
 
     sentence-transformers trains the copy only. Other tools may change the pooler only.
@@ -348,19 +347,19 @@ def _settle_head(model: "ContrastiveModel", found: Checkpoint, head: str) -> Non
         )
 
 
-def _load_dense_layers(model: "ContrastiveModel", found: Checkpoint, folders: list[str]) -> None:
+def _load_dense_layers(model: Any, found: Checkpoint, folders: list[str]) -> None:
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
     if len(folders) < count:
         folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
     for layer, folder in zip(model.dense_layers, folders[len(folders) - count :], strict=True):
-        if not load_layer(cast(DenseLayer, layer).linear, found.source, folder, "linear.", **found.hub):
+        if not load_layer(layer.linear, found.source, folder, "linear.", **found.hub):
             raise ValueError(
                 f"{found.source} lacks the weights of its dense layer {folder}. Download or save the model again."
             )
 
 
-def _load_pooler_layers(model: "ContrastiveModel", found: Checkpoint) -> None:
+def _load_pooler_layers(model: Any, found: Checkpoint) -> None:
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
         if layer is not None and not load_layer(layer, found.source, folder, **found.hub):
@@ -370,7 +369,7 @@ def _load_pooler_layers(model: "ContrastiveModel", found: Checkpoint) -> None:
             )
 
 
-def check_head_can_learn(model: "ContrastiveModel") -> None:
+def check_head_can_learn(model: Any) -> None:
     """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
 
     An adapter file does not hold the head. After reloading, another random head would follow the encoder.
@@ -396,13 +395,27 @@ def check_head_can_learn(model: "ContrastiveModel") -> None:
     logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
 
 
-def reload_own_files(model: "ContrastiveModel", directory: str | os.PathLike) -> None:
-    """Load what a checkpoint of this very model holds beside the weights: our layers and the objective's state.
+def reload_model(model: Any, directory: str | os.PathLike) -> None:
+    """Load all weights of a checkpoint of this very model: the encoder, our layers and the objective's state.
 
     Args:
         model (`ContrastiveModel`): The model. It is changed in place.
         directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
+
+    Raises:
+        ValueError: If the checkpoint holds no weights, or those of another model.
     """
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(Path(directory).glob("model*.safetensors")):
+        weights |= load_file(path)
+    if not weights:
+        raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
+    report = model.load_state_dict(weights, strict=False)
+    tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
+    own = [name for name in report.missing_keys if name.split(".")[0] not in SEPARATE_MODULES and name not in tied]
+    if own or report.unexpected_keys:
+        wrong = ", ".join([*own, *report.unexpected_keys][:3])
+        raise ValueError(f"{directory} holds the weights of another model ({wrong}): name another checkpoint")
     found = Checkpoint(directory, {}, None, SentenceTransformersFiles())
     if not model.has_own_pooler:
         _load_head(model, found)
@@ -411,12 +424,35 @@ def reload_own_files(model: "ContrastiveModel", directory: str | os.PathLike) ->
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 
-def load_objective_state(model: "ContrastiveModel", path: str | os.PathLike) -> None:
+def state_fits(saved: ContrastiveSettings, now: ContrastiveSettings) -> bool:
+    """Say whether the saved state of the objectives belongs to those of a model, whatever their temperature.
+
+    Args:
+        saved ([`ContrastiveSettings`]): The settings that the state was saved with.
+        now ([`ContrastiveSettings`]): The settings of the model.
+
+    Returns:
+        `bool`: Whether every data set has the objective that it had.
+    """
+
+    def stateful(settings: ContrastiveSettings) -> dict[str, Any]:
+        losses: dict[str, Any] = {}
+        for dataset, (objective, options) in settings.losses().items():
+            kept = {n: x for n, x in options.items() if n.rpartition(".")[2] not in STATELESS_OPTIONS}
+            losses[dataset] = (objective, kept)
+        return losses
+
+    return stateful(saved) == stateful(now)
+
+
+def load_objective_state(model: Any, path: str | os.PathLike, saved: ContrastiveSettings | None = None) -> None:
     """Load the state of the objective and of the second encoder, if the file exists.
 
     Args:
         model (`ContrastiveModel`): A model whose objective is prepared. It is changed in place.
         path (`str` or `os.PathLike`): The file `OBJECTIVE_FILE` of a checkpoint.
+        saved ([`ContrastiveSettings`], *optional*): The settings that it was saved with, if they may name the data
+            sets in another order.
 
     Raises:
         ValueError: If the file does not fit the model's objective.
@@ -424,6 +460,8 @@ def load_objective_state(model: "ContrastiveModel", path: str | os.PathLike) -> 
     if not Path(path).exists():
         return
     tensors = load_file(path)
+    if model.settings.dataset_objectives:
+        tensors = _by_dataset(tensors, saved or model.settings, model.settings)
     expected = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
     if {n: x.shape for n, x in expected.items()} != {n: x.shape for n, x in tensors.items()}:
         raise ValueError(
@@ -434,8 +472,35 @@ def load_objective_state(model: "ContrastiveModel", path: str | os.PathLike) -> 
     logger.info(f"The objective continues from {path}.")
 
 
+def _by_dataset(
+    tensors: dict[str, torch.Tensor], saved: ContrastiveSettings, now: ContrastiveSettings
+) -> dict[str, torch.Tensor]:
+    """Give the state of each data set's objective the name that it has in a model."""
+    # Older checkpoints number the objectives in the order of the data sets; and an objective that several data sets
+    # share is `main` and not one of theirs.
+
+    def prefix(dataset: str, settings: ContrastiveSettings) -> str:
+        own = settings.dataset_objectives[dataset]
+        return f"objective.own.:{dataset.replace('.', ':')}." if own else "objective.main."
+
+    numbered = list(dict.fromkeys(prefix(dataset, saved) for dataset in saved.dataset_objectives))
+    named = {}
+    for name, tensor in tensors.items():
+        if name.startswith("objective.parts."):
+            number, _, rest = name.removeprefix("objective.parts.").partition(".")
+            name = numbered[int(number)] + rest
+        named[name] = tensor
+    moved = {name: tensor for name, tensor in named.items() if not name.startswith("objective.")}
+    for dataset in now.dataset_objectives:
+        before = prefix(dataset, saved)
+        for name, tensor in named.items():
+            if name.startswith(before):
+                moved[prefix(dataset, now) + name.removeprefix(before)] = tensor
+    return moved
+
+
 @contextmanager
-def replace_model(directory: str | os.PathLike, writes: bool = True, adapter: bool = False) -> Iterator[Path]:
+def replace_model(directory: str | os.PathLike, adapter: bool = False, writes: bool = True) -> Iterator[Path]:
     """Yield a folder to save a model in, which replaces the model in a directory if the block ends without an error.
 
     So the directory never holds the weights of one model with the settings of another. A whitening or flow of the
@@ -443,8 +508,8 @@ def replace_model(directory: str | os.PathLike, writes: bool = True, adapter: bo
 
     Args:
         directory (`str` or `os.PathLike`): The directory. It is created if necessary.
-        writes (`bool`, *optional*, defaults to `True`): Whether this process writes, of several that save together.
         adapter (`bool`, *optional*, defaults to `False`): Whether the new model is the adapter of another one.
+        writes (`bool`, *optional*, defaults to `True`): Whether this process writes, of several that save together.
 
     Yields:
         `Path`: The folder.
@@ -472,9 +537,7 @@ def main_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: x for name, x in weights.items() if name.split(".")[0] not in SEPARATE_MODULES}
 
 
-def save_own_files(
-    model: "ContrastiveModel", directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]
-) -> None:
+def save_own_files(model: Any, directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
     Args:

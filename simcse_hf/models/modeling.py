@@ -5,7 +5,7 @@ import os
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from ..objectives import EncodedBatch, Objective
+from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import as_full_precision, total_and_parts
-from ..objectives.composed import build_objective
-from ..objectives.encoder import ROW_INPUTS, Encoder
+from ..objectives.encoder import ROW_INPUTS
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.attention import avoid_cudnn_attention
@@ -30,7 +29,8 @@ from ..ops.loading import adapter_base, check_finite_weights, load_base, load_we
 from ..ops.packing import send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
-from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
+from .resolve import chosen, resolve_settings
+from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
 
 logger = logging.get_logger(__name__)
 
@@ -43,6 +43,7 @@ _NOT_THE_OBJECTIVES = {
     "prompts",
     "default_prompt_name",
     "normalize",
+    "similarity_fn_name",
 }
 
 #: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention
@@ -162,8 +163,10 @@ class ContrastiveModel(PreTrainedModel):
         super().__init__(config)
         check_dropout_rates(config)
         if resolved is None or settings:
-            resolved = ContrastiveSettings.from_config(config, **settings)
+            resolved = resolve_settings(getattr(config, SECTION, None), **settings)
         self.settings = resolved
+        #: What the caller chose, which counts in the objectives of several data sets, too.
+        self.given_settings = chosen(settings)
         pooling.check_reads_text(resolved.pooler_type, config)
         setattr(config, SECTION, self.settings.to_section())
         self.unpadded, self.fast_dropout = unpadded, fast_dropout
@@ -204,7 +207,7 @@ class ContrastiveModel(PreTrainedModel):
         """Change settings of the model and of the config that is saved with it.
 
         Args:
-            settings (`Any`): The new values of fields of [`ContrastiveSettings`].
+            settings (`Any`): The new values of fields of [`ContrastiveSettings`], and options of the objective.
 
         Raises:
             ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
@@ -214,12 +217,23 @@ class ContrastiveModel(PreTrainedModel):
             raise ValueError(
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
             )
-        before = self.settings.to_dict()
-        self.settings = ContrastiveSettings.from_config(self.config, **{"do_mlm": self.settings.do_mlm, **settings})
-        after = self.settings.to_dict()
-        setattr(self.config, SECTION, self.settings.to_section())
-        if any(before[name] != after[name] for name in before.keys() - _NOT_THE_OBJECTIVES):
-            self.objective = self.second_encoder = None
+        self.given_settings |= chosen(settings)
+        kept = {"do_mlm": self.settings.do_mlm}
+        self.use_settings(resolve_settings(self.settings.to_section(), **kept, **settings))
+
+    def use_settings(self, settings: ContrastiveSettings) -> None:
+        """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
+
+        Args:
+            settings ([`ContrastiveSettings`]): All settings.
+        """
+        before = self.settings
+        self.settings = settings
+        setattr(self.config, SECTION, settings.to_section())
+        for name in SETTING_NAMES - _NOT_THE_OBJECTIVES:
+            if getattr(before, name) != getattr(settings, name):
+                self.objective = None
+                self.second_encoder = None
 
     @property
     def embedding_dim(self) -> int:
@@ -244,6 +258,11 @@ class ContrastiveModel(PreTrainedModel):
         if not self.unpadded or torch.compiler.is_compiling():
             return False
         return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
+
+    @cached_property
+    def counted_parameters(self) -> int:
+        """The number of parameters without embeddings, which is counted once."""
+        return self.num_parameters(exclude_embeddings=True)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
@@ -399,8 +418,8 @@ class ContrastiveModel(PreTrainedModel):
         if self.second_encoder is not None or needs_states:
             reads = "hidden states" if needs_states else "a second encoder"
             raise ValueError(
-                f"fixed_mask gives each text one embedding, but training (objective {self.settings.objective!r}, "
-                f"encoders={self.settings.encoders}) needs {reads}, too. Train without the view fixed_mask."
+                f"fixed_mask gives each text one embedding, but objective {self.settings.objective!r} needs {reads}, "
+                "too. Train without the view fixed_mask."
             )
         if not (ids == ids[:, :1]).all():
             raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
@@ -441,23 +460,33 @@ class ContrastiveModel(PreTrainedModel):
         """
         if self.objective is not None:
             return self.objective
-        values = self.settings.to_dict()
-        objective = build_objective(self.embedding_dim, values)
+        objective = self._build_objective()
         checkpoint.check_head_can_learn(self)
-        objective.attach(cast(Encoder, self))
-        if max(self.settings.encoders, objective.encoders) == 2:
-            if objective.num_views == 1:
-                name = self.settings.objective
-                raise ValueError(
-                    f"The objective {name!r} reads one text per row, but encoders is 2. Set encoders to 1."
-                )
+        objective.attach(self)
+        if objective.encoders == 2:
             self.second_encoder = self.copy_encoder()
         self.objective = objective.to(self.device).train(self.training)
         if self._saved_objective is not None:
             saved, path = self._saved_objective
-            if all(getattr(saved, setting) == values[setting] for setting in checkpoint.OBJECTIVE_SETTINGS):
-                checkpoint.load_objective_state(self, path)
+            if checkpoint.state_fits(saved, self.settings):
+                checkpoint.load_objective_state(self, path, saved)
         return objective
+
+    def _build_objective(self) -> Objective:
+        """Build the objective, or that of each data set."""
+        settings = self.settings
+        main = None
+        if not all(settings.dataset_objectives.values()) or not settings.dataset_objectives:
+            main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
+        if main is not None and not settings.dataset_objectives:
+            return main
+        objectives = {}
+        for name, own in settings.dataset_objectives.items():
+            if own:
+                objectives[name] = build_objective(own["objective"], self.embedding_dim, own["objective_options"])
+            else:
+                objectives[name] = main
+        return ByDataset(self.embedding_dim, objectives, main)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -467,7 +496,7 @@ class ContrastiveModel(PreTrainedModel):
                 "first encoder would have it. Train without lora_r."
             )
         speed: dict[str, Any] = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
-        twin = type(self)(self.config, do_mlm=False, encoders=1, **speed)
+        twin = type(self)(self.config, do_mlm=False, **speed)
         names = twin.state_dict().keys()
         twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
         cast(nn.Module, twin).to(self.device, self.dtype)
@@ -570,24 +599,36 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        state_dict = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
         writes = kwargs.get("is_main_process", True)
-        with checkpoint.replace_model(save_directory, writes, self.save_adapter) as folder:
-            if not self.save_adapter:
-                super().save_pretrained(folder, state_dict=checkpoint.main_weights(state_dict), **kwargs)
-            if not writes:
-                return
-            checkpoint.save_own_files(self, folder, state_dict)
-            if self.save_adapter:
-                adapters.save_adapter(self, folder, state_dict)
-            else:
-                # transformers has written the name of our class, which converters and inference servers do not know.
-                # Our class is found by the section `simcse`.
-                self.config.architectures = [self.base_class.__name__]
-                self.config.save_pretrained(folder)
+        with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
+            self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
+
+    def write_files(
+        self, folder: str | os.PathLike, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
+    ) -> None:
+        """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
+
+        Args:
+            folder (`str` or `os.PathLike`): The folder.
+            state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
+            kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
+        """
+        weights = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
+        if not self.save_adapter:
+            super().save_pretrained(folder, state_dict=checkpoint.main_weights(weights), **kwargs)
+        if not kwargs.get("is_main_process", True):
+            return
+        checkpoint.save_own_files(self, folder, weights)
+        if self.save_adapter:
+            adapters.save_adapter(self, folder, weights)
+            return
+        # transformers has written the name of our class, which converters and inference servers do not know. Our class
+        # is found by the section `simcse`.
+        self.config.architectures = [self.base_class.__name__]
+        self.config.save_pretrained(folder)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
@@ -622,7 +663,7 @@ class ContrastiveModel(PreTrainedModel):
         """
         if head not in checkpoint.HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        settings = {name: kwargs.pop(name) for name in list(kwargs) if name in SETTING_NAMES}
+        settings = {name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs}
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.kind.name == "reference":
             renamed = found.renamed_keys(cls.base_model_prefix)
@@ -641,6 +682,7 @@ class ContrastiveModel(PreTrainedModel):
             model, info = load_base(load, name_or_path, base, *args, **kwargs)
             adapters.load_adapter(model, name_or_path, hub)
             model.config.name_or_path = model.name_or_path = str(name_or_path)
+        model.given_settings = chosen(settings)
         checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, name_or_path)
         model.freeze_unused_parameters()  # loading has replaced the parameters

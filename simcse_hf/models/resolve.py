@@ -48,6 +48,10 @@ _OF_POOLER = {
 }
 #: The columns of a row that may have a prompt and a length of their own; `negative` stands for all hard negatives.
 COLUMNS = ("anchor", "positive", "negative")
+_NOTHING_TO_EVALUATE = (
+    "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, or leave "
+    "both out"
+)
 #: What `datasets` may say about a data set.
 DATASET_SETTINGS = ("objective", "objective_options", "prompts", "max_seq_length", "share")
 
@@ -265,12 +269,13 @@ def resolve_command(
         `dict[str, Decision]`: The decision on each argument that some layer has.
 
     Raises:
-        ValueError: If the objective is unknown.
+        ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
     """
     saved = read_section(section)  # type: ignore[arg-type]
     objective = given.get("objective", saved.get("objective", ContrastiveSettings.objective))
-    known_parts(objective)
-    checkpoint = {"objective": objective} if saved else {}
+    if "objective" in given:
+        known_parts(objective)
+    checkpoint = {}
     if saved.get("objective") == objective and "max_seq_length" in saved:
         checkpoint["max_seq_length"] = saved["max_seq_length"]
     paper = paper_settings(objective)
@@ -288,14 +293,14 @@ def resolve_command(
 
 
 def _evaluation_defaults(given: Mapping[str, Any], command: dict[str, Any]) -> dict[str, Any]:
-    """Let the defaults of evaluation and saving give way to what is given.
-
-    There is no best model without a dev set, and transformers loads one only where saving keeps step with evaluation.
-    """
+    """Let the defaults of evaluation and saving give way to what is given."""
+    # There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
-        command |= {"eval_strategy": "no", "eval_on_start": False, "load_best_model_at_end": False}
+        if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
+            raise ValueError(_NOTHING_TO_EVALUATE)
+        command |= {"eval_strategy": "no", "load_best_model_at_end": False}
         return command
-    command["eval_on_start"] = given.get("eval_strategy") != "no"
+    command["eval_on_start"] = True
     if "save_strategy" not in given:
         command["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
     if "save_steps" not in given and "eval_steps" in given:
@@ -345,7 +350,7 @@ class RowPlan:
     @property
     def kind(self) -> str:
         """What the rows are made of; see [`Objective`]."""
-        return objective_class(next(iter(part_weights(self.objective)))).rows
+        return main_class(self.objective).rows
 
 
 @dataclass(frozen=True)
@@ -448,8 +453,13 @@ def default_loader_workers() -> int:
     return min(4, (os.cpu_count() or 1) // torch.cuda.device_count())
 
 
+def main_class(objective: str) -> Any:
+    """Return the class of an objective, of a sum that of its first part."""
+    return objective_class(next(iter(part_weights(objective))))
+
+
 def _view_of(objective: str) -> tuple[str, float | None]:
-    return objective_class(next(iter(part_weights(objective)))).view
+    return main_class(objective).view
 
 
 def _dataset_tables(args: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -484,11 +494,9 @@ def _dataset_tables(args: Any, names: Sequence[str]) -> dict[str, dict[str, Any]
 def _dataset_losses(
     settings: ContrastiveSettings, given: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Decide the objective of each data set that names one, as it would be decided for this data set alone.
-
-    An option that the caller gave for the whole run counts in each objective that has it. A checkpoint's options count
-    under the same objective: those of the data set of this name or, if there is none, those of the whole model.
-    """
+    """Decide the objective of each data set that names one, as it would be decided for this data set alone."""
+    # An option that the caller gave for the whole run counts in each objective that has it. A checkpoint's options
+    # count under the same objective: those of the data set of this name or, if there is none, those of the model.
     losses = {}
     saved = settings.losses()
     shared = given_options(given)

@@ -3,7 +3,6 @@
 from .base import Objective, TrainingRows
 from .building import build_objective, part_weights, split_options
 from .by_dataset import ByDataset
-from .composed import find_objective, make_objective, objective_class  # old names: this line goes with the file
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
@@ -17,7 +16,7 @@ from .labelled.class_labels import ClassLabels
 from .labelled.nli import Softmax, SupCon
 from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
-from .registry import OBJECTIVES, import_objective, register
+from .registry import OBJECTIVES, find_objective, import_objective, objective_class, register
 from .tsdae import TSDAE
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "build_objective",
     "find_objective",
     "import_objective",
-    "make_objective",
     "objective_class",
     "part_weights",
     "register",

@@ -110,6 +110,10 @@ class Objective(nn.Module):
         """Return the options with the values that this objective uses."""
         return {name: getattr(self, name) for name in self.options()}
 
+    def of_dataset(self, number: int) -> "Objective":
+        """Return the objective of one of several data sets: this one, if they share it."""
+        return self
+
     def attach(self, model: Encoder) -> None:
         """Take what the objective needs of the model, such as a momentum copy of the encoder.
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..evaluation.threshold import describe_threshold
 from ..inference.exported import GRAPHS
 from ..models.pooling import TANH
+from ..models.resolve import settings_of_config
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
 from ..ops.files import read_json, write_text
@@ -284,7 +285,7 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
             f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
             "unknown. Load the model with AutoModelForCL and save it first."
         )
-    return config, ContrastiveSettings.from_config(config)
+    return config, settings_of_config(config)
 
 
 def _merge_runs(saved_run: dict, run: dict | None) -> dict:

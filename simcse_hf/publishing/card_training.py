@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
+from ..models.resolve import resolve_options, settings_of_config
 from ..models.settings import ContrastiveSettings
-from ..objectives import find_objective
+from ..objectives import build_objective, find_objective, part_weights
 
 _ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)
 
@@ -65,9 +67,6 @@ VIEWS = {
     "next_three_sentences": ("one of the next three sentences of its document", "simcse"),
 }
 
-#: Settings that only some objectives read. The card lists them only for those.
-_OBJECTIVE_SETTINGS = ("temperature", "similarity", "hard_negative_weight")
-
 
 def hub_id(name: str | None) -> str | None:
     """Return `name` if it can be the id of a hub model and is not a local directory."""
@@ -108,7 +107,7 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
         "sources": list(datasets or ()) or ([texts] if texts else []),
         "num_encoders": num_encoders(settings),
         "num_templates": len(settings.templates),
-        "matryoshka_dims": sorted(settings.matryoshka_dims, reverse=True),
+        "matryoshka_dims": settings.matryoshka_dims,
         "do_mlm": settings.do_mlm,
         "mlm_weight": settings.mlm_weight,
         "gradcache_chunk_size": run.get("arguments", {}).get("gradcache_chunk_size"),
@@ -119,20 +118,36 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
 
 def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     """Collect the name, summary, link and options of the objective."""
-    objective = find_objective(settings.objective)
+    objective = described_objective(settings.objective)
     papers = objective.papers if objective else ()
-    defaults, options = option_defaults(settings.objective), public_options(settings)
-    scoring: dict[str, Any] = {}
-    if defaults is not None:
-        values = settings.to_dict()
-        scoring = {name: options.pop(name, values[name]) for name in ("temperature", "similarity") if name in defaults}
-        options = {name: value for name, value in options.items() if defaults.get(name) != value}
+    scoring = {}
+    others = {}
+    for name, value in public_options(settings).items():
+        if name.rpartition(".")[2] in ("temperature", "similarity"):
+            scoring[name] = value
+        elif value != _default_options(settings).get(name):
+            others[name] = value
+    others.pop("matryoshka_dims", None)  # the card names them elsewhere
     return {
         "name": settings.objective,
         "summary": objective.summary if objective else "",
         "url": PAPERS[papers[0]].url if papers else None,
-        "options": [f"`{name}` {_format(value)}" for name, value in {**scoring, **options}.items()],
+        "options": [f"`{name}` {_format(value)}" for name, value in {**scoring, **others}.items()],
     }
+
+
+def described_objective(name: str) -> Any:
+    """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
+    if any(find_objective(part) is None for part in part_weights(name)):
+        return None
+    with torch.device("meta"):  # its weights are not needed
+        return build_objective(name, dim=8)
+
+
+def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
+    """Return the options of the objective where nobody chooses any but the similarity."""
+    chosen = {n: x for n, x in settings.objective_options.items() if n.rpartition(".")[2] == "similarity"}
+    return resolve_options(settings.objective, chosen)
 
 
 def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run: dict) -> list[tuple[str, Any]]:
@@ -142,8 +157,6 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         arguments = {name: value for name, value in arguments.items() if not name.startswith("view")}
     if not settings.do_mlm:
         arguments.pop("mlm_probability", None)
-    if "view_model" in arguments:
-        arguments["view_model"] = public_name(arguments["view_model"])
     values = {**arguments, **changed_settings(config)}
     public = {name: value for name, value in public_options(settings).items() if name in values}
     return sorted((values | public).items())
@@ -160,16 +173,15 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
     Returns:
         `list[str]`: Names in [`PAPERS`], the objective's own paper first.
     """
-    objective = find_objective(settings.objective)
-    papers = list(objective.papers) if objective else []
-    for own in settings.dataset_objectives.values():
-        other = find_objective(own.get("objective", settings.objective))
-        papers += other.papers if other else ()
+    papers: list[str] = []
+    for name, _ in [(settings.objective, None), *settings.losses().values()]:
+        objective = described_objective(name)
+        papers += objective.papers if objective else ()
     view = (run.get("view") or {}).get("name")
     positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders(settings) == 2)
     if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
         papers.append(VIEWS[view][1])
-    if settings.encoders == 2 or (settings.do_mlm and settings.objective != "declutr"):
+    if num_encoders(settings) == 2 or (settings.do_mlm and settings.objective != "declutr"):
         papers.append("simcse")
     if settings.matryoshka_dims:
         papers.append("matryoshka")
@@ -182,17 +194,12 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
 
 def num_encoders(settings: ContrastiveSettings) -> int:
     """Return how many independent encoders took part in training."""
-    objective = find_objective(settings.objective)
-    return max(settings.encoders, objective.encoders if objective else 1)
-
-
-def option_defaults(objective: str) -> dict[str, Any] | None:
-    """Return the options of an objective with their defaults, or None if the objective is not registered.
-
-    The model's settings that the objective reads, such as the temperature, are among the options.
-    """
-    found = find_objective(objective)
-    return None if found is None else found.options()
+    numbers = [1]
+    for name, options in settings.losses().values():
+        objective = described_objective(name)
+        numbers.append(objective.encoders if objective else 1)
+        numbers += [value for option, value in options.items() if option.rpartition(".")[2] == "encoders"]
+    return max(numbers)
 
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
@@ -205,22 +212,25 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 
 def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the settings, options and dropout rates that differ from their defaults and that the objective reads."""
-    settings = ContrastiveSettings.from_config(config).to_dict()
-    defaults = ContrastiveSettings.resolve(similarity=settings["similarity"]).to_dict() | {"similarity": "cosine"}
+    resolved = settings_of_config(config)
+    settings = resolved.to_dict()
     options = settings.pop("objective_options")
-    known_options = option_defaults(settings["objective"])
-    # The first two follow from the templates, and training does not read the next three. The card names the objectives
+    # The first two follow from the templates, and training does not read the next four. The card names the objectives
     # of data sets elsewhere.
-    unread = ["mask_token_id", "template_edges", "max_length", "normalize", "prompts", "dataset_objectives"]
-    if known_options is not None:
-        unread += [name for name in _OBJECTIVE_SETTINGS if name not in known_options]
+    unread = ["mask_token_id", "template_edges", "max_length", "normalize", "prompts", "similarity_fn_name"]
+    unread.append("dataset_objectives")
     if not settings["do_mlm"]:
         unread.append("mlm_weight")
-    settings = {name: value for name, value in settings.items() if name not in unread} | options
+    settings = {name: value for name, value in settings.items() if name not in unread}
+    defaults = ContrastiveSettings().to_dict()
+    known = {} if described_objective(resolved.objective) is None else _default_options(resolved)
+    known = {name: "cosine" if name.rpartition(".")[2] == "similarity" else value for name, value in known.items()}
     rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
-    # An option whose default is None takes the setting of the same name.
-    defaults |= {name: value for name, value in (known_options or {}).items() if value is not None}
-    return {**_changed(settings, defaults), **_changed(rates, type(config)().to_dict())}
+    return {
+        **_changed(settings, defaults),
+        **_changed(options, known),
+        **_changed(rates, type(config)().to_dict()),
+    }
 
 
 def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -1,54 +1,35 @@
-"""Checkpoints that are whole or absent: staging, manifests of digests, finite weights, and saving at a signal."""
+"""Checkpoints that are whole or absent: finding the one to resume from, and staging a new one."""
 
 import os
 import re
 import shutil
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process, sum_over_processes, wait_for_all, world
-from ..ops.errors import refuse
+from ..ops.distributed import on_first_process, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
 logger = logging.get_logger(__name__)
 
 #: A checkpoint to resume from; `True` is the newest whole one.
 CheckpointName = str | os.PathLike[str] | bool
-#: Advice at the end of errors about numbers that are not finite.
-ADVICE = (
-    "Lower the learning rate, raise the temperature, use bf16 in place of fp16, or look for broken weights in the "
-    "starting checkpoint."
-)
 
 _WHEN_FULL = (
     ", so the checkpoint was not written. Checkpoints saved earlier are untouched: free some space and continue with "
     "--resume_from_checkpoint true"
 )
 _NAME = re.compile(r"checkpoint-(\d+)")
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
-_SAME_INTERRUPT_SECONDS = 1.0
 
 # One of several processes on a CPU has the device "cpu:0", to which transformers before 5.18 loads the optimizer's
 # state, and torch knows no such place.
 torch.serialization.register_package(
     9, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None
 )
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
@@ -80,12 +61,11 @@ def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
             return str(checkpoint)
         problems.append(f"{checkpoint.name}: {problem}")
         logger.warning(f"{checkpoint} is passed over because {problem}.")
-    refuse(
-        {
+    if problems:
+        raise ValueError(
             f"{directory} holds no whole checkpoint to resume from ({'; '.join(problems)}). Restore one of them from "
-            "a backup, or start again with --overwrite_output_dir.": problems
-        }
-    )
+            "a backup, or start again with --overwrite_output_dir."
+        )
     return None
 
 
@@ -107,21 +87,20 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
 
 def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     if str(resume).lower() == "true":
-        checkpoint = newest_whole_checkpoint(output_dir)
-        refuse(
-            {f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint": not checkpoint}
-        )
+        newest = newest_whole_checkpoint(output_dir)
+        if newest is None:
+            raise ValueError(f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
+        checkpoint = newest
     else:
         checkpoint = str(resume)
-        is_missing, problem = not Path(checkpoint).is_dir(), folder_problem(checkpoint)
-        refuse(
-            {
-                f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory": is_missing,
-                f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
-                "the newest whole one with --resume_from_checkpoint true.": problem,
-            }
-        )
-    assert checkpoint is not None
+        if not Path(checkpoint).is_dir():
+            raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
+        problem = folder_problem(checkpoint)
+        if problem:
+            raise ValueError(
+                f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from the "
+                "newest whole one with --resume_from_checkpoint true."
+            )
     if not any(Path(checkpoint).glob("rng_state*")):
         logger.warning(
             f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the schedule "
@@ -130,22 +109,17 @@ def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     return checkpoint
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
-def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
-    """Let transformers write a checkpoint into a staging folder, and give the checkpoint its name at the end.
+def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Iterator[Path]:
+    """Yield a staging folder for a checkpoint, and give the checkpoint its name if the block ends without an error.
 
-    A checkpoint is therefore whole or absent, whenever the run is killed. Older checkpoints are deleted and the
-    checkpoint is pushed only afterwards. Every process must enter the context.
-
-        with staged(self, trial):
-            super()._save_checkpoint(model, trial)
+    A checkpoint is therefore whole or absent, whenever the run is killed. Older checkpoints are deleted only
+    afterwards. Every process must enter the context.
 
     Args:
-        trainer (`Trainer`): The trainer, which saves in the context.
-        trial (`Any`, *optional*): A trial of a hyper-parameter search, which has a folder of its own.
+        directory (`Path`): The `output_dir` of the run, or the folder of a trial of a search.
+        state (`TrainerState`): The state of the Trainer at this step, which is saved as well.
+        args (`TrainingArguments`): The arguments of the run.
 
     Yields:
         `Path`: The folder of the checkpoint inside the staging folder. It may not exist yet.
@@ -153,22 +127,18 @@ def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
     Raises:
         OSError: In one line, if the disk is full.
     """
-    directory, state = Path(trainer._get_output_dir(trial)), trainer.state
     checkpoint = directory / f"checkpoint-{state.global_step}"
     folder = directory / STAGING / checkpoint.name
-    if trainer.args.should_save:
+    if args.should_save:
         remove(folder.parent)  # a killed run left it
     wait_for_all()
-    # Only in this context, transformers writes elsewhere and pushes nothing.
-    trainer._get_output_dir = lambda trial: str(folder.parent)  # type: ignore[method-assign]
-    trainer._push_from_checkpoint = lambda checkpoint_folder: None  # type: ignore[method-assign]
+    best = directory / f"checkpoint-{state.best_global_step}"
     try:
         yield folder
         wait_for_all()
-        best = directory / f"checkpoint-{state.best_global_step}"
-        if best == checkpoint or best.is_dir():  # transformers looked for it in the staging folder
+        if state.best_global_step and (best == checkpoint or best.is_dir()):
             state.best_model_checkpoint = str(best)
-        if trainer.args.should_save:
+        if args.should_save:
             state.save_to_json(str(folder / "trainer_state.json"))
             write_manifest(folder)
             put_in_place(folder, checkpoint)
@@ -177,14 +147,15 @@ def staged(trainer: Trainer, trial: Any = None) -> Iterator[Path]:
         remove(folder.parent)
         explain_full_disk(error, checkpoint, _WHEN_FULL)
         raise
-    finally:
-        del trainer._get_output_dir, trainer._push_from_checkpoint
-    if trainer.args.should_save:
+    if args.should_save:
         keep = {checkpoint} | ({best} if best.is_dir() else set())
-        delete_old_checkpoints(directory, trainer.args.save_total_limit, keep)
+        delete_old_checkpoints(directory, args.save_total_limit, keep)
     wait_for_all()
-    if trainer.args.push_to_hub:
-        trainer._push_from_checkpoint(str(checkpoint))
+
+
+def is_staged(folder: Path) -> bool:
+    """Say whether a folder is that of a checkpoint which has not got its name yet."""
+    return folder.parent.name == STAGING
 
 
 def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
@@ -203,131 +174,3 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
     for checkpoint in others[: max(0, len(found) - max(limit, len(kept)))]:
         shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-# --- during a run ----------------------------------------------------------------------------------------------------
-
-
-class FiniteWeights(TrainerCallback):
-    """End a run before weights that are not finite are evaluated or saved.
-
-    Put it last, after the callbacks that request evaluations and checkpoints.
-    """
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any) -> None:
-        """Check the weights if they are about to be used, and those of the last step.
-
-        Raises:
-            FloatingPointError: In all processes, if a weight of any of them is not finite.
-        """
-        if not (control.should_evaluate or control.should_save or state.global_step >= state.max_steps):
-            return
-        broken = _name_of_broken_weight(event["model"])
-        count = sum_over_processes(torch.tensor(int(broken is not None), device=args.device))
-        if count.item():
-            raise FloatingPointError(
-                f"the weights are not finite after step {state.global_step} ({broken or 'in another process'}). "
-                f"They are not saved, and checkpoints saved earlier are untouched in {args.output_dir}. {ADVICE}"
-            )
-
-    on_epoch_end = on_step_end
-
-
-@torch.no_grad()
-def _name_of_broken_weight(model: nn.Module) -> str | None:
-    finite = {}
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_floating_point():
-            shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
-            finite[name] = torch.isfinite(shard).all()
-    if not finite or torch.stack([*finite.values()]).all():  # one transfer from the device
-        return None
-    return next(name for name, value in finite.items() if not value)
-
-
-class StopOnSignal(TrainerCallback):
-    """Save a checkpoint after the current step when SIGTERM or SIGINT arrives, and end the process.
-
-    All processes stop after the same step, whichever of them received the signal: in every step they reduce its
-    number, and read the result one step later, so that the host does not wait for the device. A second interrupt from
-    the keyboard ends the process at once. (transformers' `enable_jit_checkpoint` saves only in a process that received
-    SIGTERM, so several processes would wait for each other.)
-
-    Signals keep their usual meaning outside the main thread, where they are ignored already (as under `nohup`), and in
-    runs with `save_strategy="no"`. Put this callback after those that save something of their own.
-    """
-
-    def __init__(self) -> None:
-        self._received, self._received_at, self._stopping = 0, 0.0, 0
-        self._reduction: tuple[Any, torch.Tensor] | None = None
-
-    @contextmanager
-    def caught(self, args: TrainingArguments) -> Iterator[None]:
-        """Catch the signals of a run, and forget those of an earlier one.
-
-        Args:
-            args (`TrainingArguments`): The arguments of the run.
-        """
-        self.__init__()  # type: ignore[misc]
-        handlers: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread() and args.save_strategy != "no":
-            for number in _SIGNALS:
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    handlers[number] = signal.signal(number, self._receive)
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if not self._received:
-            self._received, self._received_at = number, time.monotonic()
-        elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
-            raise KeyboardInterrupt
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether a signal stops the run."""
-        return self._stopping != 0
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
-        self._stopping = self._stopping or self._signal_of_any_process(args.device)
-        if self._stopping and not float(state.epoch or 0.0).is_integer():
-            control.should_save = True
-
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Request the checkpoint of an epoch's last step."""
-        control.should_save = control.should_save or self.is_stopping
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End the process when the checkpoint is complete.
-
-        Raises:
-            SystemExit: With status 143, after SIGTERM.
-            KeyboardInterrupt: After SIGINT, for which a program ends with status 130.
-        """
-        if not self._stopping:
-            return
-        if state.is_world_process_zero:
-            logger.warning(
-                f"{signal.Signals(self._stopping).name} stopped the run after step {state.global_step}. "
-                f"{args.output_dir}/checkpoint-{state.global_step} is complete: continue with "
-                "--resume_from_checkpoint true."
-            )
-        if self._stopping == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + self._stopping)
-
-    def _signal_of_any_process(self, device: torch.device) -> int:
-        """Return the number of a signal that some process received, the same in all processes, or 0."""
-        if world()[1] == 1:
-            return self._received
-        previous = self._reduction
-        number = torch.tensor(self._received, device=device)
-        self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)
-        if previous is None:
-            return 0
-        previous[0].wait()
-        return int(previous[1].item())

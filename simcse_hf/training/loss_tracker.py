@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
-from .checkpoints import ADVICE
+from .finite_weights import ADVICE
 
 
 class LossTracker(TrainerCallback):

@@ -19,7 +19,6 @@ from transformers import (
     DataCollatorForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -35,9 +34,12 @@ from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
 from ..ops.loading import load_pretrained, load_weights
-from .checkpoints import FiniteWeights, StopOnSignal, resolve_checkpoint, staged
+from .checkpoints import resolve_checkpoint
+from .finite_weights import FiniteWeights
+from .output_folder import RESULTS, check_output_dir, clear_output_dir
 from .parser import check_files, fill, given_arguments, option
-from .run_record import RESULTS, check_output_dir, clear_output_dir
+from .stop_on_signal import StopOnSignal
+from .whole_checkpoints import WholeCheckpointTrainer
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.
@@ -97,7 +99,7 @@ class PretrainingArguments:
     overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
 
 
-class MaskedLMTrainer(Trainer):
+class MaskedLMTrainer(WholeCheckpointTrainer):
     """Train a stock masked-LM model on rows of `input_ids`.
 
     The masks of training come from torch's global generator inside the step, as dropout masks do. So a resumed run
@@ -137,18 +139,7 @@ class MaskedLMTrainer(Trainer):
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
-        if self.state.global_step < self.state.max_steps:
-            return super().get_batch_samples(*args, **kwargs)
-        self.control.should_training_stop = True
-        return [], None
-
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        with staged(self, trial):
-            super()._save_checkpoint(model, trial)
-
-    def compute_loss(self, model: torch.nn.Module, inputs: dict, *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
         ids = inputs["input_ids"]

@@ -22,6 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -239,17 +240,30 @@ class Rows:
         if self.plan.options.get("hard_negative_weight") and num_sentences < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
         if self.plan.view == "fixed_mask" and num_sentences > 1:
-            raise ValueError(
-                f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts"
-            )
+            raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
         check_vocabulary(rows, self.reader.tokenizer, self.name)
         objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
         check_length_grouping(args, rows)
         if isinstance(rows, Dataset) and args.process_index == 0:
             warn_of_repeated_rows(rows)
 
+    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
+        """Return a row of single sentences whose views differ by dropout alone, for each data set that has some."""
+        alone = self.num_sentences == 1 and objective.num_views > 1 and self.plan.view == "identity"
+        return [dict(self.known[0])] if alone else []
+
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch: rows that are drawn anew change."""
+
+    def epoch_at(self, step: int, max_steps: int) -> float | None:
+        """Return the epoch after a step, where transformers cannot count it."""
+        return None
+
+    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
+        """Go to the row of a checkpoint, or to the first one, with batches of a size."""
+
+    def save_place(self, folder: Path) -> None:
+        """Write into a checkpoint what its row number does not tell."""
 
     def digest(self) -> str | None:
         """Return a digest of the rows in their order, or `None` if they cannot be read at once."""
@@ -629,6 +643,26 @@ class StreamRows(Rows):
             processes=args.world_size,
         )
 
+    def epoch_at(self, step: int, max_steps: int) -> float:
+        """Return the share of the run that is done: the length of a stream is unknown."""
+        return step / max_steps
+
+    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
+        """Read on after the last batch of a checkpoint, or from the first row, in batches of a size.
+
+        Args:
+            checkpoint (`str`, *optional*): The checkpoint.
+            batch_size (`int`): Rows of a batch of one process.
+        """
+        self.tokens.batch_size = batch_size
+        self.tokens.forget()
+        if checkpoint is not None:
+            self.tokens.load_state(checkpoint)
+
+    def save_place(self, folder: Path) -> None:
+        """Write the place of the last batch that was read."""
+        self.tokens.save_state(str(folder))
+
     @property
     def known(self) -> Any:
         """The first rows of the stream."""
@@ -706,6 +740,14 @@ class MixtureRows(Rows):
                 part.check(objective.of_dataset(number))
             except ValueError as error:
                 raise ValueError(f"data set {name!r}: {error}") from None
+
+    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
+        """Return a row of every data set of single sentences."""
+        rows = []
+        for number, part in enumerate(self.parts.values()):
+            for row in part.single_sentences(objective.of_dataset(number)):
+                rows.append({**row, "dataset": number})
+        return rows
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch of every data set."""

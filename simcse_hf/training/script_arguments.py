@@ -1,23 +1,22 @@
-"""The arguments of the training commands: command line over YAML file over defaults."""
+"""The arguments of the training commands: words of a command line and a recipe become values."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.class_rows import is_labelled
-from ..data.nli_pairs import SAMPLINGS
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.settings import SECTION, SETTING_NAMES, dropout_rates, max_positions, read_section
-from ..objectives import OBJECTIVES, objective_class
+from ..models.resolve import LAYERS, Decision, resolve_command, values_of
+from ..models.settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, dropout_rates
+from ..objectives import OBJECTIVES
 from ..objectives.checks import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from ..ops.errors import refuse
 from ..ops.loading import load_pretrained
 from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments
@@ -32,7 +31,6 @@ class ModelArguments:
     model_name_or_path: str | None = option(
         None, "Encoder to start from: a directory or a model id on the hub.", aliases=["--model"]
     )
-    tokenizer_name: str | None = option(None, "Tokenizer to use instead of the model's own.")
     model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
     head: str = option(
         "auto",
@@ -72,15 +70,16 @@ class ModelArguments:
     mlm_weight: float | None = option(
         None, "Weight of the auxiliary masked-LM loss; default: the objective's, else 0.1."
     )
-    objective: str = option("simcse", f"Training objective: {', '.join(OBJECTIVES)}; a checkpoint keeps its own.")
+    objective: str | None = option(
+        None,
+        f"Training objective: {', '.join(OBJECTIVES)}, a sum of them, or a class of yours as "
+        "my_package.losses:MyLoss; default: the checkpoint's, else simcse.",
+    )
     objective_options: list[str] = option(
         list, "Options of the objective as name=value pairs; a table in YAML."
     )  # a table after __post_init__
-    matryoshka_dims: str | None = option(
+    matryoshka_dims: list[str] | None = option(
         None, "Also apply the objective to these leading dimensions, for example 256,128,64."
-    )
-    encoders: int | None = option(
-        None, "Number of encoders; with 2, one encodes the anchors and one the other texts (Table 2)."
     )
     unpadded: bool = option(True, "Skip padding in the computation where the encoder supports it.")
     dropout: float | None = option(
@@ -93,29 +92,16 @@ class ModelArguments:
         Raises:
             ValueError: If the words have another form.
         """
-        options: Any = self.objective_options
-        if not isinstance(options, dict):
-            pairs = [str(word).partition("=") for word in (options if isinstance(options, list) else [options])]
-            invalid = [name for name, equals, _ in pairs if not (name and equals)]
-            refuse({f"--objective_options takes name=value, got {', '.join(map(repr, invalid))}": invalid})
-            options = {name: _read_value(value) for name, _, value in pairs}
-        self.objective_options = options
-        dims: Any = self.matryoshka_dims
-        try:
-            dims = dims.split(",") if isinstance(dims, str) else dims
-            dims = None if dims is None else [int(word) for word in dims]
-        except (TypeError, ValueError):
-            given = self.matryoshka_dims
-            raise ValueError(
-                f"--matryoshka_dims takes numbers with commas, such as 256,128,64, got {given!r}"
-            ) from None
-        self.matryoshka_dims = dims
+        self.objective_options = _read_options(self.objective_options)
+        self.matryoshka_dims = _read_dimensions(self.matryoshka_dims)
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
-        names = [f.name for f in fields(self) if f.name in SETTING_NAMES | {"head", "unpadded"}]
-        options = {"objective_options": self.objective_options or None}
-        return {"temperature": self.temp, **{name: getattr(self, name) for name in names}, **options}
+        names = (SETTING_NAMES | set(LOSS_OPTIONS) | {"head", "unpadded"}) & vars(self).keys()
+        values = {name: getattr(self, name) for name in names}
+        values["temperature"] = self.temp
+        values["objective_options"] = self.objective_options or None
+        return values
 
     def load_options(self) -> dict[str, Any]:
         """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, revision.
@@ -128,8 +114,8 @@ class ModelArguments:
         """
         if self.model_name_or_path is None:
             raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        config = _load_config(self.model_name_or_path, self.model_revision)
-        return self.settings() | dropout_settings(config, self.dropout) | {"revision": self.model_revision}
+        config = load_config(self.model_name_or_path, self.model_revision)
+        return {**self.settings(), **dropout_settings(config, self.dropout), "revision": self.model_revision}
 
 
 @dataclass
@@ -137,15 +123,10 @@ class DataArguments:
     """The training texts and the dev set, and what to do with the output directory."""
 
     train_file: str | None = option(None, "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz.")
-    dataset_name: str | None = option(None, "Training texts on the hub: a data set id, or id:config.")
-    dataset_split: str = option("train", "Split of the data set on the hub.")
-    columns: list[str] | None = option(None, "Text columns in the order anchor, positive, hard negatives.")
-    nli_sampling: str | None = option(
-        None,
-        "Rows for objectives that learn from labelled NLI pairs (columns premise, hypothesis, label): "
-        "pairs, or premises with all of their hypotheses; default: pairs.",
-        choices=SAMPLINGS,
+    dataset_name: str | None = option(
+        None, "Training texts on the hub: the name of a data set, name:split or name:config:split; default: train."
     )
+    columns: list[str] | None = option(None, "Text columns in the order anchor, positive, hard negatives.")
     streaming: bool = option(
         False,
         "Read the training texts while training, without caching them; needs --max_steps. For texts that "
@@ -173,13 +154,39 @@ class DataArguments:
     )
 
 
-#: Names of the model's settings as arguments; the length is one of training.
-_MODEL_SETTINGS = (SETTING_NAMES | {"temp"}) - {"max_seq_length", "temperature"}
-
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
 
 
-def _read_value(word: str) -> Any:
+def _read_options(words: Any) -> dict[str, Any]:
+    """Read options of an objective: a table, or words such as `temperature=0.1`."""
+    if isinstance(words, dict):
+        return words
+    options = {}
+    for word in [words] if isinstance(words, str) else words:
+        name, equals, value = str(word).partition("=")
+        if not (name and equals):
+            raise ValueError(f"--objective_options takes name=value, got {word!r}")
+        options[name] = read_value(value)
+    return options
+
+
+def _read_dimensions(words: Any) -> list[int] | None:
+    """Read dimensions with commas or spaces between them."""
+    if words is None:
+        return None
+    listed = words if isinstance(words, list) else [words]
+    dimensions = []
+    try:
+        for word in listed:
+            dimensions += [int(number) for number in str(word).split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
+        ) from None
+    return dimensions
+
+
+def read_value(word: str) -> Any:
     """Read a value as YAML does, and 5e-3, which YAML takes for a text, as a number."""
     value = yaml.safe_load(word)
     try:
@@ -206,14 +213,19 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
     if not 0 <= rate < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {rate}")
     names = dropout_rates(config)
-    refuse(
-        {
-            f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config. Leave it out.": (
-                not names
-            )
-        }
-    )
+    if not names:
+        raise ValueError(f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config")
     return dict.fromkeys(names, rate)
+
+
+@dataclass(frozen=True)
+class CommandArguments:
+    """The arguments of a training command, and who decided each of them."""
+
+    model: ModelArguments
+    data: DataArguments
+    training: SimCSETrainingArguments
+    decisions: Mapping[str, Decision]
 
 
 def parse_arguments(
@@ -222,12 +234,11 @@ def parse_arguments(
     sample: dict[str, Any] | None = None,
     supervised: bool = False,
     **fixed: Any,
-) -> tuple[ModelArguments, DataArguments, SimCSETrainingArguments]:
+) -> CommandArguments:
     """Parse the arguments of a contrastive training run.
 
-    An argument on the command line wins over the YAML file, which wins over the sample's, which win over the settings
-    of the objective's paper (`Objective.defaults`), which win over `defaults`. A checkpoint of this package keeps the
-    settings that it was trained with, its objective and length among them, where neither line nor file names others.
+    An argument on the command line wins over the YAML file. What neither names is decided by `models.resolve`: by the
+    starting checkpoint, the objective's paper, or the defaults of the command.
 
     Args:
         argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a file of
@@ -239,103 +250,67 @@ def parse_arguments(
         fixed (`Any`): Values that win over the command line.
 
     Returns:
-        `tuple[ModelArguments, DataArguments, SimCSETrainingArguments]`: The parsed arguments.
+        [`CommandArguments`]: The arguments.
 
     Raises:
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
     texts = ("model_name_or_path", "train_file", "dataset_name", "datasets")
-    is_offline = sample is not None and not any(map(given.get, texts))
-    if supervised and "objective" not in given and _have_class_labels(given):
-        given["objective"] = "class_labels"
-    chosen = ((sample or {}) if is_offline else {}) | given
-    start = _start_config(chosen)
-    saved = read_section(getattr(start, SECTION, None))
-    kept = _log_kept(chosen, saved) if saved else {}
-    name = given.get("objective", kept.get("objective", "simcse"))
-    papers = objective_class(name).defaults
-    # The last one wins.
-    values = (defaults or {}) | papers | kept | chosen
-    _log_papers(name, papers, values, defaults or {})
-
-    # What follows depends on several arguments, and changes none that is given.
-    for name in papers:
-        # The model finds its settings in the table of its objective, after those of its checkpoint.
-        if name in _MODEL_SETTINGS and name not in given:
-            del values[name]
-    pooler = values.get("pooler_type") or _saved_pooler(start, values) or papers.get("pooler_type", "cls")
-    if (pooler != "cls" or saved.get("pooler_type") == "cls") and "mlp_only_train" not in given:
-        values.pop("mlp_only_train", None)  # The head belongs to the pooler cls, and a checkpoint knows its use.
-    length, positions = values.get("max_seq_length", 32), None if start is None else max_positions(start)
-    if "max_seq_length" in papers and "max_seq_length" not in given and positions is not None and positions < length:
-        where = f"{values['model_name_or_path']}: max_seq_length is {positions}"
-        logger.info(f"{where}, because the encoder has no more positions (paper: {length}).")
-        values["max_seq_length"] = positions
-    if "eval_steps" in given and "save_steps" not in given:
-        values["save_steps"] = given["eval_steps"]  # As in the reference, a model is saved whenever it is evaluated.
-    if values.get("dev_file") is None and not values.get("dev_task"):
-        # There is no best model without evaluations, and saving need not keep step with them.
-        values["load_best_model_at_end"] = False
-    refuse(
-        {
-            f"seed is {given.get('seed')} and seeds {given.get('seeds')}: give one of the two, --seed for one run or "
-            "--seeds with the list of seeds for several": "seed" in given and given.get("seeds") is not None
-        }
-    )
-    return cast(Any, fill(ARGUMENT_CLASSES, values))
-
-
-def _have_class_labels(given: dict[str, Any]) -> bool:
-    """Say whether the training texts that the arguments name have class labels."""
+    if sample is not None and not any(given.get(name) for name in texts):
+        given = sample | given
+    if "seed" in given and given.get("seeds") is not None:
+        raise ValueError(
+            f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or --seeds "
+            "with the list of seeds for several"
+        )
     source = given.get("train_file") or given.get("dataset_name")
-    return source is not None and is_labelled(source, given.get("dataset_split", "train"), given.get("columns"))
+    if supervised and "objective" not in given and source and is_labelled(source, columns=given.get("columns")):
+        given["objective"] = "class_labels"
+    config = _start_config(given)
+    pooler_type = None
+    if config is not None:
+        revision = given.get("model_revision", "main")
+        pooler_type = Checkpoint.find(given["model_name_or_path"], config, revision=revision).pooler_type
+    decisions = resolve_command(given, defaults or {}, getattr(config, SECTION, None), config, pooler_type)
+    _log_decisions(decisions, defaults or {})
+    return CommandArguments(*fill(ARGUMENT_CLASSES, values_of(decisions)), decisions)
 
 
-def _log_kept(chosen: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a checkpoint of this package decides, and log its settings and what replaces them."""
-    new = {"temperature" if name == "temp" else name: value for name, value in chosen.items() if value is not None}
-    same = new.get("objective", saved.get("objective")) == saved.get("objective")
-    names = ("objective", "max_seq_length", "temperature") if same else ()
-    kept = {
-        name: saved[name] for name in (*names, "pooler_type", "mlp_only_train") if name in saved.keys() - new.keys()
-    }
-    changed = [
-        f"{name} from {saved[name]!r} to {new[name]!r}" for name in saved if new.get(name, saved[name]) != saved[name]
-    ]
-    listed = ", ".join(f"{name}={value!r}" for name, value in kept.items())
-    logger.info(
-        f"{chosen['model_name_or_path']} keeps {listed or 'nothing'}; changed: {', '.join(changed) or 'nothing'}."
-    )
-    return {name: kept[name] for name in ("objective", "max_seq_length") if name in kept}
+def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any]) -> None:
+    """Log the values that the checkpoint and the paper decide and that change something."""
+    for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
+        assert layer in LAYERS
+        listed = []
+        for name, decision in decisions.items():
+            if decision.layer == layer and decision.value != defaults.get(name):
+                listed.append(f"{name}={decision.value!r}")
+        if listed:
+            logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
 
 
-def _log_papers(objective: str, papers: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Log the settings of the objective's paper that take effect and change something."""
-    applied = [f"{name}={value!r}" for name, value in papers.items() if values[name] is value != defaults.get(name)]
-    if applied:
-        listed = ", ".join(applied)
-        logger.info(f"Defaults of the paper behind objective {objective}: {listed}. Explicit arguments override them.")
-
-
-def _start_config(values: dict[str, Any]) -> PreTrainedConfig | None:
+def _start_config(values: Mapping[str, Any]) -> PreTrainedConfig | None:
     """Return the config of the model to start from; `None` without one, which loading the model refuses later."""
     name = values.get("model_name_or_path")
     try:
-        return None if not name else _load_config(name, values.get("model_revision", "main"))
+        return None if not name else load_config(name, values.get("model_revision", "main"))
     except ValueError:
         return None
 
 
-def _saved_pooler(config: PreTrainedConfig | None, values: dict[str, Any]) -> str | None:
-    """Return the pooler that the model to start from was saved with, if it was saved with one."""
-    if config is None:
-        return None
-    revision = values.get("model_revision", "main")
-    return Checkpoint.find(values["model_name_or_path"], config, revision=revision).pooler_type
+def load_config(name: str, revision: str) -> PreTrainedConfig:
+    """Load the config of an encoder.
 
+    Args:
+        name (`str`): A directory, or the name of a model on the hub.
+        revision (`str`): The branch, tag or commit on the hub.
 
-def _load_config(name: str, revision: str) -> PreTrainedConfig:
+    Returns:
+        `PreTrainedConfig`: The config.
+
+    Raises:
+        ValueError: If there is no model under this name.
+    """
     try:
         return load_pretrained(AutoConfig.from_pretrained, name, revision=revision)
     except OSError as error:

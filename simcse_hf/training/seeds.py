@@ -20,8 +20,10 @@ from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_objec
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_scores import DEV_SCORES, dev_change
-from .run_record import RESULTS, SEEDS, check_output_dir, clear_output_dir, describe_change, hyperparameter_values
-from .script_arguments import DataArguments, ModelArguments
+from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
+from .run_record import describe_change
+from .run_settings import hyperparameter_values
+from .script_arguments import CommandArguments, DataArguments, ModelArguments
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -82,18 +84,15 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(
-    seeds: Sequence[int], model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments
-) -> dict[int, str]:
+def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites: bool) -> dict[int, str]:
     """Check and clear the output directory, and say what the run of each seed still needs.
 
     A run with a `results.json` is finished. One with a whole checkpoint was interrupted and will be resumed.
 
     Args:
         seeds (`Sequence[int]`): The seeds.
-        model_args (`ModelArguments`): The model and its settings.
-        data_args (`DataArguments`): The texts and the dev set.
-        args (`SimCSETrainingArguments`): The arguments of training.
+        arguments (`CommandArguments`): The arguments of the command.
+        overwrites (`bool`): Whether earlier runs are deleted.
 
     Returns:
         `dict[int, str]`: `"finished"`, `"interrupted"` or `"new"` for each seed.
@@ -101,6 +100,7 @@ def prepare_seeds(
     Raises:
         ValueError: If `output_dir` holds an earlier run that cannot be continued.
     """
+    args = arguments.training
     directory = Path(str(args.output_dir))
     record = directory / SEEDS
     if args.resume_from_checkpoint is not None:
@@ -111,9 +111,9 @@ def prepare_seeds(
             )
         if not record.exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
-    settings = _settings(model_args, data_args, args)
-    if data_args.overwrite_output_dir or not record.exists():
-        check_output_dir(args, data_args.overwrite_output_dir, inputs_of(model_args, data_args))
+    settings = _settings(arguments.model, arguments.data, args)
+    if overwrites or not record.exists():
+        check_output_dir(args, overwrites, inputs_of(arguments.model, arguments.data))
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)

@@ -12,8 +12,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback, set_seed
-from transformers.trainer_callback import ExportableState
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
@@ -32,7 +31,7 @@ from ..ops.files import folder_problem, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .changed_settings import ChangedSettings
-from .checkpoints import CheckpointName, is_staged, resolve_checkpoint, staged
+from .checkpoints import CheckpointName, is_staged, resolve_checkpoint
 from .checks import (
     DropoutCheck,
     check_batches,
@@ -61,6 +60,7 @@ from .run_record import describe_training, write_results
 from .run_settings import SETTINGS, compare_settings, run_settings, weights_digest
 from .stop_on_signal import StopOnSignal
 from .training_args import SimCSETrainingArguments
+from .whole_checkpoints import WholeCheckpointTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -68,7 +68,7 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 
 
-class SimCSETrainer(Trainer):
+class SimCSETrainer(WholeCheckpointTrainer):
     """transformers' Trainer for contrastive models.
 
     It adds the batches of [`ContrastiveCollator`], masked inputs for the auxiliary loss, the parts of the loss in the
@@ -364,7 +364,7 @@ class SimCSETrainer(Trainer):
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
             )
         if self.rows is not None and self.rows.is_stream:
-            self.rows.start(self._train_batch_size, self.resumed_from)
+            self.rows.go_to(self.resumed_from, self._train_batch_size)
             loader = DataLoader(
                 self.rows.tokens,
                 batch_size=None,
@@ -394,13 +394,6 @@ class SimCSETrainer(Trainer):
 
     def _read(self, data: Any, name: str) -> Any:
         return read_rows(self.reader, self.run.rows, data, name, with_views=False).tokens
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
-        """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
-        if self.state.global_step < self.state.max_steps:
-            return super().get_batch_samples(epoch_iterator, num_batches, *args)
-        self.control.should_training_stop = True
-        return [], None
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
@@ -570,47 +563,33 @@ class SimCSETrainer(Trainer):
             self.processing_class.save_pretrained(folder)
             torch.save(self.args, folder / "training_args.bin")
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint that is whole or absent, then delete older ones, and push it if that is asked for."""
-        state, args = self.state, self.args
-        if self.hp_search_backend is None and trial is None:
-            self.store_flos()
-        state.stateful_callbacks[LossTracker.RECORD] = self.loss_tracker.record()  # type: ignore[assignment]
-        directory = Path(self._get_output_dir(trial))
-        with staged(directory, state, args) as folder:
-            self.save_model(str(folder), _internal_call=True)
-            if not args.save_only_model:
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-            if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
-                self.rows.tokens.save_state(str(folder))
-            if args.should_save:
-                self._save_state_of_callbacks()
-                if has_adapter(self.model):
-                    save_trained_weights(self.model, folder)
-                record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
-                write_json(folder / SETTINGS, record)
-        if args.push_to_hub:
-            checkpoint = directory / f"checkpoint-{state.global_step}"
-            is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-            if args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy):
-                # transformers pushes output_dir, into which it copies its own list of files from the checkpoint.
-                if self.is_world_process_zero():
-                    copy_sentence_transformers_files(str(checkpoint), str(args.output_dir))
-            self._push_from_checkpoint(str(checkpoint))
+    def add_to_checkpoint(self, folder: Path) -> None:
+        """Write the place in a stream, the trained weights of an adapter, and the settings of the run.
 
-    def _save_state_of_callbacks(self) -> None:
-        """Put the state of the callbacks into that of the Trainer, as transformers does."""
-        for callback in [*self.callback_handler.callbacks, self.control]:
-            if not isinstance(callback, ExportableState):
-                continue
-            name = type(callback).__name__
-            saved = self.state.stateful_callbacks[name]
-            if isinstance(saved, list):
-                saved.append(callback.state())
-            else:
-                self.state.stateful_callbacks[name] = callback.state()
+        Args:
+            folder (`Path`): The folder of the checkpoint while it is staged.
+        """
+        self.state.stateful_callbacks[LossTracker.RECORD] = self.loss_tracker.record()  # type: ignore[assignment]
+        if self.rows is not None and self.is_world_process_zero():
+            self.rows.save_place(folder)
+        if not self.args.should_save:
+            return
+        if has_adapter(self.model):
+            save_trained_weights(self.model, folder)
+        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
+        write_json(folder / SETTINGS, record)
+
+    def prepare_push(self, checkpoint: Path) -> None:
+        """Copy the files of sentence-transformers, as transformers copies its own, into the folder that is pushed.
+
+        Args:
+            checkpoint (`Path`): The checkpoint.
+        """
+        args = self.args
+        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        pushes = args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy)
+        if pushes and self.is_world_process_zero():
+            copy_sentence_transformers_files(str(checkpoint), str(args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""

@@ -147,7 +147,7 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     lora_r: int | None = option(None, "Freeze the encoder and train a LoRA adapter of this rank (extra lora).")
     lora: dict | str | None = option(
-        None, "Arguments of peft's LoraConfig, such as '{\"r\": 8, \"lora_alpha\": 32}' (a table in YAML)."
+        None, 'Arguments of peft\'s LoraConfig, such as \'{"r": 8, "lora_alpha": 32}\' (a table in YAML).'
     )
     save_adapter: bool = option(False, "Save the adapter instead of the merged model.")
     remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
@@ -243,9 +243,7 @@ class SimCSETrainingArguments(TrainingArguments):
                 "of a padded batch, and so on the chunks: leave one of the two out"
             )
         if self.per_device_train_batch_size < 1:
-            raise ValueError(
-                f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}"
-            )
+            raise ValueError(f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}")
         finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"

@@ -18,7 +18,7 @@ from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.files import hold, read_json_object, remove, write_json
 from ...publishing.card_adaptation import ADAPTATION
-from ..run_record import RESULTS
+from ..output_folder import RESULTS
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
 from .record import WORK, Record, clear_output

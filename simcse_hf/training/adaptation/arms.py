@@ -183,4 +183,4 @@ def train_stage(stage: Stage, model: str, seed: int, output: Path, *, options: M
         else:
             is_supervised = stage.method == LABELS
             arguments = parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS)
-            train_and_save(make_trainer(*arguments, is_supervised), arguments[1])
+            train_and_save(make_trainer(arguments, is_supervised), arguments.data)
