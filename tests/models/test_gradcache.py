@@ -23,10 +23,7 @@ CASES = {  # name: (sentences per row, settings)
     "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
-    "symmetric, with duplicates masked": (
-        2,
-        {"objective_options": {"symmetric": True, "mask_duplicates": True}},
-    ),
+    "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
     "an objective with a projector": (2, BARLOW_TWINS),
@@ -165,18 +162,8 @@ def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
 
 def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
     """Train a model and return its weights and log."""
-    values = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 8,
-        "max_steps": 3,
-        "learning_rate": 0.1,
-        "optim": "sgd",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
+    values = {"output_dir": str(folder), "per_device_train_batch_size": 8, "max_steps": 3, "learning_rate": 0.1}
+    values |= {"optim": "sgd", "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
     arguments = SimCSETrainingArguments(**(values | changes))
     torch.manual_seed(1)
     model = AutoModelForCL.from_config(tiny_config(dropout=dropout, initializer_range=0.2), **(settings or {}))
@@ -218,13 +205,8 @@ MASKED = {"columns": 3, "settings": {"do_mlm": True}}
 
 
 def _train_in_process(rank, port, folder):
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
     results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}

@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from simcse_hf.models.pooling import (
-    POOLER_TYPES,
-    at_mask,
-    masked_max,
-    masked_mean,
-    pool,
-)
+from simcse_hf.models.pooling import POOLER_TYPES, at_mask, masked_max, masked_mean, pool
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 
@@ -24,30 +18,21 @@ def layers():
 
 
 def slow_pool(pooler_type, hidden):
-    """Slow reference: average over the tokens of each text and over the layers that the paper names, in loops."""
-    if pooler_type.startswith("cls"):
-        return torch.stack([hidden[-1][text][0] for text in range(3)])
-    if pooler_type == "lasttoken":
-        return torch.stack([hidden[-1][text][[i for i in range(5) if MASKS[text, i]][-1]] for text in range(3)])
-    if pooler_type == "max":
-        tokens = [hidden[-1][text][: int(MASKS[text].sum())] for text in range(3)]
-        maxima = [[max(column) for column in zip(*rows.tolist(), strict=True)] for rows in tokens]
-        return torch.tensor(maxima, dtype=torch.float64)
-    named = {
-        "avg": [hidden[-1]],
-        "avg_no_cls": [hidden[-1]],
-        "avg_top2": [hidden[-2], hidden[-1]],
-        "avg_first_last": [hidden[1], hidden[-1]],
-        "avg_embeddings_last": [hidden[0], hidden[-1]],
-    }[pooler_type]
+    """Slow reference: the tokens of each text and the layers that the paper names, in loops."""
+    layers = {"avg_top2": [-2, -1], "avg_first_last": [1, -1], "avg_embeddings_last": [0, -1]}.get(pooler_type, [-1])
     vectors = torch.zeros(3, 4, dtype=torch.float64)
-    for text in range(3):
+    for text, dimension in torch.cartesian_prod(torch.arange(3), torch.arange(4)).tolist():
         tokens = [token for token in range(5) if MASKS[text, token]]
         if pooler_type == "avg_no_cls":
             tokens = tokens[1:]
-        for dimension in range(4 if tokens else 0):
-            total = sum(float(layer[text, token, dimension]) for layer in named for token in tokens)
-            vectors[text, dimension] = total / (len(tokens) * len(named))
+        values = [float(hidden[layer][text, token, dimension]) for layer in layers for token in tokens]
+        if pooler_type.startswith("cls"):
+            values = values[:1]
+        elif pooler_type == "lasttoken":
+            values = values[-1:]
+        elif pooler_type == "max":
+            values = [max(values)]
+        vectors[text, dimension] = sum(values) / max(1, len(values))
     return vectors
 
 

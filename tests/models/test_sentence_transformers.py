@@ -8,10 +8,7 @@ from conftest import flat, random_batch, tiny_config
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.models.sentence_transformers import (
-    SentenceTransformersFiles,
-    read_sentence_transformers_files,
-)
+from simcse_hf.models.sentence_transformers import SentenceTransformersFiles, read_sentence_transformers_files
 
 TANH = {"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
 

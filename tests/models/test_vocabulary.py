@@ -66,17 +66,8 @@ def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_out
 
 def test_a_new_token_matches_whole_words_in_any_case(wordpiece):
     extend_vocabulary(model_for(wordpiece), wordpiece, ["tachycardia"] * 5, 9)
-    assert words(wordpiece, "Tachycardia, tachycardias the TACHYCARDIA.") == [
-        "tachycardia",
-        ",",
-        "ta",
-        "##chy",
-        "##cardia",
-        "##s",
-        "the",
-        "tachycardia",
-        ".",
-    ]
+    found = " ".join(words(wordpiece, "Tachycardia, tachycardias the TACHYCARDIA."))
+    assert found == "tachycardia , ta ##chy ##cardia ##s the tachycardia ."
 
 
 def test_a_word_is_one_token_with_and_without_a_space_before_it():
