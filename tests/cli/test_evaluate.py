@@ -1,7 +1,6 @@
 """`simcse-hf evaluate` and `simcse-hf compare`, from the command line to their files."""
 
 import json
-import re
 
 import pytest
 from conftest import tiny_config
@@ -62,13 +61,8 @@ def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
 
 
 def test_scores_only_the_requested_tasks(folder, capsys):
-    assert (
-        evaluate_main(
-            ["--model", "wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
-            + ["--device", "cpu"]
-        )
-        == 0
-    )
+    words = ["--model", "wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
+    assert evaluate_main([*words, "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
     assert "TREC" in printed and "STS12" in printed and "accuracy" in printed
 
@@ -76,17 +70,8 @@ def test_scores_only_the_requested_tasks(folder, capsys):
 def test_scores_a_file_of_pairs_without_a_data_dir(save_checkpoint, tmp_path, capsys):
     path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(20, 0)])
     output = tmp_path / "r.json"
-    words = [
-        "--model",
-        str(save_checkpoint(BertModel(tiny_config()))),
-        "--pooler",
-        "avg",
-        "--pairs",
-        str(path),
-        "--output",
-        str(output),
-    ]
-    assert evaluate_main(words) == 0
+    model = save_checkpoint(BertModel(tiny_config()))
+    assert evaluate_main(f"--model {model} --pooler avg --pairs {path} --output {output}".split()) == 0
     assert "mine" in capsys.readouterr().out
     document = json.loads(output.read_text())
     assert document["pooler"] == "avg" and document["results"]["mine"]["pairs"] == 20
@@ -109,61 +94,7 @@ def test_compares_result_files_with_models(folder, tmp_path, capsys):
     assert differences == mixed["differences"]["narrow"]
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["evaluate", "--model", "x:y"], "nothing to evaluate"),
-        (["evaluate", "--model", "x:y", "--data_dir", "d", "--task_set", "sts", "--tasks", "MR"], "not allowed with"),
-        (["compare", "a", "a"], "at least two different"),
-        (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
-        (["compare", "a", "b.json"], "b.json: there is no such file"),
-    ],
-)
-def test_wrong_usage_ends_with_status_2(words, message, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2 and message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--model", "none", "--data_dir", "."], "no model could be loaded from 'none'"),
-        (["--model", "wide", "--data_dir", ".", "--mode", "train"], "mode 'train' is unknown. Use one of test, dev"),
-        (["--model", "wide", "--data_dir", "absent"], "data_dir absent does not exist"),
-        (["--model", "wide", "--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
-    ],
-)
-def test_invalid_input_gives_a_one_line_error(words, message, capsys):
-    assert main(["evaluate", *words]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("simcse-hf evaluate: error: ") and message in error
-
-
 # --- tasks from the user's own files ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def user_files(tmp_path):
-    texts = [(f"{label} {label} {text}", label) for label in ("good", "bad") for text in random_texts(20, len(label))]
-    write(tmp_path / "mine.csv", ["text,label", *(f"{text},{label}" for text, label in dict.fromkeys(texts))])
-    write(tmp_path / "more.csv", ["text,label", *(f"x {text},{label}" for text, label in dict.fromkeys(texts))])
-    pairs = [f"{a} {i},{b} {i},{int(score > 2.5)}" for i, (a, b, score) in enumerate(random_pairs(30, 0))]
-    write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *pairs])
-    rows = [
-        {"query": a, "positive": [f"{b} {i}"], "negative": random_texts(3, i)}
-        for i, (a, b, score) in enumerate(random_pairs(12, 1))
-    ]
-    write(tmp_path / "ranked.jsonl", [json.dumps(row) for row in rows])
-    corpus = [json.dumps({"_id": f"d{i}", "text": f"{text} {i}"}) for i, text in enumerate(random_texts(30, 5))]
-    write(tmp_path / "beir/corpus.jsonl", corpus)
-    queries = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(random_texts(30, 5)[:8])]
-    write(tmp_path / "beir/queries.jsonl", queries)
-    qrels = [f"q{i}\td{i}\t1" for i in range(8)]
-    write(tmp_path / "beir/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *qrels])
-    kinds = ("classification", "clustering", "pairs", "reranking", "retrieval")
-    files = ("mine.csv", "mine.csv", "pairs.csv", "ranked.jsonl", "beir")
-    return [word for kind, file in zip(kinds, files, strict=True) for word in ("--task", f"{kind}={tmp_path / file}")]
 
 
 HEADLINES = {
@@ -173,6 +104,30 @@ HEADLINES = {
     "reranking": "map",
     "retrieval": "ndcg@10",
 }
+
+
+@pytest.fixture
+def user_files(tmp_path):
+    texts = [(f"{label} {label} {text}", label) for label in ("good", "bad") for text in random_texts(20, len(label))]
+    labelled = [f"{text},{label}" for text, label in dict.fromkeys(texts)]
+    write(tmp_path / "mine.csv", ["text,label", *labelled])
+    write(tmp_path / "more.csv", ["text,label", *(f"x {line}" for line in labelled)])
+    pairs = [f"{a} {i},{b} {i},{int(score > 2.5)}" for i, (a, b, score) in enumerate(random_pairs(30, 0))]
+    write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *pairs])
+    ranked = []
+    for i, (a, b, _) in enumerate(random_pairs(12, 1)):
+        ranked.append(json.dumps({"query": a, "positive": [f"{b} {i}"], "negative": random_texts(3, i)}))
+    write(tmp_path / "ranked.jsonl", ranked)
+    found = random_texts(30, 5)
+    write(
+        tmp_path / "beir/corpus.jsonl", [json.dumps({"_id": f"d{i}", "text": f"{t} {i}"}) for i, t in enumerate(found)]
+    )
+    write(tmp_path / "beir/queries.jsonl", [json.dumps({"_id": f"q{i}", "text": found[i]}) for i in range(8)])
+    write(tmp_path / "beir/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(8))])
+    files = ("mine.csv", "mine.csv", "pairs.csv", "ranked.jsonl", "beir")
+    return [
+        word for kind, file in zip(HEADLINES, files, strict=True) for word in ("--task", f"{kind}={tmp_path / file}")
+    ]
 
 
 def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys):
@@ -204,13 +159,11 @@ def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys)
     assert again == pytest.approx(comparison["differences"]["wide.json"]["pairs"]["difference"])
 
 
-def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, tmp_path, capsys):
+def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, capsys):
     words = ["--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", *user_files[:4]]
-    assert evaluate_main([*words, "--verbose", "--json"]) == 0
+    assert evaluate_main([*words, "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["average"]["tasks"] == ["STS12"] and "accuracy" in results["classification"]
-    assert evaluate_main([*words, "--verbose"]) == 0
-    assert "Avg. over 1 of 1 tasks" in capsys.readouterr().out
 
 
 def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
@@ -221,24 +174,6 @@ def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
         compare_main(["wide.json", "narrow.json"])
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (
-            ["--task", "ranking=a.csv"],
-            "argument --task: must be KIND=FILE, with KIND one of classification, .*'ranking=a",
-        ),
-        (["--task", "classification"], "must be KIND=FILE"),
-        (["--task", "pairs="], "must be KIND=FILE"),
-        ([], "give --data_dir, --pairs, --task or --mteb"),
-    ],
-)
-def test_a_wrong_task_option_is_a_usage_error(words, message, capsys):
-    with pytest.raises(SystemExit):
-        evaluate_main(["--model", "wide", *words])
-    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
-
-
 def test_tasks_of_the_same_name_are_refused(user_files, tmp_path, capsys):
     model = ["--model", "wide"]
     twice = ["--task", f"pairs={tmp_path / 'pairs.csv'}", "--task", f"pairs={tmp_path / 'pairs.csv'}"]
@@ -246,5 +181,3 @@ def test_tasks_of_the_same_name_are_refused(user_files, tmp_path, capsys):
     assert "another pairs task is named pairs. Rename one of the files" in capsys.readouterr().err
     assert main(["evaluate", *model, *twice[:2], "--pairs", str(tmp_path / "pairs.csv")]) == 2
     assert "two tasks are named pairs" in capsys.readouterr().err
-    assert main(["evaluate", *model, "--task", "pairs=nowhere.csv"]) == 2
-    assert "nowhere.csv: no such file or folder" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """What commands write and print: prompts, thresholds, JSON, and what is never overwritten."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -71,54 +72,37 @@ def test_encode_puts_the_prompt_before_each_text(base):
     np.testing.assert_allclose(np.concatenate(list(read_shards(base / "prompted-vectors"))), expected, atol=1e-5)
 
 
-def test_an_index_is_replaced_only_on_request(base, capsys):
-    assert main(_index(base, "twice")) == 0
-    before = (base / "twice" / "index.json").read_bytes()
-    with pytest.raises(SystemExit) as ended:
-        main(_index(base, "twice", "--truncate_dim", "8"))
-    assert ended.value.code == 2 and "replace it with --overwrite" in capsys.readouterr().err
-    assert (base / "twice" / "index.json").read_bytes() == before
-    assert main(_index(base, "twice", "--truncate_dim", "8", "--overwrite")) == 0
-    assert (base / "twice" / "index.json").read_bytes() != before
+COMMANDS = {
+    "index": "--model {model} --input {texts} --device cpu --quiet",
+    "encode": "--model {model} --input {texts} --device cpu --quiet",
+    "evaluate": "--model {model} --pairs {pairs} --device cpu --quiet",
+    "export": "{model} --to sentence-transformers",
+}
 
 
-def test_shards_are_replaced_only_on_request(base, capsys):
-    assert main(_encode(base, "shards", "--json")) == 0
-    assert json.loads(capsys.readouterr().out)["texts"] == len(SENTENCES)
-    assert main(_encode(base, "shards", "--truncate_dim", "8")) == 2
-    assert next(read_shards(base / "shards")).shape[1] == 32
-    assert main(_encode(base, "shards", "--truncate_dim", "8", "--overwrite")) == 0
-    assert next(read_shards(base / "shards")).shape[1] == 8
+def files(output):
+    paths = [path for path in (output, *output.rglob("*")) if path.is_file() and "lock" not in path.name]
+    return {path.name: path.read_bytes() for path in paths}
 
 
-def test_an_export_is_replaced_only_on_request_and_never_the_model_that_is_read(base, capsys):
-    def export(output, *options):
-        words = ["--to", "sentence-transformers", "--output", str(output), *options]
-        return main(["export", str(base / "model"), "--pooler_type", "cls_before_pooler", *words])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
+    pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
+    words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
 
-    assert export(base / "export", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["pooler_type"] == "cls_before_pooler"
-    assert export(base / "export") == 2 and export(base / "export", "--overwrite") == 0
-    before = {path.name: path.read_bytes() for path in (base / "model").iterdir() if path.is_file()}
-    assert export(base / "model", "--overwrite") == 2
-    assert {path.name: path.read_bytes() for path in (base / "model").iterdir() if path.is_file()} == before
+    def run(output, *more):
+        try:
+            return main([command, *words, "--output", str(output), *more])
+        except SystemExit as ended:
+            return ended.code
 
-
-def test_an_evaluation_is_replaced_only_on_request(base, capsys):
-    pairs = write(base / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
-    words = ["evaluate", "--model", str(base / "model"), "--pairs", str(pairs), "--device", "cpu"]
-    words += ["--output", str(base / "evaluation.json"), "--quiet"]
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["results"]["pairs"]["pairs"] == 4
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2 and "replace it with --overwrite" in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
-
-
-def test_a_push_without_an_owner_is_refused_before_anything_is_uploaded(base, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["push", str(base / "model"), "my-model"])
-    assert ended.value.code == 2
-    assert "'my-model' names no owner: give OWNER/NAME, such as your-name/my-model" in capsys.readouterr().err
-    assert not (base / "model" / "README.md").exists()
+    output = tmp_path / "output"
+    assert run(output, "--json") == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
+    before = files(output)
+    assert run(output) == 2 and files(output) == before
+    assert re.search("--overwrite|--resume", capsys.readouterr().err)
+    assert run(output, "--overwrite") == 0
+    read = files(base / "model")
+    assert run(base / "model", "--overwrite") == 2 and files(base / "model") == read

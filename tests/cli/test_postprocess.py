@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from cli_helpers import model_options
 from conftest import WORDS, tiny_config
 from evaluation_helpers import random_pairs, write
 from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.cli.common import load_encoder
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.main import main
 from simcse_hf.cli.postprocess import postprocess_main
 from simcse_hf.inference.shards import read_manifest, read_shards
-from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
-from simcse_hf.search import SentenceIndex
 
 DIM = 32
 DRAW = random.Random(0)
@@ -115,23 +111,6 @@ def test_reduces_then_truncates_then_normalises(fit):
         model.encode(TEXTS, truncate_dim=11)
 
 
-def test_fits_on_several_columns_of_a_table(raw, tmp_path, sentences):
-    table = write(
-        tmp_path / "pairs.csv",
-        ["premise,hypothesis"] + [f"{a},{b}" for a, b in zip(SENTENCES[:75], SENTENCES[75:], strict=True)],
-    )
-    model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
-    columns = ["premise", "hypothesis"]
-    with pytest.raises(ValueError, match="pairs.csv.*'conclusion'"):
-        model.fit_postprocessing("whitening", table, columns=["conclusion"])
-    wanted = fit_whitening([model.encode(SENTENCES, normalize_embeddings=False)])
-    x = model.encode(TEXTS, normalize_embeddings=False)
-    record = model.fit_postprocessing("whitening", table, columns=columns)
-    assert record.sentences == 150 and record.columns == columns
-    ours = model.encode(TEXTS, normalize_embeddings=False)
-    torch.testing.assert_close(ours.abs(), wanted.transform(x).abs(), rtol=0, atol=1e-3)
-
-
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
     before = {
@@ -157,49 +136,27 @@ def test_the_transform_names_the_pooler_of_a_raw_checkpoint(fit, raw):
 # --- where it is applied ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["whitening"])
-def test_encode_applies_the_transform(method, fit, sentences, tmp_path, capsys):
-    directory = fit(method)
-    words = ["--model", str(directory), "--input", str(sentences), "--device", "cpu", "--output"]
-    assert encode_main([*words, str(tmp_path / "vectors")]) == 0
-    embeddings = np.concatenate(list(read_shards(tmp_path / "vectors")))
-    np.testing.assert_allclose(embeddings, SimCSE(directory, device="cpu").encode(SENTENCES), rtol=0, atol=1e-5)
-    assert encode_main([*words, str(tmp_path / "plain"), "--no_postprocess"]) == 0
-    plain = np.concatenate(list(read_shards(tmp_path / "plain")))
-    np.testing.assert_allclose(plain, F.normalize(raw_vectors(directory), dim=1), rtol=0, atol=1e-5)
-    made = [read_manifest(tmp_path / name)["model"] for name in ("vectors", "plain")]
-    assert [model["postprocessing"] for model in made] == [method, None]
-    with pytest.raises(ValueError, match="made with other settings .*postprocessing"):
-        encode_main([*words, str(tmp_path / "vectors"), "--no_postprocess", "--resume"])
-
-
-@pytest.mark.parametrize("method", ["flow"])
-def test_evaluate_applies_the_transform(method, fit, tmp_path, capsys):
-    directory = fit(method)
-    pairs = random_pairs(30, 0)
-    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in pairs])
-    texts = [text for a, b, _ in pairs for text in (a, b)]
-    scores = {}
-    for name, options in (("applied", []), ("plain", ["--no_postprocess"])):
-        output = tmp_path / f"{name}.json"
-        words = ["--model", str(directory), "--pairs", str(path), "--device", "cpu", "--output", str(output)]
-        assert evaluate_main([*words, *options]) == 0
-        document = json.loads(output.read_text())
-        assert document["postprocessing"] == (None if options else method)
-        scores[name] = document["results"]
-    assert scores["applied"] != scores["plain"]
-    model = load_encoder(str(directory), model_options("--device", "cpu"))
-    assert torch.equal(model.encode(texts), SimCSE(directory, device="cpu").encode(texts))
-
-
-def test_an_index_holds_transformed_embeddings(fit, tmp_path):
+def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_path):
     directory = fit("whitening", "--dim", "12")
-    model = SimCSE(directory, device="cpu")
-    model.build_index(SENTENCES)
-    model.save_index(tmp_path / "index")
-    assert model.search(SENTENCES[3], top_k=1)[0][1] == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(ValueError, match="32 dimensions instead of 12"):
-        SentenceIndex.load(tmp_path / "index", SimCSE(directory, device="cpu", postprocess=False))
+    common = ["--model", str(directory), "--device", "cpu", "--output"]
+    rows = random_pairs(30, 0)
+    pairs = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
+    results = []
+    for name, options in (("applied", []), ("plain", ["--no_postprocess"])):
+        model = SimCSE(directory, device="cpu", postprocess=not options)
+        assert encode_main([*common, str(tmp_path / name), "--input", str(sentences), *options]) == 0
+        vectors = np.concatenate(list(read_shards(tmp_path / name)))
+        np.testing.assert_allclose(vectors, model.encode(SENTENCES), rtol=0, atol=1e-5)
+        output = tmp_path / f"{name}.json"
+        assert evaluate_main([*common, str(output), "--pairs", str(pairs), *options]) == 0
+        results.append(json.loads(output.read_text()))
+        method = None if options else "whitening"
+        assert results[-1]["postprocessing"] == read_manifest(tmp_path / name)["model"]["postprocessing"] == method
+        model.build_index(SENTENCES)
+        assert model.search(SENTENCES[3], top_k=1)[0][1] == pytest.approx(1.0, abs=1e-5)
+    assert results[0]["results"] != results[1]["results"]
+    with pytest.raises(ValueError, match="made with other settings .*postprocessing"):
+        encode_main([*common, str(tmp_path / "applied"), "--input", str(sentences), "--no_postprocess", "--resume"])
 
 
 @pytest.mark.parametrize("pooler", ["avg_first_last", "cls_before_pooler"])
@@ -214,72 +171,36 @@ def test_sentence_transformers_applies_the_whitening(pooler, fit, tmp_path):
         assert torch.equal(SimCSE(path, device="cpu").encode(TEXTS), ours.encode(TEXTS))
 
 
-def test_sentence_transformers_refuses_a_flow(fit, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
-    directory = fit("flow")
-    with pytest.raises(ValueError, match="simcse_hf.postprocessing.flow.Flow"):
-        sentence_transformers.SentenceTransformer(str(directory), device="cpu")
-    with pytest.raises(ValueError, match="applies a flow, for which sentence-transformers has no module"):
-        export_sentence_transformers(SimCSE(directory, device="cpu"), tmp_path / "exported")
-
-
-def test_refuses_to_export_to_onnx_without_the_transform(fit, tmp_path):
-    with pytest.raises(ValueError, match="applies a whitening, but the ONNX graph ends at the pooler"):
-        export_onnx(SimCSE(fit("whitening"), device="cpu"), tmp_path / "exported")
-
-
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
-def test_refuses_another_pooler(fit):
-    directory = fit("whitening")
-    with pytest.raises(ValueError, match="fitted on embeddings of pooler_type 'avg_first_last', not 'avg'"):
-        SimCSE(directory, pooler_type="avg", device="cpu")
-    with pytest.raises(ValueError, match="not 'avg'"):
-        load_encoder(str(directory), model_options("--device", "cpu", "--pooler_type", "avg"))
-    assert SimCSE(directory, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
-    assert SimCSE(directory, pooler_type="avg_first_last", device="cpu").postprocessing is not None
+def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, sentences, tmp_path):
+    whitened, flow = fit("whitening"), fit("flow")
+    (full := tmp_path / "full").mkdir()
+    write(full / "notes.txt", ["mine"])
+    for call, message in (
+        (lambda: SimCSE(whitened, pooler_type="avg", device="cpu"), "pooler_type 'avg_first_last', not 'avg'"),
+        (lambda: SimCSE(whitened, device="cpu").fit_postprocessing("flow", sentences), "postprocess=False"),
+        (lambda: fit("whitening", output=full), "full is not an empty directory"),
+        (lambda: fit("flow", pooler=None, output=tmp_path / "headless"), "no trained head"),
+        (lambda: export_onnx(SimCSE(whitened, device="cpu"), tmp_path / "onnx"), "applies a whitening, but the ONNX"),
+        (lambda: export_sentence_transformers(SimCSE(flow, device="cpu"), tmp_path / "st"), "applies a flow"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert SimCSE(whitened, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
+    (whitened / "postprocessing/model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
+        SimCSE(whitened, device="cpu")
 
 
 def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
     few = write(tmp_path / "few.txt", SENTENCES[:20])
     for method, message in (("whitening", "needs embeddings that vary in as many"), ("flow", "needs more than")):
-        output = tmp_path / f"few-{method}"
-        words = ["--method", method, "--model", str(raw), "--input", str(few), "--output", str(output)]
-        assert main(["postprocess", "fit", *words, "--pooler", "avg", "--device", "cpu"]) == 2
+        words = f"--method {method} --model {raw} --input {few} --output {tmp_path / method} --pooler avg --device cpu"
+        assert main(["postprocess", "fit", *words.split()]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "few.txt" in error and message in error and not output.exists()
-
-
-def test_refuses_invalid_settings_and_folders(raw, fit, sentences, tmp_path, capsys):
-    model = SimCSE(raw, pooler_type="avg", device="cpu", postprocess=False)
-    with pytest.raises(ValueError, match="method must be one of flow, whitening, got 'zca'"):
-        model.fit_postprocessing("zca", sentences)
-    full = tmp_path / "full"
-    full.mkdir()
-    write(full / "notes.txt", ["mine"])
-    with pytest.raises(ValueError, match="full is not an empty directory"):
-        fit("whitening", output=full)
-    with pytest.raises(ValueError, match="load it with postprocess=False"):
-        SimCSE(fit("whitening"), device="cpu").fit_postprocessing("whitening", sentences)
-    with pytest.raises(ValueError, match="no trained head"):
-        fit("flow", pooler=None)
-    for words, message in (
-        (["--method", "zca"], "invalid choice: 'zca'"),
-        (["--method", "flow", "--dim", "3"], "--dim"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            common = ["--model", str(raw), "--input", str(sentences), "--output", str(tmp_path / "new")]
-            postprocess_main(["fit", *common, *words])
-        assert ended.value.code == 2 and message in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_damaged_transform_is_not_ignored(fit):
-    directory = fit("whitening")
-    (directory / "postprocessing/model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
-        SimCSE(directory, device="cpu")
+        assert "few.txt" in error and message in error and not (tmp_path / method).exists()
 
 
 def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, tmp_path, save_checkpoint):

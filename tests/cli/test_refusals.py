@@ -1,0 +1,117 @@
+"""What the commands refuse: the status is 2, and the last line names the option, the file or the value."""
+
+import re
+import sys
+
+import pytest
+from conftest import tiny_config
+from evaluation_helpers import write
+from transformers import BertModel
+
+from simcse_hf.cli.common import check_device
+from simcse_hf.cli.demo import build_demo
+from simcse_hf.cli.main import main
+
+MODEL = ["--model", "./no/such/folder"]
+USAGE = {
+    "an unknown command": (["trian"], "did you mean train"),
+    "an unknown way to train": (["train", "unsupp"], "did you mean unsup"),
+    "an unknown part of a command": (["postprocess", "fti"], "did you mean fit"),
+    "a mistyped option": (["encode", "--modle", "m", "--input", "a.txt"], "did you mean --model"),
+    "a mistyped option of training": (["train", "unsup", "--max_step", "2"], "did you mean --max_steps"),
+    "an option of earlier versions": (["train", "unsup", "--evaluation_strategy", "no"], "did you mean --eval_strate"),
+    "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
+    "a mistyped recipe": (
+        ["train", "sup", "sup-simcse-bert-base-uncase"],
+        "did you mean sup-simcse-bert-base-uncased",
+    ),
+    "an option that does not exist": (["train", "mlm", "--nonsense"], "--nonsense"),
+    "an option without its value": (["search", "--index"], "--index: expected"),
+    "nothing to evaluate": (["evaluate", *MODEL], "give --data_dir, --pairs, --task or --mteb"),
+    "tasks and a set of tasks": (["evaluate", *MODEL, "--task_set", "sts", "--tasks", "MR"], "not allowed with"),
+    "a task of an unknown kind": (["evaluate", *MODEL, "--task", "ranking=a.csv"], "must be KIND=FILE, .*'ranking=a"),
+    "a task without a file": (["evaluate", *MODEL, "--task", "pairs="], "must be KIND=FILE"),
+    "a comparison of a model with itself": (["compare", "a", "a"], "at least two different"),
+    "a comparison on nothing": (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
+    "a comparison with a missing file": (["compare", "a", "b.json"], "b.json: there is no such file"),
+    "a port that does not exist": (["demo", "--index", "i", "--port", "70000"], "--port .* 65535, got 70000"),
+    "a count of nothing": (["demo", "--index", "i", "--top_k", "0"], "--top_k: must be a whole number .*, got 0"),
+    "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: .*, got many"),
+    "a cosine above 1": (["demo", "--index", "i", "--threshold", "1.5"], "--threshold: .* -1 and 1, got 1.5"),
+    "a cosine that is no number": (["search", "--index", "i", "--threshold", "nan"], "--threshold: .*, got nan"),
+    "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
+    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "--output must end in .csv"),
+    "an unknown transform": (
+        ["postprocess", "fit", "--method", "zca", *MODEL, "--input", "a", "--output", "b"],
+        "invalid choice: 'zca'",
+    ),
+    "a smaller flow": (
+        ["postprocess", "fit", "--method", "flow", "--dim", "3", *MODEL, "--input", "a", "--output", "b"],
+        "--dim",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage(case, capsys):
+    words, message = USAGE[case]
+    try:
+        status = main(words)
+    except SystemExit as ended:
+        status = ended.code
+    error = " ".join(capsys.readouterr().err.split())
+    assert status == 2 and "simcse-hf" in error and re.search(message, error), error
+
+
+def model_commands(folder):
+    """The words of every command that loads a model, without the model's name, which comes last."""
+    texts = str(write(folder / "texts.txt", ["a cat", "a dog"]))
+    pairs = str(write(folder / "p.tsv", ["1\ta\tb", "2\tb\tc"]))
+    output = ["--output", str(folder / "output")]
+    return {
+        "encode": ["--input", texts, *output, "--model"],
+        "index": ["--input", texts, *output, "--model"],
+        "evaluate": ["--pairs", pairs, "--model"],
+        "export": ["--to", "onnx", *output],
+        "postprocess": ["fit", "--method", "whitening", "--input", texts, *output, "--model"],
+        "train": ["unsup", "--train_file", texts, "--output_dir", str(folder / "output"), "--use_cpu", "--model"],
+    }
+
+
+@pytest.mark.parametrize("command", ["encode", "index", "evaluate", "export", "postprocess", "train"])
+def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys):
+    for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
+        assert main([command, *model_commands(tmp_path)[command], model]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+        assert line.startswith(f"simcse-hf {command}: error: ") and model in line
+        assert not (tmp_path / "output").exists()
+
+
+INPUT = {
+    "an unknown mode": (["--data_dir", ".", "--mode", "train"], "mode 'train' is unknown. Use one of test, dev"),
+    "a missing folder": (["--data_dir", "absent"], "data_dir absent does not exist"),
+    "an unknown task": (["--data_dir", ".", "--tasks", "STS99"], "unknown task STS99"),
+    "a task of a missing file": (["--task", "pairs=nowhere.csv"], "nowhere.csv: no such file or folder"),
+}
+
+
+@pytest.mark.parametrize("case", INPUT)
+def test_wrong_input_of_an_evaluation(case, save_checkpoint, capsys):
+    words, message = INPUT[case]
+    model = str(save_checkpoint(BertModel(tiny_config())))
+    assert main(["evaluate", "--model", model, "--pooler", "avg", "--device", "cpu", *words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("simcse-hf evaluate: error: ") and message in error
+
+
+@pytest.mark.parametrize("name", ["meta", "toaster", ""])
+def test_a_device_that_this_machine_does_not_have(name):
+    with pytest.raises(ValueError, match=f"--device {name}: this machine cannot use it"):
+        check_device(name)
+    assert check_device("cpu") == "cpu" and check_device(None) is None
+
+
+def test_a_demo_without_gradio_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(ImportError, match=r"simcse-hf\[demo\]"):
+        build_demo(None)
