@@ -63,11 +63,7 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     """
     if name_or_path is None or not str(name_or_path):
         return None
-    folder, _, name = filename.rpartition("/")
-    subfolder = "/".join(part for part in (hub_kwargs.pop("subfolder", None), folder) if part)
-    return cached_file(
-        str(name_or_path), name, subfolder=subfolder, _raise_exceptions_for_missing_entries=False, **hub_kwargs
-    )
+    return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
 
 @contextmanager
