@@ -263,7 +263,7 @@ def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
 def entries(folder: Path) -> set[Path]:
     """Return what a folder holds, if there is one, without its lock and what a killed process has left of files."""
     own = re.compile(rf"{LOCK}|{HOLDER}|\..*\.partial")
-    return {path for path in folder.glob("*") if not own.fullmatch(path.name)}
+    return {path for path in folder.iterdir() if not own.fullmatch(path.name)} if folder.exists() else set()
 
 
 def read_npy(path: StrPath) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import tiny_config
-from test_search_sentences import SENTENCES
+from search_helpers import SENTENCES
 
 from simcse_hf import SimCSE
 from simcse_hf.inference.shards import encode_file

@@ -3,34 +3,16 @@
 import json
 import os
 import shutil
-from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from search_helpers import EVERY_BACKEND, CountingModel
 
 from simcse_hf.cli.search import index_main
 from simcse_hf.search import SentenceIndex, describe
 
-EVERY_BACKEND = pytest.mark.parametrize("backend", ["exact", *(["hnsw", "ivf"] if find_spec("faiss") else [])])
 SENTENCES = [f"sentence number {number}" for number in range(40)]
-
-
-class CountingModel:
-    """Embed a text by a hash of its words: fast, and the same in every process."""
-
-    name_or_path, revision, pooler_type, max_length = "counting", None, "avg", None
-
-    def encode(self, texts, truncate_dim=None, convert_to_numpy=True):
-        rows = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            row = np.zeros(8)
-            for word in text.split():
-                row += np.random.default_rng(list(blake2b(word.encode(), digest_size=8).digest())).standard_normal(8)
-            rows.append(row / (np.linalg.norm(row) or 1))
-        vectors = np.array(rows, dtype=np.float32)[:, :truncate_dim]
-        return vectors[0] if isinstance(texts, str) else vectors
 
 
 @pytest.fixture
@@ -51,9 +33,6 @@ def contents(folder):
 def change_description(folder, **changes):
     described = {k: v for k, v in (describe(folder) | changes).items() if v != "missing"}
     (folder / "index.json").write_text(json.dumps(described))
-
-
-# --- other people's files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", ["{}", '{"name": "web site"}', "not json", "[]", None])
@@ -83,14 +62,6 @@ def test_files_of_the_user_in_an_index_stay_and_those_of_the_replaced_one_go(mod
     assert len(SentenceIndex.load(folder, model)) == 3
 
 
-def test_what_a_killed_first_save_has_left_does_not_stop_the_next_one(model, tmp_path):
-    for name in (".data-0123456789abcdef.77.partial", "data-0123456789abcdef"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vectors.npy").write_bytes(b"half")
-    SentenceIndex.build(model, SENTENCES).save(tmp_path)
-    assert len(SentenceIndex.load(tmp_path, model)) == 40
-
-
 def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_description(model, tmp_path, folder):
     (tmp_path / "link").symlink_to("index")
     SentenceIndex.build(model, SENTENCES[:2]).save(tmp_path / "link")
@@ -103,9 +74,6 @@ def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_descripti
         with pytest.raises(ValueError, match="holds something else"):
             SentenceIndex.build(model, SENTENCES).save(target)
     assert contents(folder) == before
-
-
-# --- damage ------------------------------------------------------------------------------------------------------
 
 
 @EVERY_BACKEND
@@ -137,13 +105,6 @@ def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, k
         SentenceIndex.load(folder, model)
 
 
-def test_a_model_that_gives_nan_is_not_the_model_of_an_index(model, folder):
-    """NaN < 0.999 is false, so that such a model could pass for the right one."""
-    change_description(folder, probe=[float("nan")] * 8)
-    with pytest.raises(ValueError, match="gives another embedding for a fixed sentence"):
-        SentenceIndex.load(folder, model)
-
-
 def test_a_full_disk_leaves_the_old_index_intact(model, folder, monkeypatch):
     index = SentenceIndex.load(folder, model)
     index.add(["one more"])
@@ -167,9 +128,6 @@ def test_a_full_disk_leaves_the_old_index_intact(model, folder, monkeypatch):
     assert len(SentenceIndex.load(folder, model)) == 41
 
 
-# --- several processes -------------------------------------------------------------------------------------------
-
-
 def test_a_second_addition_is_refused_when_another_process_saved_first(model, folder):
     first, second = SentenceIndex.load(folder, model), SentenceIndex.load(folder, model)
     first.add(["from the first"])
@@ -184,26 +142,6 @@ def test_a_second_addition_is_refused_when_another_process_saved_first(model, fo
     first.save(folder)
     loaded = SentenceIndex.load(folder, model)
     assert [loaded[40], loaded[41]] == ["from the first", "once more"] and len(loaded) == 42
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_an_index_that_another_process_is_saving_is_refused(model, folder, monkeypatch):
-    def save_in_a_child(_):
-        child = os.fork()
-        if not child:
-            try:
-                SentenceIndex.build(model, ["lost"]).save(folder)
-            except ValueError as error:
-                os._exit(7 if f"process {os.getppid()} on" in str(error) else 8)
-            os._exit(9)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-    index = SentenceIndex.build(model, SENTENCES[:4])
-    save = index.vectors.save
-    monkeypatch.setattr(index.vectors, "save", lambda data: (save_in_a_child(data), save(data)))
-    index.save(folder)
-    assert len(SentenceIndex.load(folder, model)) == 4
-    SentenceIndex.build(model, SENTENCES[:5]).save(folder)  # the folder is free again
 
 
 def test_an_index_can_be_read_while_it_is_replaced(model, folder, monkeypatch):

@@ -2,33 +2,20 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import WORDS, tiny_config
-from test_search_folder import EVERY_BACKEND, CountingModel
+from conftest import tiny_config
+from search_helpers import EVERY_BACKEND, SENTENCES, CountingModel
 
 from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.inference.shards import encode_file
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import Match, SentenceIndex, describe
-
-
-def make_sentences(count, seed=0):
-    words = [word for word in WORDS.split() if word.isalpha()]
-    generator = np.random.default_rng(seed)
-    results = {}
-    while len(results) < count:
-        results[" ".join(generator.choice(words, generator.integers(2, 9)))] = None
-    return list(results)
-
-
-SENTENCES = make_sentences(80)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +53,6 @@ def assert_same(results, expected):
     np.testing.assert_allclose([score for _, score in results], [score for _, score in expected], atol=1e-5)
 
 
-# --- searching ---------------------------------------------------------------------------------------------------
-
-
 @EVERY_BACKEND
 def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend, tmp_path):
     """The reference's tool ignores both arguments for a list of queries."""
@@ -97,6 +81,12 @@ def test_a_match_is_a_pair_that_knows_its_row_and_kept_columns(model, table):
     assert (sentence, match.row) == (SENTENCES[7], 7) and match.columns == {"source": "s1", "year": "2001"}
     assert type(match) is Match and match.sentence is sentence and type(match.score) is float and score > 0.999
     assert json.loads(json.dumps(match)) == [sentence, score]
+    with pytest.raises(ValueError, match="columns source, year"):
+        index.add(["a sentence"])
+    more = table.with_suffix(".csv")
+    more.write_text("text,source,year\nsentence,new,1999\n")
+    index.add(more)
+    assert index.search("sentence", filters={"year": "1999"})[0].row == 80
     assert index[7] == sentence and index.search(SENTENCES[4], top_k=1)[0].columns["year"] == ""
 
 
@@ -151,38 +141,6 @@ def test_a_file_gives_the_same_index_as_a_list(model, tmp_path, monkeypatch):
         assert_same(each.search("the cat", top_k=80), expected)
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------
-
-
-def test_an_index_of_another_model_pooler_or_dimension_is_refused(model, checkpoint, save_checkpoint, tmp_path):
-    SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
-    described = describe(tmp_path / "index")
-    assert (described["model"], described["pooler"], len(described["probe"])) == (str(checkpoint), "avg", 32)
-    config = tiny_config("bert")
-    other = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "other")
-    config = tiny_config("bert", hidden_size=64)
-    wider = save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), "wider")
-    for path, options, message in (
-        (other, {}, "other' with pooler_type 'avg' gives another embedding"),
-        (
-            checkpoint,
-            {"pooler_type": "cls_before_pooler"},
-            "pooler_type 'avg'.*'cls_before_pooler' gives another embedding",
-        ),
-        (wider, {}, "64 dimensions instead of 32"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SentenceIndex.load(tmp_path / "index", SimCSE(path, device="cpu", **options))
-    for options, message in (
-        ({"long_texts": "mean"}, "long_texts 'cut', and the model has 'mean': load it with long_texts='cut'"),
-        ({"max_length": 8}, "max_length 40, and the model has 8: load it with max_length=40"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SentenceIndex.load(tmp_path / "index", SimCSE(checkpoint, device="cpu", **options))
-    moved = shutil.copytree(checkpoint, tmp_path / "moved")
-    SentenceIndex.load(tmp_path / "index", SimCSE(moved, device="cpu", dtype=torch.bfloat16))
-
-
 def test_vectors_of_an_int8_export_may_differ_by_their_batch(model, monkeypatch):
     vectors = model.encode(SENTENCES, convert_to_numpy=True)
     noise = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
@@ -194,64 +152,6 @@ def test_vectors_of_an_int8_export_may_differ_by_their_batch(model, monkeypatch)
     assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
     with pytest.raises(ValueError, match="not this model's for these sentences"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[::-1]])
-
-
-def test_embeddings_of_other_sentences_are_refused(model):
-    vectors = model.encode(SENTENCES, convert_to_numpy=True)
-    broken = vectors.copy()
-    broken[3, 0] = np.nan
-    for sentences, parts, message in (
-        (SENTENCES, [vectors[:40], vectors[40:79]], "more sentences than the 79 vectors"),
-        (SENTENCES[:79], [vectors], "more vectors than the 79 sentences"),
-        (SENTENCES, [vectors[:, :8]], "32 dimensions, got shape"),
-        (SENTENCES, [vectors[::-1]], "not this model's for these sentences"),
-        (SENTENCES, [vectors[:40], vectors[40:][::-1]], "not this model's for these sentences: for sentence [4-7]"),
-        (SENTENCES, [broken], "sentence 3 of the index has an embedding that is not finite"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SentenceIndex.build(model, sentences, vectors=parts)
-
-
-@pytest.mark.parametrize(
-    ("sentences", "options", "message"),
-    [
-        ([], {}, "there are no sentences"),
-        (["the cat", None], {}, "sentence 1: expected a text, got None"),
-        (["the cat"], {"parameters": "efSearch=5"}, "'exact' has no parameters"),
-        (["the cat"], {"keep": ["source"]}, "keeps the columns source, so sentences come from a file"),
-        ("nowhere.txt", {}, "nowhere.txt: no such file"),
-        ("a sentence, not a path", {}, "no such file"),
-    ],
-)
-def test_invalid_sentences_and_options_are_named(sentences, options, message):
-    with pytest.raises(ValueError, match=message):
-        SentenceIndex.build(CountingModel(), sentences, **options)
-
-
-def test_invalid_searches_and_additions_are_named(table, tmp_path):
-    index = SentenceIndex.build(CountingModel(), table, column="text", keep=["source", "year"])
-    more = tmp_path / "more.csv"
-    more.write_text("text,source\nsentence,new\n")
-    for call, message in (
-        (lambda: index.search("the cat", top_k=0), "top_k must be at least 1, got 0"),
-        (lambda: index.search("the cat", threshold=float("nan")), "threshold must be a cosine, between -1 and 1"),
-        (lambda: index.search(np.full(8, np.nan)), "query 0 has an embedding that is not finite"),
-        (lambda: index.search(np.zeros((1, 64))), "queries have 64 dimensions, the index has 8"),
-        (
-            lambda: index.search("a", filters={"color": "red"}),
-            r"no column 'color' \(kept: 'source', 'year'\)",
-        ),
-        (lambda: index.add(["a sentence"]), "the index keeps the columns source, year"),
-        (lambda: index.add(more), "no column 'year'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-    more.write_text("text,source,year\nsentence,new,1999\n")
-    index.add(more)
-    assert index.search("sentence", filters={"year": "1999"})[0].row == 80
-
-
-# --- the model's own methods, and the commands -------------------------------------------------------------------
 
 
 def test_the_model_builds_saves_loads_and_searches(model, checkpoint, tmp_path):

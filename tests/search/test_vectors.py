@@ -26,13 +26,13 @@ def numpy_search(vectors, queries, top_k, among=None):
     return np.take_along_axis(scores, order, axis=1), order
 
 
-def make(backend, *parameters):
+def make(backend, parameters=None):
     if backend == "exact":
         return ExactIndex(DIM)
     pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
     index = FaissIndex(DIM, backend)
-    if chosen := next(iter(parameters), BACKENDS.get(backend)):
-        index.set_parameters(chosen)
+    if parameters:
+        index.set_parameters(parameters)
     return index
 
 
@@ -57,7 +57,7 @@ def assert_finds(index, vectors, queries, top_k, among=None):
 @ALL
 def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backend, tmp_path):
     vectors, queries = unit_vectors(900), unit_vectors(70, seed=1)
-    index, given = make(backend), vectors.copy()
+    index, given = make(backend, BACKENDS[backend]), vectors.copy()
     index.add(given[:300])
     index.add(given[300:600])
     given[:] = 0  # the index holds a copy
@@ -73,9 +73,6 @@ def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backen
     (tmp_path / "again").mkdir()
     loaded.save(tmp_path / "again")
     assert_finds(load(index, tmp_path / "again"), vectors, queries, 7)
-
-
-# --- exact -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("top_k", [1, 100, 1000])
@@ -98,18 +95,6 @@ def test_equal_scores_come_in_the_order_of_the_index(block, monkeypatch):
         assert index.search(unit_vectors(1), top_k)[1].tolist() == [list(range(top_k))]
 
 
-def test_a_loaded_exact_index_is_mapped_from_the_file_and_never_written_to(tmp_path):
-    index = ExactIndex(DIM)
-    index.add(unit_vectors(50))
-    index.save(tmp_path)
-    loaded = ExactIndex.load(tmp_path)
-    loaded._blocks[0].zero_()
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), unit_vectors(50))
-
-
-# --- faiss -------------------------------------------------------------------------------------------------------
-
-
 def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
     vectors, queries = unit_vectors(2000), unit_vectors(50, seed=1)
     truth = numpy_search(vectors, queries, 10)[1]
@@ -126,36 +111,3 @@ def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
     narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
-
-
-@pytest.mark.parametrize(
-    ("backend", "parameters", "message"),
-    [
-        ("annoy", None, "backend must be exact, hnsw, ivf or a description for faiss's index_factory, got 'annoy'"),
-        ("HNSW32", "nprobe=3", "'HNSW32' takes no parameters 'nprobe=3'"),
-        ("hnsw", "speed", "'hnsw' takes no parameters 'speed'"),
-    ],
-)
-def test_what_faiss_does_not_know_is_named(backend, parameters, message):
-    with pytest.raises(ValueError, match=message):
-        make(backend, parameters)
-
-
-def test_too_few_embeddings_to_train_on_and_indexes_without_filters_are_named():
-    index = make("IVF64,Flat")
-    index.add(unit_vectors(10))
-    with pytest.raises(ValueError, match="10 embeddings cannot train the backend 'IVF64,Flat'"):
-        index.search(unit_vectors(1), 1)
-    index = make("PCA8,Flat")
-    index.add(unit_vectors(50))
-    with pytest.raises(ValueError, match="'PCA8,Flat' takes no filter"):
-        index.search(unit_vectors(1), 1, np.ones(50, dtype=bool))
-
-
-@pytest.mark.parametrize("backend", ["PCA8,IVF20,Flat", "IVF20,Flat,RFlat"])
-def test_a_tenth_of_the_cells_is_probed_behind_other_steps_too(backend, capfd):
-    index = make(backend)
-    index.add(unit_vectors(300))
-    index.search(unit_vectors(2, seed=1), 3)
-    assert index._faiss.extract_index_ivf(index._index).nprobe == 2
-    assert "training points" not in capfd.readouterr().err

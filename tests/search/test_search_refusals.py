@@ -1,0 +1,119 @@
+"""What search refuses, and that the message names the argument, the sentence or the file."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config
+from datasets import Dataset
+from search_helpers import SENTENCES, CountingModel
+
+from simcse_hf.inference.simcse import SimCSE
+from simcse_hf.models.auto import contrastive_class
+from simcse_hf.search import SentenceIndex
+from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
+
+VECTORS = CountingModel().encode(SENTENCES)
+NAN = VECTORS.copy()
+NAN[3, 0] = np.nan
+
+
+def build(sentences=SENTENCES, **options):
+    return SentenceIndex.build(CountingModel(), sentences, **options)
+
+
+def build_from(vectors, sentences=SENTENCES):
+    return build(sentences, vectors=vectors)
+
+
+def search(query="the cat", **options):
+    return build().search(query, **options)
+
+
+def mine(**columns):
+    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel())
+
+
+def faiss(backend, parameters=None, count=0, among=None):
+    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    index = FaissIndex(8, backend)
+    if parameters is not None:
+        index.set_parameters(parameters)
+    index.add(VECTORS[:count])
+    index.search(VECTORS[:1], 1, among)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: build([]), "no sentences"),
+        (lambda: build(["the cat", None]), "sentence 1.*None"),
+        (lambda: build(parameters="efSearch=5"), "'exact' has no parameters.*efSearch=5"),
+        (lambda: build(keep=["source"]), "columns source, so sentences come from a file"),
+        (lambda: build("nowhere.txt"), "nowhere.txt: no such file"),
+        (lambda: build("a sentence, not a path"), "no such file"),
+        (lambda: build_from([VECTORS[:40], VECTORS[40:79]]), "more sentences than the 79 vectors"),
+        (lambda: build_from([VECTORS], SENTENCES[:79]), "more vectors than the 79 sentences"),
+        (lambda: build_from([VECTORS[:, :5]]), r"8 dimensions.*\(80, 5\)"),
+        (lambda: build_from([VECTORS[::-1]]), "not this model's for these sentences"),
+        (lambda: build_from([VECTORS[:40], VECTORS[40:][::-1]]), "not this model's.*for sentence [4-7]"),
+        (lambda: build_from([NAN]), "sentence 3 of the index.*not finite"),
+        (lambda: search(top_k=0), "top_k.*0"),
+        (lambda: search(threshold=float("nan")), "threshold must be a cosine.*nan"),
+        (lambda: search(np.full(8, np.nan)), "query 0.*not finite"),
+        (lambda: search(np.zeros((1, 64))), "64 dimensions, the index has 8"),
+        (lambda: search(filters={"color": "red"}), r"no column 'color' \(kept: none\)"),
+        (lambda: faiss("annoy"), "backend must be exact, hnsw, ivf or a description.*'annoy'"),
+        (lambda: faiss("HNSW32", "nprobe=3"), "'HNSW32' takes no parameters 'nprobe=3'"),
+        (lambda: faiss("hnsw", "speed"), "'hnsw' takes no parameters 'speed'"),
+        (lambda: faiss("IVF64,Flat", count=10), "10 embeddings cannot train the backend 'IVF64,Flat'"),
+        (lambda: faiss("PCA4,Flat", count=50, among=np.ones(50, dtype=bool)), "'PCA4,Flat' takes no filter"),
+        (lambda: MiningOptions(num_negatives=0), "num_negatives.*range_min.*got 0 and 0"),
+        (lambda: MiningOptions(range_min=-1), "range_min.*got 1 and -1"),
+        (lambda: MiningOptions(num_negatives=3, range_min=4, range_max=6), "range_min = 4 and range_max = 6"),
+        (lambda: MiningOptions(relative_margin=float("nan")), "scores and margins"),
+        (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy.*'best'"),
+        (lambda: mine(sent0=["a", "b"]), "pairs.*sent0 only"),
+    ],
+)
+def test_a_refusal_names_what_is_wrong(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    def save(name, **changes):
+        config = tiny_config("bert", **changes)
+        return save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), name)
+
+    return save
+
+
+def test_an_index_of_another_model_or_setting_is_refused(checkpoint, tmp_path):
+    path = checkpoint("own")
+    SentenceIndex.build(SimCSE(path, device="cpu"), SENTENCES[:3]).save(tmp_path / "index")
+    for folder, options, words in (
+        (checkpoint("other"), {}, "other' with pooler_type 'avg' gives another embedding"),
+        (checkpoint("wider", hidden_size=64), {}, "64 dimensions instead of 32"),
+        (path, {"pooler_type": "cls_before_pooler"}, "pooler_type 'avg'.*'cls_before_pooler' gives another"),
+        (path, {"long_texts": "mean"}, "long_texts 'cut'.*'mean': load it with long_texts='cut'"),
+        (path, {"max_length": 8}, "max_length 40.*8: load it with max_length=40"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", **options))
+
+
+def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(checkpoint, tmp_path):
+    path = checkpoint("own")
+    SentenceIndex.build(SimCSE(path, device="cpu"), SENTENCES[:3]).save(tmp_path / "index")
+    moved = SimCSE(path.rename(tmp_path / "moved"), device="cpu", dtype=torch.bfloat16)
+    assert len(SentenceIndex.load(tmp_path / "index", moved)) == 3
+
+
+def test_a_model_that_gives_nan_is_not_the_model_of_an_index(tmp_path, monkeypatch):
+    """NaN < 0.999 is false, so that such a model could pass for the right one."""
+    build().save(tmp_path / "index")
+    monkeypatch.setattr(CountingModel, "encode", lambda self, texts, **options: np.full((len(texts), 8), np.nan))
+    with pytest.raises(ValueError, match="gives another embedding for a fixed sentence"):
+        SentenceIndex.load(tmp_path / "index", CountingModel())
